@@ -1,0 +1,103 @@
+# Every target sets up what it needs in $(VENV); `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The newest of the supported interpreters that is there; PYTHON=... chooses another.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo "$$python"; break; fi; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+# Where install-systemd puts things. DESTDIR is for packagers: it is prefixed to every path.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR ?= $(PREFIX)/bin
+SYSCONFDIR ?= /etc
+SYSTEMDDIR ?= $(PREFIX)/lib
+
+# Builds of source distributions are held to the same versions as what is installed. An older pip
+# reads the first name for them, a newer one the second.
+export PIP_CONSTRAINT := $(abspath constraints.txt)
+export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# What builds the project (hatchling, editables) and PySpark's source distribution (setuptools, wheel).
+BUILD_TOOLS := hatchling editables setuptools wheel
+
+# The demonstration without Spark needs no Spark.
+DEMO_NEEDS := $(if $(findstring --no-spark,$(ARGS)),$(VENV)/.ready-base,$(VENV)/.ready)
+
+.PHONY: help
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(firstword $(MAKEFILE_LIST)) | \
+		sed -E 's/^([a-z-]+):.*## (.*)$$/  make \1|\2/' | column -t -s '|'
+
+$(VENV)/bin/python:
+	@if test -z "$(PYTHON)"; then \
+		echo "make: needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; fi
+	$(PYTHON) -m venv $(VENV)
+
+# What the programs need, and nothing more.
+$(VENV)/.ready-base: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+# All of it: programs, Spark, tools.
+$(VENV)/.ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "setting up $(VENV): Spark is large, this takes a few minutes once"
+	$(BIN)/pip install --quiet --editable '.[dev,spark]'
+	touch $@ $(VENV)/.ready-base
+
+.PHONY: venv
+venv: $(VENV)/.ready ## set up .venv: programs, Spark and tools, in the pinned versions
+
+.PHONY: demo
+demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark out
+	$(BIN)/fj-cli demo $(ARGS)
+
+.PHONY: test
+test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.ready ## format, ruff, mypy --strict, import contracts: changes nothing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.ready ## write the format and the fixes that ruff knows
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: bench
+bench: $(VENV)/.ready ## measure speed and memory, beside beanstalkd where it is installed
+	$(BIN)/python -m tests.bench $(ARGS)
+
+.PHONY: build
+build: $(VENV)/.ready ## source distribution and wheel, into dist/
+	$(BIN)/python -m build $(ARGS)
+
+.PHONY: constraints
+constraints: ## take the newest versions of everything and pin them in constraints.txt
+	new=$$(mktemp -d); trap 'rm -rf "$$new"' EXIT; unset PIP_CONSTRAINT PIP_BUILD_CONSTRAINT; \
+	$(PYTHON) -m venv "$$new"; \
+	"$$new/bin/pip" install --quiet --upgrade $(BUILD_TOOLS) --editable '.[dev,spark]'; \
+	{ echo '# Every version that the make targets install. Written by: make constraints'; \
+	  "$$new/bin/pip" freeze --all --exclude-editable --exclude pip; } >constraints.txt
+
+.PHONY: install-systemd
+install-systemd: ## install the units; PREFIX= says where the programs are, DESTDIR= stages
+	PREFIX=$(PREFIX) ./systemd/install
+
+.PHONY: clean
+clean: ## remove everything that the other targets created
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

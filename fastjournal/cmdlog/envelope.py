@@ -1,0 +1,199 @@
+"""What fastjournal puts inside workq's payloads and results: envelopes and operations.
+
+Byte layout, all of them: ``46 4a`` (``FJ``), a version byte ``01``, then one msgpack array.
+
+- The payload of an add or schedule record is an *envelope*: the array of ``Envelope``'s fields.
+- The payload of an add record whose name is ``fj.op`` is an *operation*: an array whose first item
+  is the tag of one of the operation structs below, followed by its fields.
+- The result of a complete record is the array of ``Completion``'s fields, that of a fail record
+  the array of ``Failure``'s. An empty result carries nothing.
+
+A payload or result that does not start with these three bytes is foreign (workq's own).
+
+Fields are only ever added at the end, with a default, so that older logs stay readable.
+
+An operation with ``following`` > 0 is the head of a *group*: that many records behind it belong
+to the same request. A group is all or nothing: where the log ends before its last record, nobody
+was told OK, and recovery treats the group as part of the torn tail.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+MAGIC = b"FJ\x01"
+OPERATION_NAME = "fj.op"
+PLAIN_NAME = "fj.kv"
+
+
+class Envelope(msgspec.Struct, array_like=True, gc=False):
+    """Everything that an entry must keep. Times are microseconds."""
+
+    key: bytes
+    uri: bytes | None
+    """The second key given in the SET."""
+    links: list[bytes]
+    """Further keys, by LINK."""
+    value_type: int
+    value: bytes
+    timestamp: int
+    """Instant of the last write, by the writer's clock: decides which write wins."""
+    created: int
+    modified: int
+    arrival: int
+    """Serial number that orders entries of one priority and instant."""
+    not_before: int = 0
+    """Instant before which it must not start; 0 for a plain key."""
+    expires: int = 0
+    """Instant; 0: never."""
+    ttl: int = 0
+    """Duration by which a read moves the expiry; 0: none."""
+    attempts: int = 0
+    token: int = 0
+    """Worked on until this instant (the lease token); 0: not worked on."""
+    superseded: int = 0
+    """Timestamp of the SET that took its URI while it was worked on; 0: none."""
+    reason: bytes | None = None
+    """Buried, with this reason; None: not buried."""
+
+
+class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
+    """The first record of each segment that fastjournald writes."""
+
+    previous: int
+    """Number of the segment before this one; 0: this is the first."""
+
+
+class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
+    """A segment is about to be unlinked by cleaning."""
+
+    number: int
+
+
+class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
+    """A NEXT or GET leased entries: a start-attempt record follows for each of them."""
+
+    following: int
+    token: int
+
+
+class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
+    """The next records belong to one request: all or nothing."""
+
+    following: int
+
+
+class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
+    """TOUCH with a token: the lease of that job now ends at ``token``."""
+
+    job_id: bytes
+    token: int
+
+
+class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
+    """The expiry of that job moved to ``expires`` (0: never)."""
+
+    job_id: bytes
+    expires: int
+
+
+class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
+    """RELEASE with a TTL: that job must not start before ``not_before``."""
+
+    job_id: bytes
+    not_before: int
+
+
+class Tombstone(msgspec.Struct, tag="tombstone", array_like=True, gc=False):
+    """A tombstone without an entry: a persistent DELETE of nothing."""
+
+    key: bytes
+    timestamp: int
+
+
+class Forget(msgspec.Struct, tag="forget", array_like=True, gc=False):
+    """DELETE with OVERWRITE: the tombstone under this key is gone too."""
+
+    key: bytes
+
+
+Operation: TypeAlias = (
+    SegmentStart
+    | SegmentRemoved
+    | Lease
+    | Batch
+    | Extend
+    | Touch
+    | Delay
+    | Tombstone
+    | Forget
+)
+
+
+class Completion(msgspec.Struct, array_like=True, gc=False):
+    """The result of a complete record: the tombstone that it leaves."""
+
+    timestamp: int
+    key: bytes
+    """The primary key, so that the tombstone outlives the record of its entry."""
+
+
+class Failure(msgspec.Struct, array_like=True, gc=False):
+    """The result of a fail record: buried."""
+
+    reason: bytes
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_decode_operation = msgspec.msgpack.Decoder(Operation).decode
+_decode_completion = msgspec.msgpack.Decoder(Completion).decode
+_decode_failure = msgspec.msgpack.Decoder(Failure).decode
+
+
+def pack(content: Envelope | Operation | Completion | Failure) -> bytes:
+    """Return the payload or result that carries ``content``."""
+    return MAGIC + _encode(content)
+
+
+def is_ours(payload: bytes) -> bool:
+    """Whether fastjournald wrote this payload or result; else it is foreign."""
+    return payload.startswith(MAGIC)
+
+
+def unpack_envelope(payload: bytes) -> Envelope:
+    """Return the entry in a payload that ``is_ours``.
+
+    Raises:
+        msgspec.MsgspecError: It is not an envelope.
+    """
+    return _decode_envelope(memoryview(payload)[3:])
+
+
+def unpack_operation(payload: bytes) -> Operation:
+    """Return the operation in the payload of a job named ``fj.op``.
+
+    Raises:
+        msgspec.MsgspecError: It is not an operation that this version knows.
+    """
+    return _decode_operation(memoryview(payload)[3:])
+
+
+def unpack_completion(result: bytes) -> Completion:
+    """Return what the result of a complete record that ``is_ours`` says.
+
+    Raises:
+        msgspec.MsgspecError: It is not one.
+    """
+    return _decode_completion(memoryview(result)[3:])
+
+
+def unpack_failure(result: bytes) -> Failure:
+    """Return what the result of a fail record that ``is_ours`` says.
+
+    Raises:
+        msgspec.MsgspecError: It is not one.
+    """
+    return _decode_failure(memoryview(result)[3:])

@@ -1,0 +1,145 @@
+"""The one exception tree: whose fault it is, and what to do.
+
+    FastjournalError
+     |- BadRequestError       the caller's: an argument that no daemon would take
+     |- ProtocolError         the peer's: bytes that are not FJ/JR
+     |- RefusedError          the daemon's answer: an error code of the protocol
+     |- CannotConnectError    nobody listens, or the connection was lost before an answer
+     |- LogError              the command log: LogCorruptError, LogLockedError, LogFailedError
+     |- SpoolError            the local spool: SpoolFullError, SpoolFailedError
+     |- ConfigError           an option or a configuration file
+     '- JavaMissingError      Spark needs Java, and there is none
+
+Every one has ``code`` (a short stable name), and where they apply ``path``, ``offset`` (bytes from
+the start of that file) and ``hint`` (what to do).
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class FastjournalError(Exception):
+    """Base of all errors of fastjournal.
+
+    Args:
+        message: One sentence, without code, path or hint.
+        code: Short stable name; a protocol error code where one fits.
+        path: The file concerned.
+        offset: Bytes from the start of that file.
+        hint: What to do about it.
+    """
+
+    code = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        if code is not None:
+            self.code = code
+        self.path = None if path is None else os.fspath(path)
+        self.offset = offset
+        self.hint = hint
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.path is not None:
+            where = self.path if self.offset is None else f"{self.path} at offset {self.offset}"
+            text = f"{where}: {text}"
+        return text if self.hint is None else f"{text} ({self.hint})"
+
+
+class BadRequestError(FastjournalError):
+    """An argument that no daemon would take; nothing was sent or written."""
+
+    code = "bad-request"
+
+
+class ProtocolError(FastjournalError):
+    """The peer sent bytes that cannot be framed; the connection is of no more use.
+
+    Args:
+        message: What is wrong with them.
+        code: ``bad-request``, ``too-large`` or ``unsupported-version``.
+        identifier: The request's identifier as far as it was received, else 0.
+    """
+
+    code = "bad-request"
+
+    def __init__(self, message: str, *, code: str = "bad-request", identifier: int = 0) -> None:
+        super().__init__(message, code=code)
+        self.identifier = identifier
+
+
+class RefusedError(FastjournalError):
+    """The daemon refused a request; ``code`` is its error code, the message its sentence."""
+
+    code = "refused"
+
+
+class CannotConnectError(FastjournalError):
+    """Nobody listens at the address, or the connection was lost before the answer came."""
+
+    code = "cannot-connect"
+
+
+class LogError(FastjournalError):
+    """The command log."""
+
+    code = "log"
+
+
+class LogCorruptError(LogError):
+    """Damage inside the log, or a segment that is missing; nothing was changed."""
+
+    code = "log-corrupt"
+
+
+class LogLockedError(LogError):
+    """Another process holds the log."""
+
+    code = "log-locked"
+
+
+class LogFailedError(LogError):
+    """A write, sync or other call of the operating system failed; the log must not be used on."""
+
+    code = "log-failed"
+
+
+class SpoolError(FastjournalError):
+    """The local spool."""
+
+    code = "spool"
+
+
+class SpoolFullError(SpoolError):
+    """The spool holds spool_bytes_max bytes; nothing was written."""
+
+    code = "spool-full"
+
+
+class SpoolFailedError(SpoolError):
+    """A call of the operating system failed; the record is not in the spool."""
+
+    code = "spool-failed"
+
+
+class ConfigError(FastjournalError):
+    """An option or a configuration file; the message names it and what is allowed."""
+
+    code = "config"
+
+
+class JavaMissingError(FastjournalError):
+    """Spark needs Java 17 or newer, and none was found."""
+
+    code = "java-missing"

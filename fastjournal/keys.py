@@ -1,0 +1,71 @@
+"""Journal keys: ``<domain>:<priority>:<timestamp>:<id>``.
+
+The domain holds no ``:`` and is not empty; priority is 1 to 3 decimal digits, 0 to 255, smaller
+runs first; timestamp is 1 to 20 decimal digits, an instant in microseconds since the Unix epoch,
+at most 2**64 - 1, before which the work must not start; id is the rest, possibly empty, possibly
+with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Keys.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
+
+_FORM = re.compile(rb"([^:]+):([0-9]{1,3}):([0-9]{1,20}):(.*)", re.DOTALL)
+
+
+class JournalKey(NamedTuple):
+    """The four parts of a journal key."""
+
+    domain: bytes
+    priority: int
+    timestamp: int
+    """Instant in microseconds since the Unix epoch before which the work must not start."""
+    id: bytes
+
+
+def parse_journal_key(key: bytes) -> JournalKey | None:
+    """Return the parts of a journal key, or None where it is a plain key."""
+    match = _FORM.fullmatch(key)
+    if match is None:
+        return None
+    domain, priority, timestamp, rest = match.groups()
+    parts = JournalKey(domain, int(priority), int(timestamp), rest)
+    if parts.priority > PRIORITY_MAX or parts.timestamp > INSTANT_MAX:
+        return None
+    return parts
+
+
+def build_journal_key(
+    domain: str | bytes,
+    id: str | bytes,
+    *,
+    not_before_us: int = 0,
+    priority: int = PRIORITY_DEFAULT,
+) -> bytes:
+    """Return the canonical key: priority in 3 digits, timestamp in 16, so byte order is work order.
+
+    Args:
+        domain: Not empty, without ``:``.
+        id: What tells entries of one domain, priority and instant apart; may hold ``:``.
+        not_before_us: Instant in microseconds since the Unix epoch.
+        priority: 0 (first) to 255 (last).
+
+    Raises:
+        BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
+    """
+    domain = domain.encode() if isinstance(domain, str) else domain
+    id = id.encode() if isinstance(id, str) else id
+    if not domain or b":" in domain:
+        raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
+    if not 0 <= priority <= PRIORITY_MAX:
+        raise BadRequestError(f"priority {priority} is not 0 to {PRIORITY_MAX}", code="bad-key")
+    if not 0 <= not_before_us <= INSTANT_MAX:
+        raise BadRequestError(f"not before {not_before_us} is not a u64 instant", code="bad-key")
+    key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
+    if len(key) > KEY_BYTES_MAX:
+        raise BadRequestError(f"key has {len(key)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
+    return key

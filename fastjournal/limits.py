@@ -1,0 +1,83 @@
+"""Every bound of fastjournal in one place, each with its reason.
+
+Sizes are in bytes, times in microseconds, unless the name says otherwise.
+"""
+
+from __future__ import annotations
+
+# --- protocol -----------------------------------------------------------------------------------
+
+KEY_BYTES_MAX = 4096
+"""A key or URI. Long enough for any URL that browsers and servers accept in practice."""
+
+PRIORITY_MAX = 255
+"""Priorities are 0 (first) to 255 (last): one byte of the order key."""
+
+PRIORITY_DEFAULT = 128
+"""The middle: there is room on both sides. It is priority 0 in workq's terms."""
+
+INSTANT_MAX = 2**64 - 1
+"""Instants and durations are u64 on the wire."""
+
+IDENTIFIER_MAX = 0xFFFF
+"""Request identifiers are u16, so at most 65,536 requests of a connection can be told apart."""
+
+PAIRS_MAX = 0xFFFF
+"""Pairs in one reply: the count field is u16."""
+
+VALUE_BYTES_MAX = 1_000_000
+"""Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
+
+REPLY_BYTES_MAX = 4 * 1024 * 1024
+"""Default of max-reply: large enough for 64 jobs of 64 KiB, small enough to send in one piece."""
+
+ERROR_SENTENCE_BYTES_MAX = 1024
+"""An error text: a code and one sentence."""
+
+CURSOR_BYTES_MAX = 16 * 1024
+"""A cursor carries two keys and a few numbers."""
+
+# --- daemon -------------------------------------------------------------------------------------
+
+CLOCK_SKEW_US_MAX = 60_000_000
+"""Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
+
+LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
+"""Default of default-lease: a day, for work whose length nobody stated."""
+
+TOMBSTONE_TTL_US = 3600 * 1_000_000
+"""Default of tombstone-ttl: longer than any sane forwarder backlog is resent out of order."""
+
+TOMBSTONES_MAX = 1_000_000
+"""Default of tombstones-max: about 200 MB of memory at the worst."""
+
+CONNECTIONS_MAX = 10_000
+"""Default of max-connections: under the usual limit of open files of a service."""
+
+RECEIVE_BYTES_MAX = 256 * 1024
+"""One read of a socket: a window of a thousand usual requests, a few milliseconds of work."""
+
+MIN_FREE_BYTES = 64 * 1024 * 1024
+"""Default of min-free-bytes: one segment; below it the daemon is read-only."""
+
+# --- command log --------------------------------------------------------------------------------
+
+SEGMENT_BYTES_MAX = 64 * 1024 * 1024
+"""Default of cmdlog-seg-size: workq's default; a Spark partition of a comfortable size."""
+
+LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
+"""workq refuses a larger payload or result."""
+
+# --- spool --------------------------------------------------------------------------------------
+
+SLOT_SECONDS = 3600
+"""Default length of a spool slot: one file an hour."""
+
+SPOOL_BYTES_MAX = 16 * 1024**3
+"""Default of spool_bytes_max: beyond it the writer raises SpoolFull instead of filling the disk."""
+
+SPOOL_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""One spooled frame; a larger size field is damage, not a request."""
+
+RETRY_PAUSE_US_MAX = 30_000_000
+"""The longest pause between two tries of the forwarder."""

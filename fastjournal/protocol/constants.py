@@ -1,0 +1,130 @@
+"""The numbers of the FJ/JR protocol, version 1: functions, flags, types, states, error codes.
+
+Source: docs/protocol.md. Where the published flag table names PERSIST twice (bits 9 and 12), a
+receiver treats bit 12 as bit 9 and a sender sets bit 9 only.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag, StrEnum
+
+REQUEST_MAGIC = b"FJ"
+REPLY_MAGIC = b"JR"
+VERSION = 1
+
+
+class Function(IntEnum):
+    """What a request asks for."""
+
+    NOP = 0
+    QUIT = 1
+    SET = 2
+    GET = 3
+    DELETE = 4
+    ADD = 5
+    NOT = 6
+    TRUNCATE = 7
+    LOCK = 8
+    UNLOCK = 9
+    RENAME = 10
+    NEXT = 11
+    LINK = 12
+    RELEASE = 13
+    TOUCH = 14
+    BURY = 15
+    KICK = 16
+    STATS = 17
+    PAUSE = 18
+    AUTH = 19
+    SNAPSHOT = 256
+
+
+class Flag(IntFlag):
+    """Bits of the flags field of requests and replies."""
+
+    KEY16 = 1 << 0
+    TIMEOUT = 1 << 3
+    UPDATE_TIMEOUT = 1 << 4
+    OVERWRITE = 1 << 5
+    WORKED_ON = 1 << 6
+    TWO_KEYS = 1 << 7
+    """In a reply: every pair has a second key."""
+    CURSOR = 1 << 8
+    """In a reply: a cursor follows the error."""
+    PERSIST = 1 << 9
+    DATA = 1 << 10
+    LISTEN = 1 << 11
+    PERSIST_ALIAS = 1 << 12
+    COUNT = 1 << 13
+    TTL = 1 << 14
+    META = 1 << 15
+
+
+VALUE_SHIFT = 1
+VALUE_MASK = 0b11 << VALUE_SHIFT
+"""Width of the value size: 0 no value, 1 u8, 2 u16, 3 u32."""
+
+QUERY_SHIFT = 7
+QUERY_MASK = 0b11 << QUERY_SHIFT
+"""Bits 7 and 8 of a request."""
+
+
+class Query(IntEnum):
+    """The QUERY field of a request's flags (bits 7 and 8)."""
+
+    KEY = 0
+    RANGE = 1
+    """Two keys follow: a range, or the second key of SET, RENAME, LINK and KICK."""
+    REGEX = 2
+    CURSOR = 3
+
+
+class ValueType(IntEnum):
+    """The type byte of a value."""
+
+    VOID = 0
+    BUFFER = 1
+    STRING = 2
+    INTEGER = 3
+    FLOAT = 4
+    BOOLEAN = 5
+
+
+class State(IntFlag):
+    """State bits of a metadata block."""
+
+    PERSISTENT = 1 << 0
+    LOCKED = 1 << 1
+    BURIED = 1 << 2
+    JOURNAL = 1 << 3
+    PAUSED = 1 << 4
+
+
+class ErrorCode(StrEnum):
+    """Every code that an error can start with."""
+
+    NOT_FOUND = "not-found"
+    EXISTS = "exists"
+    STALE = "stale"
+    WORKED_ON = "worked-on"
+    LEASE_LOST = "lease-lost"
+    LOCKED = "locked"
+    NOT_OWNER = "not-owner"
+    TYPE_MISMATCH = "type-mismatch"
+    OVERFLOW = "overflow"
+    BAD_KEY = "bad-key"
+    BAD_VALUE = "bad-value"
+    BAD_REGEX = "bad-regex"
+    BAD_CURSOR = "bad-cursor"
+    BAD_REQUEST = "bad-request"
+    TOO_LARGE = "too-large"
+    UNKNOWN_FUNCTION = "unknown-function"
+    UNSUPPORTED_VERSION = "unsupported-version"
+    CLOCK_SKEW = "clock-skew"
+    READ_ONLY = "read-only"
+    NOT_PERSISTED = "not-persisted"
+    AUTH_REQUIRED = "auth-required"
+    AUTH_FAILED = "auth-failed"
+    FORBIDDEN = "forbidden"
+    BUSY = "busy"
+    SHUTTING_DOWN = "shutting-down"
