@@ -1,0 +1,279 @@
+"""The only place that touches files for the command log.
+
+``Disk`` is what the log needs of a disk, ``OsDisk`` is the real one; a cruel one in memory is
+``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never leaves this module: it becomes
+a ``LogFailedError`` with the path, the system's words and a hint, or, for a lock that another
+process holds, a ``LogLockedError``. So everything here raises ``LogFailedError``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from fastjournal.errors import LogFailedError, LogLockedError
+
+_HINTS = {
+    errno.ENOSPC: "free some space on this file system",
+    errno.EDQUOT: "raise the quota of this user",
+    errno.EACCES: "check the owner and mode of the directory",
+    errno.EPERM: "check the owner and mode of the directory",
+    errno.EROFS: "mount the file system writable",
+    errno.EMFILE: "raise the limit of open files (LimitNOFILE)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+    errno.ENOENT: "check that the directory exists",
+    errno.EXDEV: "use a directory on the same file system",
+    errno.EIO: "the device is failing: check the system's log, restore on another disk",
+}
+
+
+class DiskFile(Protocol):
+    """A file open for appending."""
+
+    @property
+    def path(self) -> str:
+        """Where it was opened."""
+
+    def write(self, data: bytes) -> None:
+        """Append all of ``data``; on failure any part of it may be in the file."""
+
+    def sync(self) -> None:
+        """Make all that was written durable (fdatasync); may run in another thread than write."""
+
+    def close(self) -> None:
+        """Close it, without a sync; a second call does nothing."""
+
+
+class DiskLock(Protocol):
+    """A held lock."""
+
+    def close(self) -> None:
+        """Give it up; a second call does nothing."""
+
+
+class Disk(Protocol):
+    """What the command log needs of a disk."""
+
+    def open_append(self, path: str) -> DiskFile:
+        """Open an existing file for appending."""
+
+    def create(self, path: str) -> DiskFile:
+        """Create a file, which must not exist, for appending."""
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file."""
+
+    def read_slice(self, path: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
+
+    def size(self, path: str) -> int:
+        """Return a file's length in bytes."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents; nothing happens where it exists."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or directory; a file at ``new`` is replaced at once."""
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name, which must not exist."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to ``size`` bytes, durably."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created, moved and removed in this directory durable."""
+
+    def lock(self, path: str, *, shared: bool = False) -> DiskLock:
+        """Lock a file (flock), creating it if needed, without waiting.
+
+        Raises:
+            LogLockedError: It is held in a way that excludes this lock.
+        """
+
+    def free_bytes(self, path: str) -> int:
+        """Return what an ordinary user may still write on this file system."""
+
+
+def failed(action: str, path: str, error: OSError) -> LogFailedError:
+    """Return the error that stands for ``error``: "cannot write: No space left on device"."""
+    number = error.errno or 0
+    text = error.strerror or str(error)
+    return LogFailedError(
+        f"cannot {action}: {text} ({errno.errorcode.get(number, number)})",
+        path=path,
+        hint=_HINTS.get(number),
+    )
+
+
+@contextmanager
+def _translating(action: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise failed(action, path, error) from error
+
+
+class OsFile:
+    """A file of the operating system, open for appending."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def write(self, data: bytes) -> None:
+        """Append all of ``data``, in as many calls as the system wants."""
+        try:
+            written = os.write(self._descriptor, data)
+            while written < len(data):
+                part = os.write(self._descriptor, memoryview(data)[written:])
+                if part == 0:
+                    raise OSError(errno.EIO, "the system wrote nothing")
+                written += part
+        except OSError as error:
+            raise failed("write", self.path, error) from error
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise failed("sync", self.path, error) from error
+
+    def close(self) -> None:
+        """Close it, without a sync."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with _translating("close", self.path):
+                os.close(descriptor)
+
+
+class OsLock:
+    """A held flock; it ends with the process, however that ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Give it up."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDisk:
+    """The disk of the operating system."""
+
+    def open_append(self, path: str) -> OsFile:
+        """Open an existing file for appending."""
+        with _translating("open", path):
+            return OsFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
+
+    def create(self, path: str) -> OsFile:
+        """Create a file, which must not exist, for appending."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        with _translating("create", path):
+            return OsFile(path, os.open(path, flags, 0o640))
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file."""
+        with _translating("read", path), open(path, "rb", buffering=0) as file:
+            return file.readall()
+
+    def read_slice(self, path: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
+        with _translating("read", path), open(path, "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def size(self, path: str) -> int:
+        """Return a file's length in bytes."""
+        with _translating("read", path):
+            return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
+        return os.path.lexists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        with _translating("list", path):
+            return sorted(os.listdir(path))
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents."""
+        with _translating("create directory", path):
+            os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or directory."""
+        with _translating(f"rename to {new}", old):
+            os.rename(old, new)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        with _translating(f"link to {new}", old):
+            os.link(old, new)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        with _translating("remove", path):
+            os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        with _translating("remove directory", path):
+            os.rmdir(path)
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to ``size`` bytes, durably."""
+        with _translating("truncate", path), open(path, "r+b", buffering=0) as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created, moved and removed in this directory durable."""
+        with _translating("sync directory", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str, *, shared: bool = False) -> OsLock:
+        """Lock a file (flock) without waiting."""
+        with _translating("lock", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+            try:
+                fcntl.flock(
+                    descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+                )
+            except BlockingIOError as error:
+                os.close(descriptor)
+                raise LogLockedError("another process holds this lock", path=path) from error
+            except OSError:
+                os.close(descriptor)
+                raise
+            return OsLock(descriptor)
+
+    def free_bytes(self, path: str) -> int:
+        """Return what an ordinary user may still write on this file system."""
+        with _translating("read free space", path):
+            status = os.statvfs(path)
+            return status.f_bavail * status.f_frsize

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastjournal.cmdlog.records import (
+    NO_TIME,
+    SEGMENT_HEADER,
+    Command,
+    Record,
+    decode_record,
+    decode_time,
+    decode_uvarint,
+    encode_head,
+    encode_job,
+    encode_record,
+    encode_result,
+    encode_simple,
+    encode_time,
+    encode_uvarint,
+    encode_varint,
+)
+from fastjournal.errors import LogCorruptError
+
+CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"
+JOB_ID = bytes.fromhex("2ca5e3335ac34558b16b9e3f4a749e21")
+NOW = encode_time(1_795_165_389_751_578)
+
+times = st.integers(-(2**62), 2**64 - 1).map(encode_time) | st.just(NO_TIME)
+u64 = st.integers(0, 2**64 - 1)
+job_ids = st.binary(min_size=16, max_size=16)
+jobs = st.builds(
+    Record,
+    command=st.sampled_from([Command.ADD, Command.SCHEDULE]),
+    job_id=job_ids,
+    time=times,
+    name=st.text(st.characters(max_codepoint=255), max_size=200),
+    ttr_ms=u64,
+    ttl_ms=u64,
+    priority=st.integers(-(2**31), 2**31 - 1),
+    max_attempts=st.integers(0, 255),
+    max_fails=st.integers(0, 255),
+    payload=st.binary(max_size=5000),
+    not_before=times,
+    created=times,
+)
+results = st.builds(
+    Record,
+    command=st.sampled_from([Command.COMPLETE, Command.FAIL]),
+    job_id=job_ids,
+    time=times,
+    result=st.binary(max_size=300),
+)
+simple = st.builds(
+    Record,
+    command=st.sampled_from([command for command in Command if command >= Command.DELETE]),
+    job_id=job_ids,
+    time=times,
+)
+records = jobs | results | simple
+
+
+def with_crc(data: bytes) -> bytes:
+    crc: int = google_crc32c.value(data)
+    return data + crc.to_bytes(4, "big")
+
+
+def with_payload(payload: bytes) -> bytes:
+    return with_crc(NOW + encode_uvarint(len(payload)) + payload)
+
+
+def test_the_example_of_the_format_is_reproduced_byte_for_byte() -> None:
+    example = bytes.fromhex(
+        "010000000ee291f83f1fe1d344ffff 1d 03 2ca5e3335ac34558b16b9e3f4a749e21"
+        "0b 726573756c742074657874 a07af575"
+    )
+    time = example[:15]
+    assert encode_result(Command.COMPLETE, time, JOB_ID, b"result text") == example
+    record, end = decode_record(example)
+    assert end == len(example)
+    assert record == Record(Command.COMPLETE, JOB_ID, time, result=b"result text")
+    # 2026-11-20T08:13:51.534893380Z
+    assert record.time_us == 1_795_162_431_534_893
+
+
+def test_the_bytes_of_an_add_are_those_of_the_table() -> None:
+    created = encode_time(1_000_000)
+    head = encode_head(b"pages", 60_000, 300, -3, 5, 0)
+    assert head == b"\x05pages" + b"\xe0\xd4\x03" + b"\xac\x02" + b"\x05" + b"\x05" + b"\x00"
+    payload = b"\x01" + JOB_ID + head + b"\x03abc" + NO_TIME + created
+    assert encode_job(Command.ADD, NOW, JOB_ID, head, b"abc", NO_TIME, created) == with_payload(
+        payload
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CORPUS.glob("*/*.log")), ids=lambda p: f"{p.parent.name}-{p.stem}"
+)
+def test_every_record_of_a_real_log_encodes_to_the_same_bytes(path: Path) -> None:
+    data = path.read_bytes()
+    assert data.startswith(SEGMENT_HEADER)
+    offset = len(SEGMENT_HEADER)
+    while offset < len(data):
+        record, end = decode_record(data, offset)
+        assert encode_record(record) == data[offset:end]
+        offset = end
+    assert offset == len(data)
+
+
+@given(records, st.binary(max_size=40), st.binary(max_size=40))
+def test_a_record_survives_encoding_wherever_it_stands(
+    record: Record, before: bytes, behind: bytes
+) -> None:
+    data = encode_record(record)
+    assert decode_record(before + data + behind, len(before)) == (record, len(before) + len(data))
+
+
+@given(records, st.data())
+def test_a_record_cut_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
+    data = encode_record(record)
+    cut = choice.draw(st.integers(0, len(data) - 1))
+    with pytest.raises(LogCorruptError):
+        decode_record(data[:cut])
+
+
+@given(records, st.data())
+def test_a_flipped_bit_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
+    data = bytearray(encode_record(record))
+    bit = choice.draw(st.integers(0, len(data) * 8 - 1))
+    data[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(LogCorruptError):
+        decode_record(bytes(data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode_simple(Command.DELETE, NOW, JOB_ID),
+        encode_result(Command.FAIL, NOW, JOB_ID, b"why"),
+        encode_job(Command.ADD, NOW, JOB_ID, encode_head(b"q", 1, 1, 0, 0, 0), b"p", NOW, NOW),
+    ],
+)
+def test_bytes_after_the_last_field_and_cut_fields_are_refused(data: bytes) -> None:
+    payload = data[16:-4]
+    with pytest.raises(LogCorruptError, match="1 bytes follow the last field"):
+        decode_record(with_payload(payload + b"\x00"))
+    for length in range(len(payload)):
+        with pytest.raises(LogCorruptError):
+            decode_record(with_payload(payload[:length]))
+
+
+@pytest.mark.parametrize("command", [0, 9, 255])
+def test_an_unknown_command_is_refused_with_its_offset(command: int) -> None:
+    data = with_payload(bytes((command,)) + JOB_ID)
+    with pytest.raises(LogCorruptError, match=f"command {command} is unknown") as caught:
+        decode_record(data)
+    assert caught.value.offset == 16
+
+
+def test_a_claimed_size_is_held_against_the_data_before_anything_is_read() -> None:
+    data = NOW + encode_uvarint(2**62) + b"\x05" + JOB_ID + bytes(40)
+    with pytest.raises(LogCorruptError, match="is cut"):
+        decode_record(data)
+
+
+@given(u64)
+def test_a_uvarint_survives_encoding(number: int) -> None:
+    data = encode_uvarint(number)
+    assert decode_uvarint(b"\xff" + data + b"\x01", 1, len(data) + 1) == (number, len(data) + 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 9 + b"\x02", b"\x80" * 11])
+def test_a_uvarint_that_is_cut_or_over_64_bits_is_refused(data: bytes) -> None:
+    with pytest.raises(LogCorruptError):
+        decode_uvarint(data, 0, len(data))
+
+
+@pytest.mark.parametrize(
+    ("number", "data"), [(0, b"\0"), (-1, b"\1"), (1, b"\2"), (-64, b"\x7f"), (128, b"\x80\x02")]
+)
+def test_a_priority_is_a_zig_zag_varint(number: int, data: bytes) -> None:
+    assert encode_varint(number) == data
+
+
+@given(st.integers(-(2**62), 2**64 - 1))
+def test_an_instant_survives_encoding(us: int) -> None:
+    assert decode_time(encode_time(us)) == us
+
+
+def test_times_of_any_zone_are_read_and_no_time_is_none() -> None:
+    utc_as_zero = NOW[:13] + b"\x00\x00"
+    assert decode_time(utc_as_zero) == decode_time(NOW) == 1_795_165_389_751_578
+    assert decode_time(NO_TIME) is None
+    assert decode_time(NO_TIME[:13] + b"\0\0") is None
+
+
+@pytest.mark.parametrize("data", [b"", NOW[:14], NOW + b"\0", b"\x02" + NOW[1:], bytes(15)])
+def test_what_is_not_a_time_is_refused(data: bytes) -> None:
+    with pytest.raises(LogCorruptError):
+        decode_time(data)
