@@ -1,0 +1,122 @@
+"""The parts of the naive model: its settings, entries, refusals and sizes. See model.py."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from fastjournal.keys import JournalKey
+from fastjournal.protocol.constants import Flag, State
+from fastjournal.protocol.messages import Meta, Pair, Request
+
+U64_MAX = 2**64 - 1
+KEY_BYTES_MAX = 4096
+
+
+@dataclass
+class Rules:
+    """The settings of the engine, by the same names."""
+
+    value_bytes_max: int = 1_000_000
+    reply_bytes_max: int = 4 * 1024 * 1024
+    lease_us_default: int = 24 * 3600 * 1_000_000
+    attempts_max: int = 0
+    tombstone_ttl_us: int = 3600 * 1_000_000
+    tombstones_max: int = 1_000_000
+    clock_skew_us_max: int = 60_000_000
+
+
+@dataclass(eq=False)
+class Entry:
+    """All that is known of one value."""
+
+    key: bytes
+    arrival: int
+    created: int
+    parts: JournalKey | None
+    uri: bytes | None = None
+    displaced_at: int | None = None
+    """Timestamp of the SET that took the URI while this entry was worked on."""
+    value_type: int = 0
+    value: bytes = b""
+    timestamp: int = 0
+    modified: int = 0
+    accessed: int = 0
+    expires: int = 0
+    ttl: int = 0
+    persistent: bool = False
+    not_before: int = 0
+    attempts: int = 0
+    buried: bool = False
+    token: int = 0
+    token_before: int = 0
+
+    def order(self) -> tuple[int, int, int]:
+        assert self.parts is not None
+        return (self.parts.priority, self.parts.timestamp, self.arrival)
+
+    def meta(self) -> Meta:
+        state = State.PERSISTENT * self.persistent | State.BURIED * self.buried
+        return Meta(
+            timestamp=self.timestamp,
+            created=self.created,
+            modified=self.modified,
+            accessed=self.accessed,
+            expires=self.expires,
+            ttl=self.ttl,
+            worked_on_until=self.token,
+            not_before=self.not_before,
+            priority=self.parts.priority if self.parts else 0,
+            state=state | State.JOURNAL * (self.parts is not None),
+            attempts=self.attempts,
+        )
+
+    def pair(self, r: Request) -> Pair:
+        return Pair(
+            self.key,
+            self.value_type,
+            self.value if r.flags & Flag.DATA else b"",
+            self.uri or b"",
+            self.meta() if r.flags & Flag.META else None,
+        )
+
+
+class RefusedError(Exception):
+    """An error code of the protocol."""
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A NEXT that waits for work."""
+
+    session: Hashable
+    request: Request
+    deadline: int | None
+
+
+def refuse(code: str, when: bool) -> None:
+    """Raise the error where the condition holds."""
+    if when:
+        raise RefusedError(code)
+
+
+def check_key(key: bytes) -> None:
+    refuse("bad-key", not 0 < len(key) <= KEY_BYTES_MAX)
+
+
+def token_of(r: Request, *, needed: bool = False) -> int | None:
+    """The lease token of a request: WORKED_ON and TIMEOUT come together or not at all."""
+    worked_on = bool(r.flags & Flag.WORKED_ON)
+    refuse("bad-request", worked_on != (r.timeout is not None) or (needed and not worked_on))
+    return r.timeout
+
+
+def reply_bytes(pairs: list[Pair], *, timeout: bool) -> int:
+    """Size of a reply to NEXT: one width for all key sizes, one for all value sizes."""
+    keys = [len(k) for p in pairs for k in (p.key, p.second_key)]
+    values = [len(p.value) + 1 for p in pairs]
+    key_width = 1 if max(keys) < 2**8 else 2
+    value_width = 1 if max(values) < 2**8 else 2 if max(values) < 2**16 else 4
+    sizes = sum(keys) + sum(values) + len(pairs) * (2 * key_width + value_width)
+    metas = sum(68 for p in pairs if p.meta is not None)
+    return 2 + 2 + 2 + 2 + 8 + 8 * timeout + 2 + key_width + sizes + metas
