@@ -123,7 +123,8 @@ def failed(action: str, path: str, error: OSError) -> LogFailedError:
 
 
 @contextmanager
-def _translating(action: str, path: str) -> Iterator[None]:
+def translating(action: str, path: str) -> Iterator[None]:
+    """Raise every ``OSError`` of the block as the ``LogFailedError`` that stands for it."""
     try:
         yield
     except OSError as error:
@@ -160,7 +161,7 @@ class OsFile:
         """Close it, without a sync."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            with _translating("close", self.path):
+            with translating("close", self.path):
                 os.close(descriptor)
 
 
@@ -182,29 +183,29 @@ class OsDisk:
 
     def open_append(self, path: str) -> OsFile:
         """Open an existing file for appending."""
-        with _translating("open", path):
+        with translating("open", path):
             return OsFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
 
     def create(self, path: str) -> OsFile:
         """Create a file, which must not exist, for appending."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        with _translating("create", path):
+        with translating("create", path):
             return OsFile(path, os.open(path, flags, 0o640))
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
-        with _translating("read", path), open(path, "rb", buffering=0) as file:
+        with translating("read", path), open(path, "rb", buffering=0) as file:
             return file.readall()
 
     def read_slice(self, path: str, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
-        with _translating("read", path), open(path, "rb") as file:
+        with translating("read", path), open(path, "rb") as file:
             file.seek(offset)
             return file.read(size)
 
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
-        with _translating("read", path):
+        with translating("read", path):
             return os.stat(path).st_size
 
     def exists(self, path: str) -> bool:
@@ -213,43 +214,43 @@ class OsDisk:
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
-        with _translating("list", path):
+        with translating("list", path):
             return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
         """Create a directory and its parents."""
-        with _translating("create directory", path):
+        with translating("create directory", path):
             os.makedirs(path, mode=0o750, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory."""
-        with _translating(f"rename to {new}", old):
+        with translating(f"rename to {new}", old):
             os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
         """Give a file a second name."""
-        with _translating(f"link to {new}", old):
+        with translating(f"link to {new}", old):
             os.link(old, new)
 
     def unlink(self, path: str) -> None:
         """Remove a file's name."""
-        with _translating("remove", path):
+        with translating("remove", path):
             os.unlink(path)
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
-        with _translating("remove directory", path):
+        with translating("remove directory", path):
             os.rmdir(path)
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
-        with _translating("truncate", path), open(path, "r+b", buffering=0) as file:
+        with translating("truncate", path), open(path, "r+b", buffering=0) as file:
             file.truncate(size)
             os.fsync(file.fileno())
 
     def sync_directory(self, path: str) -> None:
         """Make names created, moved and removed in this directory durable."""
-        with _translating("sync directory", path):
+        with translating("sync directory", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
@@ -258,7 +259,7 @@ class OsDisk:
 
     def lock(self, path: str, *, shared: bool = False) -> OsLock:
         """Lock a file (flock) without waiting."""
-        with _translating("lock", path):
+        with translating("lock", path):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
             try:
                 fcntl.flock(
@@ -274,6 +275,6 @@ class OsDisk:
 
     def free_bytes(self, path: str) -> int:
         """Return what an ordinary user may still write on this file system."""
-        with _translating("read free space", path):
+        with translating("read free space", path):
             status = os.statvfs(path)
             return status.f_bavail * status.f_frsize

@@ -1,1 +1,1 @@
-"""TBD."""
+"""Cruel fakes for tests of fastjournal and of programs that use it."""

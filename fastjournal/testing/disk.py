@@ -1,0 +1,350 @@
+"""A cruel disk in memory: it fails on demand, and forgets at a power loss what was not synced.
+
+It behaves like a real one under the loosest reading of POSIX:
+
+- what was written but not synced survives a crash in part only: a prefix of random length, perhaps
+  with zeros behind it; with ``holes``, random sectors in the middle are zeros too;
+- names created, moved and removed survive a crash only up to a random one of those that were done
+  since that directory's last sync, and syncing a file does not sync its name;
+- a failed write has written a random part; after a failed sync the unsynced bytes are read back
+  as before, but no later sync makes them durable.
+
+Everything is drawn from the seed, so the same calls give the same disk. It belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+from fastjournal.disk import translating
+from fastjournal.errors import LogLockedError
+from fastjournal.testing.inodes import DirectoryNode, FileNode, Node, crash_directory
+
+
+class SimulatedFile:
+    """A file of a ``SimulatedDisk``, open for appending."""
+
+    def __init__(self, disk: SimulatedDisk, path: str, file: FileNode) -> None:
+        self.path = path
+        self._disk = disk
+        self._file = file
+
+    def write(self, data: bytes) -> None:
+        """Append all of ``data``, or a random part of it and fail."""
+        self._disk._write(self.path, self._file, data)
+
+    def sync(self) -> None:
+        """Make all that was written durable."""
+        self._disk._sync(self.path, self._file)
+
+    def close(self) -> None:
+        """Do nothing: closing does not sync."""
+
+
+class SimulatedLock:
+    """A lock held on a ``SimulatedDisk``; a crash ends it."""
+
+    def __init__(self, file: FileNode, shared: bool) -> None:
+        self._file = file
+        self._shared = shared
+        self._held = True
+
+    def close(self) -> None:
+        """Give it up."""
+        if self._held:
+            self._held = False
+            if self._shared:
+                self._file.shared -= 1
+            else:
+                self._file.exclusive = False
+
+
+class SimulatedDisk:
+    """A disk in memory with the interface of ``fastjournal.disk.Disk``.
+
+    Args:
+        seed: Of everything that is random before a crash.
+        capacity_bytes: Bytes of all files together above which writes fail with ENOSPC; None: any.
+    """
+
+    def __init__(self, seed: int = 0, *, capacity_bytes: int | None = None) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.calls: Counter[str] = Counter()
+        """Calls so far, by method name."""
+        self._random = random.Random(seed)
+        self._root = DirectoryNode()
+        self._failures: list[tuple[str, int, int]] = []
+
+    # --- what a test does to it -----------------------------------------------------------------
+
+    def fail_at(self, count: int, call: str = "any", error: int = errno.EIO) -> None:
+        """Make a call from here on fail, once.
+
+        Args:
+            count: 1 is the next call.
+            call: A method name (``write``, ``sync``, ``rename``...; ``sync`` is a file's) or
+                ``any``.
+            error: The errno it fails with.
+        """
+        self._failures.append((call, self._count(call) + count, error))
+
+    def crash(self, seed: int, *, holes: bool = False) -> SimulatedDisk:
+        """Return the disk as it is after a power loss at this instant; this one stays as it is.
+
+        Args:
+            seed: Decides what survives.
+            holes: Also lose sectors in the middle of what was not synced, keeping later ones.
+        """
+        generator = random.Random(seed)
+        disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
+        disk._root = crash_directory(self._root, generator, holes)
+        return disk
+
+    def kill(self, seed: int = 0) -> SimulatedDisk:
+        """Return the disk as another process finds it after this one was killed.
+
+        Nothing written is lost, but what was not durable still is not; locks are free.
+        """
+        disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
+        disk._root = copy.deepcopy(self._root)
+        for file in disk._files():
+            file.exclusive, file.shared = False, 0
+        return disk
+
+    # --- the interface of Disk ------------------------------------------------------------------
+
+    def open_append(self, path: str) -> SimulatedFile:
+        """Open an existing file for appending."""
+        with translating("open", path):
+            self._call("open_append")
+            return SimulatedFile(self, path, self._file_at(path))
+
+    def create(self, path: str) -> SimulatedFile:
+        """Create a file, which must not exist, for appending."""
+        with translating("create", path):
+            self._call("create")
+            directory, name = self._parent(path)
+            if name in directory.entries:
+                raise _os_error(errno.EEXIST)
+            file = FileNode()
+            directory.change({name: file})
+            return SimulatedFile(self, path, file)
+
+    def read(self, path: str) -> bytes:
+        """Return the whole file."""
+        with translating("read", path):
+            self._call("read")
+            return bytes(self._file_at(path).data)
+
+    def read_slice(self, path: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
+        with translating("read", path):
+            self._call("read_slice")
+            return bytes(self._file_at(path).data[offset : offset + size])
+
+    def size(self, path: str) -> int:
+        """Return a file's length in bytes."""
+        with translating("read", path):
+            self._call("size")
+            return len(self._file_at(path).data)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or directory of this name."""
+        try:
+            self._node(path)
+        except OSError:
+            return False
+        return True
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the names in a directory, sorted."""
+        with translating("list", path):
+            self._call("listdir")
+            return sorted(self._directory(path).entries)
+
+    def mkdir(self, path: str) -> None:
+        """Create a directory and its parents."""
+        with translating("create directory", path):
+            self._call("mkdir")
+            directory = self._root
+            for name in _parts(path):
+                if name not in directory.entries:
+                    directory.change({name: DirectoryNode()})
+                node = directory.entries[name]
+                if not isinstance(node, DirectoryNode):
+                    raise _os_error(errno.ENOTDIR)
+                directory = node
+
+    def rename(self, old: str, new: str) -> None:
+        """Move a file or directory; across directories, a crash may keep either change alone."""
+        with translating(f"rename to {new}", old):
+            self._call("rename")
+            source, source_name = self._parent(old)
+            target, target_name = self._parent(new)
+            node = self._node(old)
+            replaced = target.entries.get(target_name)
+            if isinstance(replaced, DirectoryNode) and (
+                isinstance(node, FileNode) or replaced.entries
+            ):
+                raise _os_error(errno.ENOTEMPTY)
+            if source is target:
+                source.change({source_name: None, target_name: node})
+            else:
+                target.change({target_name: node})
+                source.change({source_name: None})
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        with translating(f"link to {new}", old):
+            self._call("link")
+            directory, name = self._parent(new)
+            if name in directory.entries:
+                raise _os_error(errno.EEXIST)
+            directory.change({name: self._file_at(old)})
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        with translating("remove", path):
+            self._call("unlink")
+            directory, name = self._parent(path)
+            self._file_at(path)
+            directory.change({name: None})
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        with translating("remove directory", path):
+            self._call("rmdir")
+            if self._directory(path).entries:
+                raise _os_error(errno.ENOTEMPTY)
+            directory, name = self._parent(path)
+            directory.change({name: None})
+
+    def truncate(self, path: str, size: int) -> None:
+        """Cut a file to ``size`` bytes, durably."""
+        with translating("truncate", path):
+            self._call("truncate")
+            file = self._file_at(path)
+            del file.data[size:]
+            file.data.extend(bytes(size - len(file.data)))
+            file.synced = size
+            file.lost = [(start, min(end, size)) for start, end in file.lost if start < size]
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created, moved and removed in this directory durable."""
+        with translating("sync directory", path):
+            self._call("sync_directory")
+            directory = self._directory(path)
+            directory.durable = dict(directory.entries)
+            directory.pending.clear()
+
+    def lock(self, path: str, *, shared: bool = False) -> SimulatedLock:
+        """Lock a file without waiting, creating it if needed."""
+        with translating("lock", path):
+            self._call("lock")
+            directory, name = self._parent(path)
+            if name not in directory.entries:
+                directory.change({name: FileNode()})
+            file = self._file_at(path)
+        if file.exclusive or (file.shared and not shared):
+            raise LogLockedError("another process holds this lock", path=path)
+        if shared:
+            file.shared += 1
+        else:
+            file.exclusive = True
+        return SimulatedLock(file, shared)
+
+    def free_bytes(self, path: str) -> int:
+        """Return what may still be written; a disk without a capacity has 1 TiB."""
+        with translating("read free space", path):
+            self._call("free_bytes")
+            self._node(path)
+        return self._free_bytes()
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _call(self, call: str) -> None:
+        self.calls[call] += 1
+        for failure in self._failures:
+            planned, count, error = failure
+            if planned in {call, "any"} and self._count(planned) == count:
+                self._failures.remove(failure)
+                raise _os_error(error)
+
+    def _count(self, call: str) -> int:
+        return self.calls.total() if call == "any" else self.calls[call]
+
+    def _write(self, path: str, file: FileNode, data: bytes) -> None:
+        with translating("write", path):
+            try:
+                self._call("write")
+            except OSError:
+                file.data += data[: self._random.randint(0, len(data))]
+                raise
+            free = len(data) if self.capacity_bytes is None else self._free_bytes()
+            file.data += data[: max(free, 0)]
+            if len(data) > free:
+                raise _os_error(errno.ENOSPC)
+
+    def _sync(self, path: str, file: FileNode) -> None:
+        with translating("sync", path):
+            try:
+                self._call("sync")
+            except OSError:
+                # the kernel marks the pages clean: a later sync succeeds and writes nothing
+                file.lost.append((file.synced, len(file.data)))
+                raise
+            file.synced = len(file.data)
+
+    def _free_bytes(self) -> int:
+        if self.capacity_bytes is None:
+            return 2**40
+        return self.capacity_bytes - sum(len(file.data) for file in self._files())
+
+    def _files(self) -> Iterator[FileNode]:
+        directories, seen = [self._root], set()
+        while directories:
+            for node in directories.pop().entries.values():
+                if isinstance(node, DirectoryNode):
+                    directories.append(node)
+                elif id(node) not in seen:
+                    seen.add(id(node))
+                    yield node
+
+    def _node(self, path: str) -> Node:
+        node: Node = self._root
+        for name in _parts(path):
+            if not isinstance(node, DirectoryNode):
+                raise _os_error(errno.ENOTDIR)
+            if name not in node.entries:
+                raise _os_error(errno.ENOENT)
+            node = node.entries[name]
+        return node
+
+    def _file_at(self, path: str) -> FileNode:
+        node = self._node(path)
+        if isinstance(node, DirectoryNode):
+            raise _os_error(errno.EISDIR)
+        return node
+
+    def _directory(self, path: str) -> DirectoryNode:
+        node = self._node(path)
+        if isinstance(node, FileNode):
+            raise _os_error(errno.ENOTDIR)
+        return node
+
+    def _parent(self, path: str) -> tuple[DirectoryNode, str]:
+        parent, _, name = path.rstrip("/").rpartition("/")
+        return self._directory(parent), name
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
+def _os_error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,95 @@
+"""What a simulated disk is made of, and what a power loss leaves of it."""
+
+from __future__ import annotations
+
+import random
+
+SECTOR_BYTES = 512
+"""A hole in what was not synced starts and ends at such a boundary."""
+
+
+class FileNode:
+    """A file: ``data[:synced]`` is durable but for the ranges in ``lost``."""
+
+    __slots__ = ("data", "exclusive", "lost", "shared", "synced")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = len(data)
+        self.lost: list[tuple[int, int]] = []
+        self.shared = 0
+        self.exclusive = False
+
+
+class DirectoryNode:
+    """A directory: ``pending`` are the changes since ``durable`` in their order."""
+
+    __slots__ = ("durable", "entries", "pending")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Node] = {}
+        self.durable: dict[str, Node] = {}
+        self.pending: list[dict[str, Node | None]] = []
+
+    def change(self, change: dict[str, Node | None]) -> None:
+        """Do a change, durable with the next sync of this directory."""
+        apply_change(self.entries, change)
+        self.pending.append(change)
+
+
+Node = FileNode | DirectoryNode
+
+
+def apply_change(entries: dict[str, Node], change: dict[str, Node | None]) -> None:
+    """Set names to their new nodes; None removes one."""
+    for name, node in change.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+def crash_directory(root: DirectoryNode, generator: random.Random, holes: bool) -> DirectoryNode:
+    """Return a copy of a directory tree as it is after a power loss.
+
+    A file with several names stays one file.
+    """
+    files: dict[int, FileNode] = {}
+
+    def after_crash(old: DirectoryNode) -> DirectoryNode:
+        entries = dict(old.durable)
+        for change in old.pending[: generator.randint(0, len(old.pending))]:
+            apply_change(entries, change)
+        new = DirectoryNode()
+        for name, node in entries.items():
+            if isinstance(node, DirectoryNode):
+                new.entries[name] = after_crash(node)
+            else:
+                if id(node) not in files:
+                    files[id(node)] = crash_file(node, generator, holes)
+                new.entries[name] = files[id(node)]
+        new.durable = dict(new.entries)
+        return new
+
+    return after_crash(root)
+
+
+def crash_file(old: FileNode, generator: random.Random, holes: bool) -> FileNode:
+    """Return what a power loss leaves of a file."""
+    length, synced = len(old.data), old.synced
+    data = old.data[:]
+    for start, end in old.lost:
+        data[start:end] = bytes(end - start)
+    if length > synced:
+        kept = generator.choice((synced, length, generator.randint(synced, length)))
+        if holes:
+            for _ in range(generator.randint(0, 3)):
+                start = max(
+                    synced, generator.randint(synced, length) // SECTOR_BYTES * SECTOR_BYTES
+                )
+                end = min(length, start + SECTOR_BYTES * generator.randint(1, 4))
+                data[start:end] = bytes(end - start)
+        # the length may have been kept where the bytes were not
+        zeros = generator.choice((0, 0, generator.randint(0, length - kept)))
+        data[kept:] = bytes(zeros)
+    return FileNode(bytes(data))

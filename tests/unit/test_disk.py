@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastjournal.disk import Disk, OsDisk
+from fastjournal.errors import LogFailedError, LogLockedError
+from fastjournal.testing.disk import SimulatedDisk
+
+Action = Callable[[Disk, str], object]
+
+
+@pytest.fixture(params=["os", "simulated"])
+def disk(request: pytest.FixtureRequest) -> Disk:
+    return OsDisk() if request.param == "os" else SimulatedDisk()
+
+
+@pytest.fixture
+def root(disk: Disk, tmp_path: Path) -> str:
+    directory = str(tmp_path / "log" / "deep")
+    disk.mkdir(directory)
+    return directory
+
+
+def write(disk: Disk, path: str, data: bytes) -> None:
+    file = disk.create(path)
+    file.write(data)
+    file.sync()
+    file.close()
+
+
+def test_what_was_appended_is_read_back(disk: Disk, root: str) -> None:
+    path = f"{root}/a"
+    write(disk, path, b"one ")
+    file = disk.open_append(path)
+    file.write(b"two ")
+    file.write(b"three")
+    file.close()
+    file.close()
+    assert disk.read(path) == b"one two three"
+    assert disk.size(path) == 13
+    assert disk.read_slice(path, 4, 3) == b"two"
+    assert disk.read_slice(path, 8, 100) == b"three"
+    assert disk.read_slice(path, 100, 1) == b""
+
+
+def test_names_are_moved_linked_and_removed(disk: Disk, root: str) -> None:
+    disk.mkdir(root)
+    write(disk, f"{root}/a", b"a")
+    write(disk, f"{root}/b", b"b")
+    disk.link(f"{root}/a", f"{root}/c")
+    disk.rename(f"{root}/b", f"{root}/a")
+    assert disk.listdir(root) == ["a", "c"]
+    assert (disk.read(f"{root}/a"), disk.read(f"{root}/c")) == (b"b", b"a")
+    disk.unlink(f"{root}/c")
+    assert not disk.exists(f"{root}/c")
+    disk.mkdir(f"{root}/d")
+    disk.rename(f"{root}/d", f"{root}/e")
+    assert disk.exists(f"{root}/e")
+    disk.rmdir(f"{root}/e")
+    disk.sync_directory(root)
+    assert disk.listdir(root) == ["a"]
+
+
+def test_a_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str) -> None:
+    write(disk, f"{root}/a", b"a")
+    disk.link(f"{root}/a", f"{root}/b")
+    disk.open_append(f"{root}/a").write(b"more")
+    assert disk.read(f"{root}/b") == b"amore"
+
+
+@pytest.mark.parametrize("size", [0, 2, 5, 7])
+def test_a_file_is_cut_or_filled_with_zeros(disk: Disk, root: str, size: int) -> None:
+    write(disk, f"{root}/a", b"12345")
+    disk.truncate(f"{root}/a", size)
+    assert disk.read(f"{root}/a") == b"12345\0\0"[:size]
+
+
+FAILING: list[tuple[str, str, Action]] = [
+    ("open", "ENOENT", lambda disk, root: disk.open_append(f"{root}/none")),
+    ("create", "EEXIST", lambda disk, root: disk.create(f"{root}/file")),
+    ("create", "ENOENT", lambda disk, root: disk.create(f"{root}/none/a")),
+    ("read", "ENOENT", lambda disk, root: disk.read(f"{root}/none")),
+    ("read", "ENOENT", lambda disk, root: disk.read_slice(f"{root}/none", 0, 1)),
+    ("read", "ENOENT", lambda disk, root: disk.size(f"{root}/none")),
+    ("list", "ENOENT", lambda disk, root: disk.listdir(f"{root}/none")),
+    ("list", "ENOTDIR", lambda disk, root: disk.listdir(f"{root}/file")),
+    ("rename", "ENOENT", lambda disk, root: disk.rename(f"{root}/none", f"{root}/a")),
+    ("link", "EEXIST", lambda disk, root: disk.link(f"{root}/file", f"{root}/full")),
+    ("link", "ENOENT", lambda disk, root: disk.link(f"{root}/none", f"{root}/a")),
+    ("remove", "ENOENT", lambda disk, root: disk.unlink(f"{root}/none")),
+    ("remove directory", "ENOTEMPTY", lambda disk, root: disk.rmdir(f"{root}/full")),
+    ("truncate", "ENOENT", lambda disk, root: disk.truncate(f"{root}/none", 0)),
+    ("sync directory", "ENOENT", lambda disk, root: disk.sync_directory(f"{root}/none")),
+    ("lock", "ENOENT", lambda disk, root: disk.lock(f"{root}/none/lock")),
+    ("read free space", "ENOENT", lambda disk, root: disk.free_bytes(f"{root}/none")),
+]
+
+
+@pytest.mark.parametrize(("words", "name", "act"), FAILING)
+def test_an_error_of_the_system_is_a_log_failure_with_its_path(
+    disk: Disk, root: str, words: str, name: str, act: Action
+) -> None:
+    write(disk, f"{root}/file", b"x")
+    disk.mkdir(f"{root}/full")
+    write(disk, f"{root}/full/x", b"x")
+    with pytest.raises(LogFailedError, match=f"cannot {words}.*{name}") as caught:
+        act(disk, root)
+    assert caught.value.path is not None
+    assert caught.value.path.startswith(root)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, root: str) -> None:
+    path = f"{root}/lock"
+    first, second = disk.lock(path, shared=True), disk.lock(path, shared=True)
+    with pytest.raises(LogLockedError) as caught:
+        disk.lock(path)
+    assert caught.value.path == path
+    first.close()
+    first.close()
+    with pytest.raises(LogLockedError):
+        disk.lock(path)
+    second.close()
+    with_all = disk.lock(path)
+    with pytest.raises(LogLockedError):
+        disk.lock(path, shared=True)
+    with_all.close()
+    disk.lock(path, shared=True).close()
+
+
+def test_there_is_free_space(disk: Disk, root: str) -> None:
+    assert disk.free_bytes(root) > 0
+
+
+def test_a_short_write_is_continued_until_all_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_write = os.write
+    lengths = iter([3, 1, 2, 100])
+    monkeypatch.setattr(
+        os, "write", lambda descriptor, data: real_write(descriptor, data[: next(lengths)])
+    )
+    write(OsDisk(), str(tmp_path / "a"), b"0123456789")
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_a_system_that_writes_nothing_more_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    lengths = iter([first, 0])
+    monkeypatch.setattr(os, "write", lambda descriptor, data: next(lengths))
+    with pytest.raises(LogFailedError, match="the system wrote nothing"):
+        write(OsDisk(), str(tmp_path / "a"), b"0123456789")
+
+
+def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(LogFailedError) as caught:
+        write(OsDisk(), str(tmp_path / "a"), b"x")
+    assert str(caught.value) == (
+        f"{tmp_path}/a: cannot sync: No space left on device (ENOSPC)"
+        " (free some space on this file system)"
+    )
