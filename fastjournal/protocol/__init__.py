@@ -1,0 +1,71 @@
+"""The FJ/JR protocol, version 1, without IO: messages, their bytes, and both ends of a connection.
+
+A daemon or client moves bytes between a socket and a connection object:
+
+    connection = ServerConnection()
+    connection.receive_data(data)
+    for request in connection.next_events():
+        ...
+
+The contract is docs/protocol.md.
+"""
+
+from fastjournal.errors import BadRequestError, ProtocolError
+from fastjournal.protocol.connection import (
+    CONNECTION_CLOSED,
+    NEED_DATA,
+    ClientConnection,
+    ServerConnection,
+    Signal,
+)
+from fastjournal.protocol.constants import (
+    QUERY_MASK,
+    QUERY_SHIFT,
+    VALUE_MASK,
+    VALUE_SHIFT,
+    VERSION,
+    ErrorCode,
+    Flag,
+    Function,
+    Query,
+    State,
+    ValueType,
+)
+from fastjournal.protocol.messages import Meta, Pair, Reply, Request
+from fastjournal.protocol.replies import decode_reply, encode_error, encode_reply, encode_success
+from fastjournal.protocol.requests import decode_request, encode_request
+from fastjournal.protocol.values import Value, decode_value, encode_value
+
+__all__ = [
+    "CONNECTION_CLOSED",
+    "NEED_DATA",
+    "QUERY_MASK",
+    "QUERY_SHIFT",
+    "VALUE_MASK",
+    "VALUE_SHIFT",
+    "VERSION",
+    "BadRequestError",
+    "ClientConnection",
+    "ErrorCode",
+    "Flag",
+    "Function",
+    "Meta",
+    "Pair",
+    "ProtocolError",
+    "Query",
+    "Reply",
+    "Request",
+    "ServerConnection",
+    "Signal",
+    "State",
+    "Value",
+    "ValueType",
+    "decode_reply",
+    "decode_request",
+    "decode_value",
+    "encode_error",
+    "encode_reply",
+    "encode_request",
+    "encode_success",
+    "encode_value",
+]
