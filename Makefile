@@ -13,12 +13,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Where install-systemd puts things. DESTDIR is for packagers: it is prefixed to every path.
-PREFIX ?= /usr/local
-DESTDIR ?=
-BINDIR ?= $(PREFIX)/bin
-SYSCONFDIR ?= /etc
-SYSTEMDDIR ?= $(PREFIX)/lib
+# Where install-systemd puts things: systemd/install describes these.
+export PREFIX DESTDIR BINDIR SYSCONFDIR
 
 # Builds of source distributions are held to the same versions as what is installed. An older pip
 # reads the first name for them, a newer one the second.
@@ -93,8 +89,8 @@ constraints: ## take the newest versions of everything and pin them in constrain
 	  "$$new/bin/pip" freeze --all --exclude-editable --exclude pip; } >constraints.txt
 
 .PHONY: install-systemd
-install-systemd: ## install the units; PREFIX= says where the programs are, DESTDIR= stages
-	PREFIX=$(PREFIX) ./systemd/install
+install-systemd: ## install the units; PREFIX=, BINDIR= and DESTDIR= say where
+	./systemd/install
 
 .PHONY: clean
 clean: ## remove everything that the other targets created

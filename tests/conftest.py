@@ -1,0 +1,34 @@
+"""What holds for all tests: seeded randomness, no deadlines, Spark tests side by side."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A test run says the same thing twice. HYPOTHESIS_PROFILE=explore looks further instead.
+settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", parent=settings.get_profile("repeatable"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+SPARK_TESTS = Path(__file__).parent / "spark"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep the Spark tests in one worker, so in one Java machine."""
+    if SPARK_TESTS in item.path.parents:
+        item.add_marker(pytest.mark.spark)
+    if item.get_closest_marker("spark") is not None:
+        item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the Spark tests: they take longest."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)

@@ -1,0 +1,146 @@
+"""What the distribution holds: built by the backend's own hooks, without an index."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"fastjournal", "fastjournald", "fj_forwarder", "fj_cli"}
+DATA = "fj_cli/data/page-changes.tsv.gz"
+
+
+def build(what: str, source: Path, target: Path) -> Path:
+    """Build the wheel or the sdist of the tree source into the directory target."""
+    target.mkdir()
+    code = f"import hatchling.build, sys; hatchling.build.build_{what}(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", code, str(target)], cwd=source, check=True)
+    (built,) = target.iterdir()
+    return built
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel except the list of their hashes."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {n: archive.read(n) for n in archive.namelist() if not n.endswith("/RECORD")}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project, so that all builds see the same state of it."""
+    ignore = shutil.ignore_patterns(".git", ".venv", "dist", "__pycache__", ".*_cache")
+    return shutil.copytree(ROOT, tmp_path_factory.mktemp("tree") / "project", ignore=ignore)
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("sdist", tree, tmp_path_factory.mktemp("sdist") / "dist")
+
+
+@pytest.fixture(scope="module")
+def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("unpacked")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(directory, filter="data")
+    (unpacked,) = directory.iterdir()
+    return unpacked
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", tree, tmp_path_factory.mktemp("wheel") / "dist")
+
+
+def test_the_wheel_of_the_sdist_holds_the_same_files_as_the_wheel_of_the_tree(
+    wheel: Path, unpacked: Path, tmp_path: Path
+) -> None:
+    assert contents(build("wheel", unpacked, tmp_path / "dist")) == contents(wheel)
+
+
+def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
+    names = contents(wheel).keys()
+    tops = {name.split("/")[0] for name in names}
+    (info,) = tops - PACKAGES
+
+    assert info.endswith(".dist-info")
+    assert tops > PACKAGES
+    assert f"{info}/licenses/LICENSE" in names
+    assert {f"{package}/py.typed" for package in PACKAGES} <= names
+    assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_the_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> None:
+    roots = {"fastjournal": tree, "fastjournald": tree / "daemon"} | dict.fromkeys(
+        ("fj_forwarder", "fj_cli"), tree / "client"
+    )
+    expected = {
+        str(path.relative_to(root))
+        for package, root in roots.items()
+        for path in (root / package).rglob("*")
+        if path.is_file()
+    }
+
+    assert expected == {n for n in contents(wheel) if n.split("/")[0] in PACKAGES}
+
+
+def test_the_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:
+    for name in ("Makefile", "constraints.txt", ".ci/run", "systemd/install", "docs", "tests"):
+        assert (unpacked / name).exists(), name
+    for name in (".venv", "dist", ".git"):
+        assert not (unpacked / name).exists(), name
+
+
+def test_an_installed_wheel_carries_the_change_events_of_the_demonstration(
+    wheel: Path, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from importlib.resources import files\n"
+        "print(files('fj_cli').joinpath('data/page-changes.tsv.gz'))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+
+    assert Path(found.stdout.strip()) == tmp_path / DATA
+    with gzip.open(tmp_path / DATA, "rt", encoding="utf-8") as events:
+        seconds, domain, kind, path = events.readline().rstrip("\n").split("\t")
+    assert int(seconds) > 0
+    assert "." in domain
+    assert kind in {"A", "M", "D"}
+    assert path
+
+
+def test_every_dependency_is_pinned_and_no_file_names_an_index() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    pinned = {normal(pin.split("==")[0]) for pin in pins}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wanted = [
+        *project["build-system"]["requires"],
+        *project["project"]["dependencies"],
+        *(r for extra in project["project"]["optional-dependencies"].values() for r in extra),
+    ]
+
+    assert {normal(requirement.split(">=")[0]) for requirement in wanted} <= pinned
+    assert len(pinned) == len(pins)
+    for pin in pins:
+        name, version = pin.split("==")
+        assert name.replace("-", "").replace("_", "").replace(".", "").isalnum(), pin
+        assert version[0].isdigit(), pin
+        assert "/" not in version, pin
+
+
+def normal(name: str) -> str:
+    """A distribution's name as indexes compare it."""
+    return name.lower().replace("_", "-").replace(".", "-")

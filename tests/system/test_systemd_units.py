@@ -1,0 +1,198 @@
+"""The units as `make install-systemd` writes them: complete, silent under verify, hardened."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = ["fastjournald.service", "fj-forwarder.service", "fastjournal-nightly.service"]
+UNITS = [*SERVICES, "fastjournal-nightly.timer"]
+EXPOSURE_MAX = 1.5
+
+needs_systemd_analyze = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here"
+)
+
+
+def install(
+    stage: Path, *, prefix: str = "/usr/local", bindir: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run `make install-systemd` into the directory stage."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", "install-systemd", f"PREFIX={prefix}", f"BINDIR={bindir}", f"DESTDIR={stage}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def scripts() -> set[str]:
+    """The console scripts that the distribution installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return set(project["project"]["scripts"])
+
+
+class Unit(configparser.ConfigParser):
+    """A unit file; of a repeated name the last value counts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(interpolation=None, delimiters=["="], comment_prefixes="#", strict=False)
+        self.read_string(path.read_text(encoding="utf-8"))
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@pytest.fixture
+def unit_dir(tmp_path: Path) -> Path:
+    """Installed units whose programs exist, though they do nothing."""
+    bindir = tmp_path / "bin"
+    bindir.mkdir()
+    for name in scripts():
+        (bindir / name).write_text("#!/bin/sh\n", encoding="utf-8")
+        (bindir / name).chmod(0o755)
+    done = install(tmp_path / "stage", bindir=str(bindir))
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "stage/usr/local/lib/systemd/system"
+
+
+def test_install_writes_every_file_below_destdir_with_its_paths_filled_in(tmp_path: Path) -> None:
+    done = install(tmp_path, prefix="/opt/fastjournal")
+
+    assert done.returncode == 0, done.stderr
+    files = {str(p.relative_to(tmp_path)): p for p in tmp_path.rglob("*") if p.is_file()}
+    assert set(files) == {
+        *(f"opt/fastjournal/lib/systemd/system/{unit}" for unit in UNITS),
+        "opt/fastjournal/lib/sysusers.d/fastjournal.conf",
+        "opt/fastjournal/lib/tmpfiles.d/fastjournal.conf",
+        "etc/fastjournal/fastjournald.toml",
+        "etc/fastjournal/fastjournald.toml.example",
+    }
+    for path in files.values():
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"@[A-Z]+@", text), path
+        assert str(tmp_path) not in text, path
+        assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_install_leaves_a_configuration_that_is_there_alone(tmp_path: Path) -> None:
+    config = tmp_path / "etc/fastjournal/fastjournald.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("# mine\n", encoding="utf-8")
+
+    done = install(tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert config.read_text(encoding="utf-8") == "# mine\n"
+
+
+@pytest.mark.parametrize("prefix", ["relative/path", "/opt/fast journal", "/opt/100%"])
+def test_install_refuses_a_prefix_that_a_unit_would_read_otherwise(
+    tmp_path: Path, prefix: str
+) -> None:
+    done = install(tmp_path, prefix=prefix)
+
+    assert done.returncode != 0
+    assert "not a plain absolute path" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_starts_a_program_that_the_distribution_installs(
+    unit_dir: Path, name: str
+) -> None:
+    command = Unit(unit_dir / name)["Service"]["ExecStart"]
+
+    assert Path(command.split()[0]).name in scripts()
+
+
+def test_services_and_files_belong_to_the_user_that_sysusers_creates(unit_dir: Path) -> None:
+    lib = unit_dir.parents[1]
+    users = (lib / "sysusers.d/fastjournal.conf").read_text(encoding="utf-8")
+    files = (lib / "tmpfiles.d/fastjournal.conf").read_text(encoding="utf-8")
+
+    assert re.findall(r"^u (\S+)", users, re.MULTILINE) == ["fastjournal"]
+    assert re.findall(r"^d (\S+) (\S+) (\S+) (\S+)", files, re.MULTILINE) == [
+        ("/var/spool/fastjournal", "0750", "fastjournal", "fastjournal")
+    ]
+    for name in SERVICES:
+        service = Unit(unit_dir / name)["Service"]
+        assert (service["User"], service["Group"]) == ("fastjournal", "fastjournal")
+
+
+def test_the_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_must_mend(
+    unit_dir: Path,
+) -> None:
+    service = Unit(unit_dir / "fastjournald.service")["Service"]
+
+    assert service["Type"] == "notify"
+    assert service["Restart"] == "on-failure"
+    assert service["RestartPreventExitStatus"].split() == ["64", "74", "75"]
+    assert service["StateDirectory"].split()[0] == "fastjournal"
+    assert service["ConfigurationDirectory"] == "fastjournal"
+
+
+def test_the_timer_catches_up_and_does_not_start_everywhere_at_once(unit_dir: Path) -> None:
+    timer = Unit(unit_dir / "fastjournal-nightly.timer")["Timer"]
+
+    assert timer["Persistent"] == "true"
+    assert "RandomizedDelaySec" in timer
+
+
+def test_all_services_share_one_block_of_hardening(unit_dir: Path) -> None:
+    blocks = set()
+    for name in SERVICES:
+        text = (unit_dir / name).read_text(encoding="utf-8")
+        found = re.search(r"^# Hardening.*?^SystemCallErrorNumber=\S+$", text, re.M | re.S)
+        assert found is not None, name
+        blocks.add(found.group())
+
+    assert len(blocks) == 1
+
+
+def test_the_example_configuration_names_the_directories_that_the_unit_creates(
+    unit_dir: Path,
+) -> None:
+    config = unit_dir.parents[4] / "etc/fastjournal/fastjournald.toml"
+    values = tomllib.loads(config.read_text(encoding="utf-8"))
+    state = Unit(unit_dir / "fastjournald.service")["Service"]["StateDirectory"].split()
+
+    assert {values["cmdlog_path"], values["snapshot_dir"]} <= {f"/var/lib/{name}" for name in state}
+
+
+@needs_systemd_analyze
+def test_systemd_analyze_verify_says_nothing(unit_dir: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *(str(unit_dir / unit) for unit in UNITS)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_systemd_analyze
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_service_is_hardened_to_an_exposure_of_at_most_1_5(unit_dir: Path, name: str) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit_dir / name)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    level = re.search(rf"exposure level for {re.escape(name)}: ([0-9.]+)", done.stdout)
+    assert level is not None, done.stdout
+    assert float(level.group(1)) <= EXPOSURE_MAX
