@@ -17,23 +17,7 @@ All integers are big endian and unsigned; times are microseconds. Layout:
            n     cursor
            ...   the pairs
 
-    a pair
-           1|2   key size
-           n     key
-           1|2   second key size       flag TWO_KEYS (bit 7)
-           n     second key
-           1|2|4 value size            by VALUE (bits 1-2): 0 no value, 1 u8, 2 u16, 3 u32
-           1     value type            the value size counts it: 0 is malformed
-           n-1   value data
-           68    metadata block        flag META (bit 15)
-
-    a metadata block
-    0      8 * 8 timestamp, created, modified, accessed, expires, ttl, worked on until, not before
-    64     1     priority
-    65     1     state
-    66     2     attempts
-
-Source: docs/protocol.md.
+The layout of a pair stands in pairs.py. Source: docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -48,7 +32,6 @@ from fastjournal.errors import BadRequestError, ProtocolError
 from fastjournal.limits import ERROR_SENTENCE_BYTES_MAX
 from fastjournal.protocol.constants import (
     REPLY_MAGIC,
-    VALUE_MASK,
     VALUE_SHIFT,
     VERSION,
     Flag,
@@ -58,26 +41,22 @@ from fastjournal.protocol.framing import (
     U8_MAX,
     U16,
     U16_MAX,
-    U32,
     U64,
     check_start,
     magic_word,
 )
-from fastjournal.protocol.messages import Meta, Pair, Reply
+from fastjournal.protocol.messages import Reply
+from fastjournal.protocol.pairs import add_pairs, pair_bytes_min, read_pairs
 
 _HEAD: Final = Struct(">IHHQ")
 _HEAD_AND_NEXT: Final = Struct(">IHHQB")
 """The head and the byte behind it, which every reply has: the error size of most of them."""
 _SUCCESS: Final = Struct(">IH2xQx")
 """A reply without flags and error."""
-_META: Final = Struct(">8QBBH")
-_VALUE_HEADS: Final = (Struct(">BB"), Struct(">BB"), Struct(">HB"), Struct(">IB"))
-"""Value size and type, by VALUE."""
 
 _WORD: Final = magic_word(REPLY_MAGIC, VERSION)
 _HEAD_BYTES: Final = _HEAD.size
 _REPLY_BYTES_MIN: Final = _HEAD_AND_NEXT.size
-_META_BYTES: Final = _META.size
 
 # Plain integers: the operators of IntFlag cost too much for the hot path.
 _KEY16: Final = int(Flag.KEY16)
@@ -160,47 +139,11 @@ def encode_reply(reply: Reply) -> bytes:
             flags |= width << VALUE_SHIFT
             if pairs[0].meta is not None:
                 flags |= _META_FLAG
-            _add_pairs(parts, pairs, flags)
+            add_pairs(parts, pairs, flags)
         head = _HEAD.pack(_WORD, reply.identifier, flags, reply.timestamp)
     except StructError as struct_error:
         raise BadRequestError(f"a reply cannot be framed: {struct_error}") from struct_error
     return head + b"".join(parts)
-
-
-def _add_pairs(parts: list[bytes], pairs: list[Pair], flags: int) -> None:
-    """Append the bytes of the pairs to ``parts``; the flags say the widths and what is there."""
-    key_size = (U16 if flags & _KEY16 else U8).pack
-    value_head = _VALUE_HEADS[(flags & VALUE_MASK) >> VALUE_SHIFT].pack
-    two_keys = flags & _TWO_KEYS
-    with_meta = bool(flags & _META_FLAG)
-    for pair in pairs:
-        key = pair.key
-        value = pair.value
-        head = value_head(len(value) + 1, pair.value_type)
-        if two_keys:
-            second = pair.second_key
-            parts += (key_size(len(key)), key, key_size(len(second)), second, head, value)
-        else:
-            parts += (key_size(len(key)), key, head, value)
-        meta = pair.meta
-        if (meta is not None) is not with_meta:
-            raise BadRequestError("some pairs of a reply have metadata and others have not")
-        if meta is not None:
-            parts.append(
-                _META.pack(
-                    meta.timestamp,
-                    meta.created,
-                    meta.modified,
-                    meta.accessed,
-                    meta.expires,
-                    meta.ttl,
-                    meta.worked_on_until,
-                    meta.not_before,
-                    meta.priority,
-                    meta.state,
-                    meta.attempts,
-                )
-            )
 
 
 def _error_bytes(error: str) -> bytes:
@@ -250,7 +193,7 @@ class ReplyReader:
                     return start, 0
                 at, needed = self._read_head(data, start)
             else:
-                at, needed = self._read_pairs(data, start, self._reply)
+                at, needed = read_pairs(data, start, self._reply, self._count)
             self._used += at - start
             start = at
             if self._used + needed > self._reply_bytes_max:
@@ -308,12 +251,7 @@ class ReplyReader:
             return start, max(at, end + 1) - start
         if at > end:
             return start, at - start
-        pair_bytes_min = size_of.size * (2 if flags & _TWO_KEYS else 1)
-        if flags & VALUE_MASK:
-            pair_bytes_min += _VALUE_HEADS[(flags & VALUE_MASK) >> VALUE_SHIFT].size
-        if flags & _META_FLAG:
-            pair_bytes_min += _META_BYTES
-        if at - start + count * pair_bytes_min > self._reply_bytes_max:
+        if at - start + count * pair_bytes_min(flags) > self._reply_bytes_max:
             raise self._too_large(data, start)
         self._count = count
         self._reply = Reply(
@@ -327,77 +265,6 @@ class ReplyReader:
             [] if flags & _COUNT else None,
         )
         return at, 0
-
-    def _read_pairs(self, data: bytes, start: int, reply: Reply) -> tuple[int, int]:
-        """Read the pairs that are whole; return where they end and 0.
-
-        Where one is cut short, return where that starts and the bytes needed of it.
-        """
-        pairs = reply.pairs
-        if pairs is None:
-            return start, 0
-        append = pairs.append
-        flags = reply.flags
-        wide = flags & _KEY16
-        two_keys = flags & _TWO_KEYS
-        value_width = (flags & VALUE_MASK) >> VALUE_SHIFT
-        with_meta = flags & _META_FLAG
-        value_type = 0
-        second_key = value = b""
-        meta = None
-        end = len(data)
-        at = start
-        try:
-            for _ in range(len(pairs), self._count):
-                if wide:
-                    (size,) = U16.unpack_from(data, at)
-                    at += 2
-                else:
-                    size = data[at]
-                    at += 1
-                key = data[at : at + size]
-                at += size
-                if two_keys:
-                    if wide:
-                        (size,) = U16.unpack_from(data, at)
-                        at += 2
-                    else:
-                        size = data[at]
-                        at += 1
-                    second_key = data[at : at + size]
-                    at += size
-                if value_width:
-                    if value_width == 1:
-                        size = data[at]
-                        at += 1
-                    elif value_width == 2:
-                        (size,) = U16.unpack_from(data, at)
-                        at += 2
-                    else:
-                        (size,) = U32.unpack_from(data, at)
-                        at += 4
-                    if size == 0:
-                        raise ProtocolError("value size is 0", identifier=reply.identifier)
-                    at += size
-                    # Looked at before the data are: what is claimed need not be there.
-                    if at > end:
-                        break
-                    value_type = data[at - size]
-                    value = data[at - size + 1 : at]
-                if with_meta:
-                    at += _META_BYTES
-                    if at > end:
-                        break
-                    meta = Meta(*_META.unpack_from(data, at - _META_BYTES))
-                if at > end:
-                    break
-                append(Pair(key, value_type, value, second_key, meta))
-                start = at
-            else:
-                return start, 0
-        except (IndexError, StructError):
-            pass
-        return start, max(at, end + 1) - start
 
     def _too_large(self, data: bytes, start: int) -> ProtocolError:
         return ProtocolError(
