@@ -1,0 +1,134 @@
+"""The bytes of a spool file: header, records, and how a reader finds its way after damage.
+
+All integers are big endian and unsigned. A file:
+
+    offset size  field
+    0      4     magic "fjsp"
+    4      4     version, 1
+    8            records, one after the other
+
+A record of n + 9 bytes:
+
+    offset size  field
+    0      1     state: "P" (0x50) pending, "E" (0x45) erased
+    1      4     size n of the frame, at most 64 MiB
+    5      n     frame: one FJ request as it goes on the wire
+    5+n    4     CRC-32C of size and frame; not of the state, so that erasing flips one byte
+
+A *blank* is an erased record whose frame is n zero bytes. It stands where a run of erased records,
+or a piece of damage that was put aside, stood: its frame is a hole, or costs nothing to skip. While
+a blank is being made its CRC does not fit; so an erased record with a wrong CRC counts as whole
+where its size leads exactly to the next record or to the end of the data.
+"""
+
+from __future__ import annotations
+
+import re
+from struct import Struct
+from typing import Final
+
+import google_crc32c
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import SPOOL_FRAME_BYTES_MAX
+
+MAGIC: Final = b"fjsp"
+VERSION: Final = 1
+FILE_HEADER: Final = MAGIC + VERSION.to_bytes(4)
+FILE_HEADER_BYTES: Final = len(FILE_HEADER)
+
+PENDING: Final = 0x50
+ERASED: Final = 0x45
+ERASED_BYTE: Final = b"E"
+
+HEAD_BYTES: Final = 5
+RECORD_OVERHEAD: Final = 9
+"""State, size and CRC: a record is this much longer than its frame."""
+RECORD_BYTES_MAX: Final = SPOOL_FRAME_BYTES_MAX + RECORD_OVERHEAD
+
+INCOMPLETE: Final = 0
+DAMAGED: Final = -1
+
+_HEAD: Final = Struct(">BI")
+_U32: Final = Struct(">I")
+_crc: Final = google_crc32c.value
+
+# The first byte of a size of at most 64 MiB is 0 to 4.
+_CANDIDATE: Final = re.compile(rb"[PE](?:[\x00-\x04]|\Z)")
+
+
+def encode_record(frame: bytes) -> bytes:
+    """Return the pending record that holds ``frame``.
+
+    Raises:
+        BadRequestError: The frame has over 64 MiB.
+    """
+    size = len(frame)
+    if size > SPOOL_FRAME_BYTES_MAX:
+        raise BadRequestError(
+            f"a request of {size} bytes, over {SPOOL_FRAME_BYTES_MAX}", code="too-large"
+        )
+    body = _U32.pack(size) + frame
+    return b"P%b%b" % (body, _U32.pack(_crc(body)))
+
+
+def blank_ends(record_bytes: int) -> tuple[bytes, bytes]:
+    """Return the first 5 and the last 4 bytes of a blank of ``record_bytes`` (at least 9) bytes."""
+    size = record_bytes - RECORD_OVERHEAD
+    head = _HEAD.pack(ERASED, size)
+    return head, _U32.pack(_crc(head[1:] + bytes(size)))
+
+
+def record_end(data: bytes, at: int) -> int:
+    """Return where the whole and valid record at ``at`` ends.
+
+    Returns:
+        Its end; ``INCOMPLETE`` where the data end before it does; ``DAMAGED`` where none is.
+    """
+    left = len(data) - at
+    if left < HEAD_BYTES:
+        start = _CANDIDATE.match(data, at) if left else None
+        return INCOMPLETE if start or not left else DAMAGED
+    state: int
+    size: int
+    state, size = _HEAD.unpack_from(data, at)
+    if state not in (PENDING, ERASED) or size > SPOOL_FRAME_BYTES_MAX:
+        return DAMAGED
+    end = at + size + RECORD_OVERHEAD
+    if end > len(data):
+        return INCOMPLETE
+    if _has_crc(data, at, end):
+        return end
+    return end if state == ERASED and _leads_on(data, end) else DAMAGED
+
+
+def find_record(data: bytes, at: int) -> tuple[int, int]:
+    """Search for the first whole and valid record that starts at or behind ``at``.
+
+    Returns:
+        Where it starts (-1: there is none), and, if there is none, from where to search on when
+        more data have come: nothing before that can become a record.
+    """
+    resume = -1
+    for candidate in _CANDIDATE.finditer(data, at):
+        start = candidate.start()
+        end = record_end(data, start)
+        if end > 0:
+            return start, start
+        if end == INCOMPLETE and resume < 0:
+            resume = start
+    return -1, len(data) if resume < 0 else resume
+
+
+def _has_crc(data: bytes, at: int, end: int) -> bool:
+    return bool(_U32.unpack_from(data, end - 4)[0] == _crc(data[at + 1 : end - 4]))
+
+
+def _leads_on(data: bytes, at: int) -> bool:
+    """Whether a record that passes its CRC, or the end of the data, is at ``at``."""
+    left = len(data) - at
+    if left < RECORD_OVERHEAD:
+        return left == 0
+    state, size = _HEAD.unpack_from(data, at)
+    end: int = at + size + RECORD_OVERHEAD
+    return state in (PENDING, ERASED) and end <= len(data) and _has_crc(data, at, end)

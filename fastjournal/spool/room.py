@@ -1,0 +1,65 @@
+"""How much a spool may still grow: spool_bytes_max, counted without asking the disk each time.
+
+The file in use is measured at each append, which costs one cheap call and sees the other writers.
+The other slots are summed now and then: they shrink as the forwarder works, and only a writer with
+another clock or slot length lets them grow. So the sum is renewed at each change of slot, after
+every sixteenth of the limit, and before an append is refused. Two processes that append at the same
+moment can pass the limit by one record each.
+"""
+
+from __future__ import annotations
+
+from fastjournal.errors import SpoolFullError
+from fastjournal.spool.appendfile import AppendFile
+from fastjournal.spool.slots import list_slots
+
+_NEVER = -1
+
+
+class Room:
+    """Counts the bytes of one spool directory.
+
+    Args:
+        directory: The spool.
+        bytes_max: Its limit. What is in dead/ does not count: it must not stop the producers.
+    """
+
+    def __init__(self, directory: str, bytes_max: int) -> None:
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._look_again = max(1, bytes_max // 16)
+        self._others = _NEVER
+        self._holes = 0
+        self._taken = 0
+
+    def forget(self) -> None:
+        """Look at the directory before the next append: the file in use has changed."""
+        self._others = _NEVER
+
+    def take(self, count: int, file: AppendFile) -> None:
+        """Take ``count`` bytes for a record of ``file``.
+
+        Raises:
+            SpoolFullError: They do not fit.
+            SpoolFailedError: The directory cannot be read.
+        """
+        if self._others == _NEVER or self._taken >= self._look_again:
+            self._look(file)
+        if self._others + file.size() - self._holes + count > self._bytes_max:
+            self._look(file)
+            used = self._others + file.size() - self._holes
+            if used + count > self._bytes_max:
+                raise SpoolFullError(
+                    f"it holds {used} of {self._bytes_max} bytes: no room for {count} more",
+                    path=self._directory,
+                    hint="is fj-forwarder running, and does it reach the daemon?",
+                )
+        self._taken += count
+
+    def _look(self, file: AppendFile) -> None:
+        self._others = self._holes = self._taken = 0
+        for slot in list_slots(self._directory):
+            if slot.name == file.name:
+                self._holes = slot.size - slot.allocated
+            else:
+                self._others += slot.allocated

@@ -1,0 +1,139 @@
+"""Slots: which spool file a write goes to, what these files are called, which ones there are.
+
+A slot is named after the UTC instant of its start: ``20261120T080000Z.fjs``. Names sort by time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from calendar import timegm
+from typing import NamedTuple
+
+from fastjournal.errors import SpoolFailedError
+
+SLOT_SUFFIX = ".fjs"
+WAKE_NAME = "wake"
+LOCK_NAME = "forwarder.lock"
+DEAD_NAME = "dead"
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o640
+
+_FORM = "%Y%m%dT%H%M%SZ" + SLOT_SUFFIX
+_NAME_CHARS = len("20261120T080000Z.fjs")
+
+_HINTS = {
+    errno.ENOSPC: "free some space on this file system",
+    errno.EDQUOT: "raise the quota of this user",
+    errno.EFBIG: "raise the limit of file sizes (LimitFSIZE)",
+    errno.EACCES: "check the owner and mode of the spool: writers and forwarder are one user",
+    errno.EPERM: "check the owner and mode of the spool: writers and forwarder are one user",
+    errno.EROFS: "mount the file system writable",
+    errno.EMFILE: "raise the limit of open files (LimitNOFILE)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+    errno.ENOENT: "check that the directory of the spool exists",
+    errno.ENOTDIR: "the spool is a directory; something else has its name",
+    errno.EIO: "the device is failing: check the system's log",
+}
+
+
+class Slot(NamedTuple):
+    """One file of a spool, as it was when the directory was read."""
+
+    start_s: int
+    """Instant of its start: seconds since the Unix epoch."""
+    name: str
+    path: str
+    size: int
+    """Length in bytes."""
+    allocated: int
+    """Bytes that it takes on the disk, as far as they count: its length without holes."""
+
+
+def slot_start(now_us: int, slot_seconds: int) -> int:
+    """Return the start, in seconds, of the slot of the instant ``now_us`` (microseconds)."""
+    return now_us // (slot_seconds * 1_000_000) * slot_seconds
+
+
+def slot_name(start_s: int) -> str:
+    """Return the file name of the slot that starts at ``start_s``, in seconds."""
+    return time.strftime(_FORM, time.gmtime(start_s))
+
+
+def parse_slot_name(name: str) -> int | None:
+    """Return the start, in seconds, of the slot with this file name; None: it names no slot."""
+    if len(name) != _NAME_CHARS:
+        return None
+    try:
+        return timegm(time.strptime(name, _FORM))
+    except ValueError:
+        return None
+
+
+def list_slots(directory: str | os.PathLike[str]) -> list[Slot]:
+    """Return the slots in a spool, oldest first; what has another name is left out.
+
+    Raises:
+        SpoolFailedError: The directory cannot be read.
+    """
+    slots = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                start = parse_slot_name(entry.name)
+                if start is None:
+                    continue
+                try:
+                    status = entry.stat()
+                except FileNotFoundError:
+                    continue  # finished and deleted meanwhile
+                blocks = status.st_blocks * 512 or status.st_size  # 0: the file system does not say
+                allocated = min(status.st_size, blocks)
+                slots.append(Slot(start, entry.name, entry.path, status.st_size, allocated))
+    except OSError as error:
+        raise spool_failed("read the spool", directory, error) from error
+    slots.sort()
+    return slots
+
+
+def spool_failed(
+    action: str, path: str | os.PathLike[str], error: OSError, *, hint: str | None = None
+) -> SpoolFailedError:
+    """Return the error that stands for ``error``: "cannot write: No space left on device"."""
+    number = error.errno or 0
+    return SpoolFailedError(
+        f"cannot {action}: {error.strerror or error} ({errno.errorcode.get(number, number)})",
+        path=path,
+        hint=hint or _HINTS.get(number),
+    )
+
+
+def write_directory(directory: str) -> None:
+    """Create a directory of mode 0750, with its parents, unless it is there.
+
+    Raises:
+        SpoolFailedError: It cannot be created.
+    """
+    try:
+        parent = os.path.dirname(os.path.abspath(directory))
+        os.makedirs(parent, exist_ok=True)
+        try:
+            os.mkdir(directory, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(directory):
+                raise
+        else:
+            os.chmod(directory, DIRECTORY_MODE)
+            sync_directory(parent)
+    except OSError as error:
+        raise spool_failed("create the directory", directory, error) from error
+
+
+def sync_directory(directory: str) -> None:
+    """Make the names in a directory durable; ``OSError`` as it comes."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

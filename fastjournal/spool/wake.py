@@ -1,0 +1,100 @@
+"""The wake socket of a spool: one byte makes the forwarder look at once.
+
+A datagram socket in the spool's directory, bound by the forwarder. Where nobody listens nothing
+happens: the forwarder finds the record by itself when it comes back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+from fastjournal.spool.slots import WAKE_NAME, spool_failed
+
+_ADDRESS_BYTES_MAX = 107
+"""sun_path holds 108 bytes, the last of them zero."""
+
+_PAUSE_S = 0.1
+"""After a failed try the next one comes no sooner: a missing forwarder must cost nothing."""
+
+
+class Waker:
+    """The writer's end. Not thread-safe: its owner holds a lock."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._socket: socket.socket | None = None
+        self._next_try_s = 0.0
+
+    def wake(self) -> None:
+        """Wake the forwarder if there is one; never waits, never fails."""
+        if self._socket is None:
+            now_s = time.monotonic()
+            if now_s < self._next_try_s:
+                return
+            self._next_try_s = now_s + _PAUSE_S
+            self._socket = self._connect()
+            if self._socket is None:
+                return
+        try:
+            self._socket.send(b"\x01")
+        except BlockingIOError:
+            pass  # enough bytes wait there already
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Close the socket; a later wake opens it again."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _connect(self) -> socket.socket | None:
+        try:
+            opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            with _address(self._directory, WAKE_NAME) as address:
+                opened.connect(address)
+        except OSError:
+            opened.close()
+            return None
+        return opened
+
+
+def bind_wake_socket(directory: str) -> socket.socket:
+    """Return the forwarder's end, non-blocking. Only the holder of forwarder.lock may call this.
+
+    Raises:
+        SpoolFailedError: It cannot be bound.
+    """
+    path = os.path.join(directory, WAKE_NAME)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        with _address(directory, WAKE_NAME) as address:
+            bound.bind(address)
+        os.chmod(path, 0o660)
+    except OSError as error:
+        bound.close()
+        raise spool_failed("bind the wake socket", path, error) from error
+    return bound
+
+
+@contextlib.contextmanager
+def _address(directory: str, name: str) -> Iterator[str]:
+    """Give an address of a socket that fits, however long the directory's path is."""
+    path = os.path.join(directory, name)
+    if len(os.fsencode(path)) <= _ADDRESS_BYTES_MAX:
+        yield path
+        return
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,377 @@
+"""The writer: keys, files, slots, limits and failures."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fastjournal.errors import BadRequestError, SpoolFailedError, SpoolFullError
+from fastjournal.keys import parse_journal_key
+from fastjournal.protocol import Flag, Function, Request, ValueType, decode_request, encode_request
+from fastjournal.spool import Spool, slots
+from fastjournal.spool import format as form
+
+HOUR_US = 3_600_000_000
+EIGHT = 1_795_161_600_000_000  # 2026-11-20T08:00:00Z
+
+
+class HandClock:
+    """Stands still until told otherwise."""
+
+    def __init__(self, now_us: int = EIGHT) -> None:
+        self.now = now_us
+
+    def now_us(self) -> int:
+        return self.now
+
+
+def requests_in(path: Path) -> list[Request]:
+    """Decode a file that holds nothing but whole records."""
+    data = path.read_bytes()
+    assert data[:8] == form.FILE_HEADER
+    at, found = 8, []
+    while at < len(data):
+        end = form.record_end(data, at)
+        assert end > 0
+        if data[at] == form.PENDING:
+            found.append(decode_request(data[at + 5 : end - 4]))
+        at = end
+    return found
+
+
+def all_requests(directory: Path) -> list[Request]:
+    return [r for path in sorted(directory.glob("*.fjs")) for r in requests_in(path)]
+
+
+@contextmanager
+def file_size_limit(count: int) -> Iterator[None]:
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_an_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
+    with Spool(tmp_path / "s", clock=HandClock()) as spool:
+        key = spool.append(
+            domain="crawl", uri="http://a/", priority=7, not_before=99, value=b"v", ttl=5, expires=6
+        )
+    (request,) = requests_in(tmp_path / "s" / "20261120T080000Z.fjs")
+    assert (request.function, request.key, request.second_key) == (Function.SET, key, b"http://a/")
+    assert (request.value_type, request.value) == (ValueType.BUFFER, b"v")
+    assert (request.timestamp, request.timeout, request.ttl) == (EIGHT, 6, 5)
+    assert request.flags & Flag.PERSIST
+    assert not request.flags & Flag.OVERWRITE
+    assert key.startswith(b"crawl:007:0000000000000099:")
+
+
+def test_the_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_path: Path) -> None:
+    with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
+        first = one.append(domain="d", uri="u", timestamp=5)
+        assert two.append(domain="d", uri="u", timestamp=5) == first
+        assert two.append(domain="d", uri="u", timestamp=6) != first
+        assert two.append(domain="d", uri="w", timestamp=5) != first
+        assert one.append(domain="d", timestamp=5) != two.append(domain="d", timestamp=5)
+        assert one.append(domain="d", id="mine") == b"d:128:0000000000000000:mine"
+
+
+def test_no_timestamp_is_used_twice_though_the_clock_stands_still(tmp_path: Path) -> None:
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        keys = {spool.append(domain="d", uri="same") for _ in range(100)}
+    assert len(keys) == 100
+    assert len({r.timestamp for r in all_requests(tmp_path)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("value", "value_type", "data"),
+    [
+        (None, ValueType.VOID, b""),
+        ("é", ValueType.STRING, b"\xc3\xa9"),
+        (3, ValueType.INTEGER, b"\0\0\0\0\0\0\0\x03"),
+        (True, ValueType.BOOLEAN, b"\x01"),
+    ],
+)
+def test_values_that_are_not_bytes_keep_their_type(
+    tmp_path: Path, value: str | int | None, value_type: ValueType, data: bytes
+) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d", value=value)
+    (request,) = all_requests(tmp_path)
+    assert (request.value_type, request.value[-len(data) or 8 :]) == (value_type, data)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"domain": ""},
+        {"domain": "a:b"},
+        {"domain": "d", "priority": 256},
+        {"domain": "d", "not_before": -1},
+        {"domain": "d", "uri": ""},
+        {"domain": "d", "uri": "u" * 4097},
+        {"domain": "d", "expires": 2**64},
+        {"domain": "d", "timestamp": -1},
+    ],
+)
+def test_a_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:
+    with Spool(tmp_path) as spool, pytest.raises(BadRequestError):
+        spool.append(**bad)  # type: ignore[arg-type]  # what a caller without mypy does
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_write_can_be_appended_and_a_question_cannot(tmp_path: Path) -> None:
+    delete = Request(Function.DELETE, key=b"k", timestamp=77)
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        spool.append_request(delete)
+        spool.append_request(Request(Function.DELETE, key=b"k"))
+        with pytest.raises(BadRequestError, match="no write"):
+            spool.append_request(Request(Function.NEXT))
+    found = all_requests(tmp_path)
+    assert encode_request(found[0]) == encode_request(delete)
+    assert [r.timestamp for r in found] == [77, EIGHT]
+
+
+def test_directory_and_files_have_their_modes_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        with Spool(tmp_path / "a" / "s", clock=HandClock()) as spool:
+            spool.append(domain="d")
+    finally:
+        os.umask(old)
+    (file,) = (tmp_path / "a" / "s").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o750
+
+
+def test_each_slot_has_its_file_and_the_writer_changes_its_lock_with_it(tmp_path: Path) -> None:
+    clock = HandClock(EIGHT + HOUR_US - 1)
+    with Spool(tmp_path, clock=clock) as spool:
+        spool.append(domain="d")
+        old = tmp_path / "20261120T080000Z.fjs"
+        assert not can_lock(old)
+        clock.now += 1
+        spool.append(domain="d")
+        assert can_lock(old)
+        assert not can_lock(tmp_path / "20261120T090000Z.fjs")
+    assert can_lock(tmp_path / "20261120T090000Z.fjs")
+    assert [p.name for p in sorted(tmp_path.iterdir())] == [old.name, "20261120T090000Z.fjs"]
+
+
+def can_lock(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def test_slots_of_another_length_are_named_after_their_start(tmp_path: Path) -> None:
+    with Spool(tmp_path, slot_seconds=10, clock=HandClock(EIGHT + 25_000_000)) as spool:
+        spool.append(domain="d")
+    assert [p.name for p in tmp_path.iterdir()] == ["20261120T080020Z.fjs"]
+
+
+def test_a_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_append(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "20261120T080000Z.fjs"
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        spool.append(domain="first")
+    with path.open("rb") as file, Spool(tmp_path, clock=HandClock()) as spool:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        thread = threading.Thread(target=spool.append, kwargs={"domain": "second"})
+        thread.start()
+        wait_until_locked_out(file.fileno())
+        path.unlink()
+        fcntl.flock(file, fcntl.LOCK_UN)
+        thread.join()
+    (request,) = requests_in(path)
+    assert parse_journal_key(request.key)[0] == b"second"  # type: ignore[index]  # it is a journal key
+
+
+def wait_until_locked_out(descriptor: int) -> None:
+    """Return when somebody waits for the lock that is held on this file (see /proc/locks)."""
+    inode = f":{os.fstat(descriptor).st_ino} "
+    while True:
+        lines = Path("/proc/locks").read_text().splitlines()
+        if any("->" in line and inode in line for line in lines):
+            return
+
+
+def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
+    with Spool(tmp_path, spool_bytes_max=1000, clock=HandClock()) as spool:
+
+        def fill() -> None:
+            while True:
+                spool.append(domain="d", value=b"x" * 50)
+
+        with pytest.raises(SpoolFullError) as caught:
+            fill()
+        assert caught.value.path == str(tmp_path)
+        used = sum(p.stat().st_size for p in tmp_path.iterdir())
+        assert 900 - 120 < used <= 1000
+        spool.append(domain="d", id="small")
+
+
+def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
+    clock = HandClock()
+    with (
+        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as one,
+        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as two,
+    ):
+        one.append(domain="d", value=b"x" * 1700)
+        clock.now += HOUR_US
+        one.append(domain="d", value=b"x" * 1000)
+        with pytest.raises(SpoolFullError):
+            two.append(domain="d", value=b"x" * 1200)
+        (tmp_path / "20261120T080000Z.fjs").unlink()
+        two.append(domain="d", value=b"x" * 1200)
+        with pytest.raises(SpoolFullError):
+            one.append(domain="d", value=b"x" * 1700)
+
+
+def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
+    path = tmp_path / "20261120T080000Z.fjs"
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        spool.append(domain="before")
+        size = path.stat().st_size
+        with file_size_limit(size + 60), pytest.raises(SpoolFailedError) as caught:
+            spool.append(domain="torn", value=b"x" * 5000)
+        assert caught.value.path == str(path)
+        assert path.stat().st_size == size + 60
+        spool.append(domain="after")
+    domains = [r.key.split(b":")[0] for r in requests_in(path)]
+    assert domains == [b"before", b"after"]
+
+
+def test_a_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "20261120T080000Z.fjs"
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        spool.append(domain="before")
+        size = path.stat().st_size
+        for cut in range(1, 9):
+            with file_size_limit(size + cut), pytest.raises(SpoolFailedError):
+                spool.append(domain="torn")
+            assert path.read_bytes()[size:] == bytes(cut)
+            os.truncate(path, size)
+
+
+def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        spool.append(domain="before")
+        path = tmp_path / "20261120T080000Z.fjs"
+        with file_size_limit(path.stat().st_size), pytest.raises(SpoolFailedError) as caught:
+            spool.append(domain="refused")
+        assert "EFBIG" in str(caught.value)
+        assert caught.value.hint
+    assert len(requests_in(path)) == 1
+
+
+def test_a_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "20261120T080000Z.fjs"
+    path.write_bytes(b"fjsp\0\0\0\x02whatever")
+    with Spool(tmp_path, clock=HandClock()) as spool, pytest.raises(SpoolFailedError) as caught:
+        spool.append(domain="d")
+    assert "version" in str(caught.value)
+    assert path.read_bytes() == b"fjsp\0\0\0\x02whatever"
+
+
+def test_a_directory_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolFailedError) as caught:
+        Spool(tmp_path / "file")
+    assert caught.value.path == str(tmp_path / "file")
+
+
+def test_each_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100) / "s"  # longer than an address of a socket may be
+    with Spool(deep, durable=True) as spool:
+        spool.append(domain="nobody listens")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        here = os.open(deep, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{here}/wake")
+        os.close(here)
+        listener.setblocking(False)
+        with Spool(deep) as spool:
+            for _ in range(100):
+                spool.append(domain="d")  # far more than the socket's queue holds
+        assert listener.recv(10) == b"\x01"
+    assert len(all_requests(deep)) == 101
+
+
+def test_threads_share_a_writer(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+
+        def append() -> None:
+            for _ in range(200):
+                spool.append(domain="d", uri="u")
+
+        threads = [threading.Thread(target=append) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = all_requests(tmp_path)
+    assert len({r.key for r in found}) == len(found) == 800
+
+
+FORKER = """
+import os, sys
+from fastjournal.spool import Spool
+spool = Spool(sys.argv[1])
+spool.append(domain="parent")
+children = []
+for _ in range(3):
+    children.append(os.fork())
+    if children[-1] == 0:
+        for _ in range(50):
+            spool.append(domain="child")
+        os._exit(0)
+for _ in range(50):
+    spool.append(domain="parent")
+for child in children:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_parent_and_forked_children_append_at_once(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORKER, str(tmp_path)], check=True)
+    found = all_requests(tmp_path)
+    keys = [r.key for r in found]
+    assert len(set(keys)) == len(keys)
+    assert sum(key.startswith(b"parent") for key in keys) == 51
+    assert sum(key.startswith(b"child") for key in keys) == 150
+
+
+def test_a_closed_spool_refuses(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.close()
+    with pytest.raises(BadRequestError, match="closed"):
+        spool.append(domain="d")
+
+
+def test_names_of_slots_round_trip_and_others_are_none() -> None:
+    assert slots.slot_name(EIGHT // 1_000_000) == "20261120T080000Z.fjs"
+    assert slots.parse_slot_name("20261120T080000Z.fjs") == EIGHT // 1_000_000
+    for name in (
+        "",
+        "wake",
+        "20261120T080000Z.fjx",
+        "20261332T080000Z.fjs",
+        "2026112T0800000Z.fjs",
+    ):
+        assert slots.parse_slot_name(name) is None, name
