@@ -1,0 +1,55 @@
+"""The two lock files of a log directory.
+
+``append.lock`` is locked exclusively for the life of the one process that appends.
+``read.lock`` is locked shared by who reads segments, and exclusively while a sealed segment is
+rewritten, so that a reader never sees one change under it. Both are flocks: they end with the
+process, however it ends, and the files stay.
+"""
+
+from __future__ import annotations
+
+from fastjournal.disk import Disk, DiskLock
+from fastjournal.errors import LogLockedError
+
+APPEND_LOCK = "append.lock"
+READ_LOCK = "read.lock"
+
+
+def lock_append(disk: Disk, directory: str) -> DiskLock:
+    """Become the one process that appends to the log; close the lock to stop being it.
+
+    Raises:
+        LogLockedError: Another process appends to this log.
+        LogFailedError: The lock file cannot be opened.
+    """
+    path = f"{directory}/{APPEND_LOCK}"
+    try:
+        return disk.lock(path)
+    except LogLockedError as error:
+        raise LogLockedError(
+            "another daemon appends to this log",
+            path=path,
+            hint=f"stop it, or use another directory; 'fuser {path}' names it",
+        ) from error
+
+
+def lock_read(disk: Disk, directory: str, *, exclusive: bool = False) -> DiskLock:
+    """Keep sealed segments from being rewritten, or, exclusively, from being read.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log.
+        exclusive: To rewrite a segment.
+
+    Raises:
+        LogLockedError: It is held in a way that excludes this lock.
+        LogFailedError: The lock file cannot be opened.
+    """
+    path = f"{directory}/{READ_LOCK}"
+    try:
+        return disk.lock(path, shared=not exclusive)
+    except LogLockedError as error:
+        doing = "reads this log" if exclusive else "rewrites a segment of this log"
+        raise LogLockedError(
+            f"another process {doing}", path=path, hint="try again when it is done"
+        ) from error

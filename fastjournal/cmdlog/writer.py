@@ -1,0 +1,334 @@
+"""The one appender of a command log: buffer, write, sync, roll.
+
+The commit loop of the daemon drives it: ``append`` for every request (memory only), then ``write``
+and ``sync`` once for all that wait. Three counters of bytes say how far each has come::
+
+    appended >= written >= durable
+
+A request is safe once ``settled`` has reached the value of ``appended`` right after its append.
+
+A new segment is decided on only at the first append after a write. So a segment overshoots its
+size by at most one batch, one buffer never spans two segments, and the position of every record is
+known when it is appended. The old segment is synced, under every policy, before the new one is
+created: only the last segment can ever be torn.
+
+The first failure is the last: nothing of it counts as durable, and every later call raises it
+again. After a failed fdatasync the kernel may have dropped the pages, so a second try that
+succeeds would prove nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import google_crc32c
+
+from fastjournal.cmdlog.records import SEGMENT_HEADER
+from fastjournal.cmdlog.segments import (
+    OFFSET_BITS,
+    SEGMENT_NUMBER_MAX,
+    SegmentInfo,
+    segment_name,
+)
+from fastjournal.disk import Disk, DiskFile
+from fastjournal.errors import LogFailedError
+
+SegmentStart = Callable[[int, int], bytes]
+"""Returns the first record of a new segment, from the number of the one before it (0: none) and
+the time in microseconds."""
+
+_extend_crc = google_crc32c.extend
+
+
+class SyncPolicy(StrEnum):
+    """When written bytes are synced."""
+
+    ALWAYS = "always"
+    """Before anyone is told OK."""
+    INTERVAL = "interval"
+    """By the daemon's timer; a power loss costs what came since."""
+    OS = "os"
+    """When the system pleases; a power loss costs what it had not written back."""
+
+
+class _Segment:
+    """A segment while it is appended to."""
+
+    __slots__ = ("bytes", "crc", "first_us", "last_us", "number", "records")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.bytes = 0
+        self.crc = 0
+        self.first_us: int | None = None
+        self.last_us: int | None = None
+        self.records = 0
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            self.number, self.bytes, self.crc, self.first_us, self.last_us, self.records
+        )
+
+
+class LogWriter:
+    """Appends records to the segments of one directory.
+
+    One thread at a time calls it, with one exception: while ``sync`` runs in a thread, another may
+    ``append``.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log; it exists, and the caller holds its append lock.
+        segment_bytes_max: Size from which on the active segment is sealed.
+        sync: Policy of ``flush`` and ``settled``.
+        active: The segment to go on with, as long as its file is (0 bytes: not even a header);
+            None: the first append starts a new one.
+        sealed: All others, ascending.
+        segment_start: Builds the first record of each new segment.
+
+    Raises:
+        LogFailedError: The active segment cannot be opened and synced, or has another length.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes_max: int,
+        sync: SyncPolicy,
+        active: SegmentInfo | None,
+        sealed: Iterable[SegmentInfo],
+        segment_start: SegmentStart,
+    ) -> None:
+        self.appended = 0
+        """Bytes appended in this writer's life, with headers and first records."""
+        self.written = 0
+        """Bytes of them that the system has taken."""
+        self.durable = 0
+        """Bytes of them that survive a power loss."""
+        self.sealed = list(sealed)
+        """All segments before the active one, ascending; who removes a segment takes it out."""
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes_max = segment_bytes_max
+        self._policy = sync
+        self._segment_start = segment_start
+        self._failure: LogFailedError | None = None
+        self._closed = False
+        self._last_number = self.sealed[-1].number if self.sealed else 0
+        # appends go to _current, writes to _open: they differ until a new segment is written
+        self._current: _Segment | None = None
+        self._open: _Segment | None = None
+        self._file: DiskFile | None = None
+        self._directory_dirty = False
+        self._buffer: list[bytes] = []
+        if active is not None:
+            self._resume(active)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether anything appended is not durable yet."""
+        return self.appended > self.durable
+
+    @property
+    def settled(self) -> int:
+        """How many bytes are as safe as the policy wants them before anyone is told OK."""
+        return self.durable if self._policy is SyncPolicy.ALWAYS else self.written
+
+    @property
+    def active(self) -> SegmentInfo | None:
+        """The segment that appends go to; its CRC covers what is written, the rest all of it.
+
+        From the append that starts a segment to its write, the one before is not in ``sealed`` yet.
+        """
+        return None if self._current is None else self._current.info()
+
+    def append(self, data: bytes, records: int, now_us: int) -> int:
+        """Take records into the buffer; they go into one segment, and to disk in one write.
+
+        Args:
+            data: Whole records.
+            records: How many.
+            now_us: Their time, in microseconds since the Unix epoch.
+
+        Returns:
+            The position of the first byte of ``data``.
+
+        Raises:
+            LogFailedError: The writer failed before, or is closed.
+        """
+        if self._failure is not None:
+            raise self._failure
+        segment = self._current
+        if segment is None or not self._buffer:
+            segment = self._segment_for(now_us)
+        position = segment.number << OFFSET_BITS | segment.bytes
+        self._take(segment, data, records, now_us)
+        return position
+
+    def write(self) -> None:
+        """Hand everything buffered to the system, in one call.
+
+        The first write of a new segment also syncs and closes the one before it.
+
+        Raises:
+            LogFailedError: It did not work, for ever.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if not self._buffer:
+            return
+        with self._dying():
+            segment, file = self._current, self._file
+            assert segment is not None
+            if file is None or segment is not self._open:
+                self._seal()
+                path = f"{self._directory}/{segment_name(segment.number)}"
+                self._file = file = self._disk.create(path)
+                self._open = segment
+                self._directory_dirty = True
+            data = b"".join(self._buffer)
+            self._buffer.clear()
+            file.write(data)
+            segment.crc = _extend_crc(segment.crc, data)
+            self.written += len(data)
+
+    def sync(self) -> None:
+        """Make everything written durable; a new segment's name too.
+
+        Raises:
+            LogFailedError: It did not work, for ever.
+        """
+        if self._failure is not None:
+            raise self._failure
+        if self._file is None or self.durable == self.written:
+            return
+        with self._dying():
+            written = self.written
+            self._sync_file(self._file)
+            self.durable = written
+
+    def flush(self) -> None:
+        """Write, and sync where the policy is to sync always.
+
+        Raises:
+            LogFailedError: It did not work, for ever.
+        """
+        self.write()
+        if self._policy is SyncPolicy.ALWAYS:
+            self.sync()
+
+    def roll(self) -> None:
+        """Write everything and seal the active segment, if it has any records.
+
+        The next append starts a new one; until then ``active`` is None.
+
+        Raises:
+            LogFailedError: It did not work, for ever.
+        """
+        self.write()
+        if self._open is None or self._open.records == 0:
+            return
+        with self._dying():
+            self._seal()
+        self._current = None
+
+    def close(self) -> None:
+        """Write and sync everything under any policy, and close; a second call does nothing.
+
+        Raises:
+            LogFailedError: It did not work, or the writer failed before; it is closed all the same.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.write()
+            self.sync()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            if self._failure is None:
+                self._failure = LogFailedError("the log writer is closed", path=self._directory)
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _resume(self, active: SegmentInfo) -> None:
+        path = f"{self._directory}/{active.name}"
+        length = self._disk.size(path)
+        if length != active.bytes:
+            raise LogFailedError(
+                f"the active segment has {length} bytes, not {active.bytes}",
+                path=path,
+                hint="something else wrote to it; start again",
+            )
+        segment = _Segment(active.number)
+        segment.bytes, segment.crc, segment.records = active.bytes, active.crc32c, active.records
+        segment.first_us, segment.last_us = active.first_us, active.last_us
+        self._last_number = active.number
+        self._current = self._open = segment
+        self._file = self._disk.open_append(path)
+        # what a killed daemon wrote may not be durable, and is about to be built upon
+        self._sync_file(self._file, directory=True)
+
+    def _segment_for(self, now_us: int) -> _Segment:
+        segment = self._current
+        if segment is not None and segment.records and segment.bytes < self._segment_bytes_max:
+            return segment
+        if segment is not None and not segment.records:
+            # left by a crash between the header and the first record
+            previous = self.sealed[-1].number if self.sealed else 0
+        else:
+            previous = self._last_number
+            if previous >= SEGMENT_NUMBER_MAX:
+                raise LogFailedError(f"no number follows {previous}", path=self._directory)
+            segment = _Segment(previous + 1)
+        start = self._segment_start(previous, now_us)
+        self._current = segment
+        self._last_number = segment.number
+        if segment.bytes == 0:
+            self._take(segment, SEGMENT_HEADER, 0, now_us)
+        self._take(segment, start, 1, now_us)
+        return segment
+
+    def _take(self, segment: _Segment, data: bytes, records: int, now_us: int) -> None:
+        self._buffer.append(data)
+        self.appended += len(data)
+        segment.bytes += len(data)
+        if records:
+            segment.records += records
+            segment.last_us = now_us
+            if segment.first_us is None:
+                segment.first_us = now_us
+
+    def _seal(self) -> None:
+        if self._file is None or self._open is None:
+            return
+        self._sync_file(self._file)
+        self._file.close()
+        self.durable = self.written
+        self.sealed.append(self._open.info())
+        self._file = self._open = None
+
+    def _sync_file(self, file: DiskFile, *, directory: bool = False) -> None:
+        file.sync()
+        if self._directory_dirty or directory:
+            self._disk.sync_directory(self._directory)
+            self._directory_dirty = False
+
+    @contextmanager
+    def _dying(self) -> Iterator[None]:
+        try:
+            yield
+        except LogFailedError as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = LogFailedError(
+                "writing was interrupted half-way", path=self._directory, hint="start again"
+            )
+            raise
