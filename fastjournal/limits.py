@@ -60,6 +60,17 @@ RECEIVE_BYTES_MAX = 256 * 1024
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""
 
+# --- clients ------------------------------------------------------------------------------------
+
+CLIENT_IN_FLIGHT_MAX = 8192
+"""Requests of one client connection without a reply: far under the 65,535 identifiers."""
+
+CLIENT_UNSENT_BYTES_MAX = 256 * 1024
+"""Encoded requests that wait for the socket; then the caller waits instead of the memory."""
+
+CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
+"""Default of a client's reply_bytes_max: many times max-reply, as a single large pair goes alone."""
+
 # --- command log --------------------------------------------------------------------------------
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024

@@ -1,0 +1,93 @@
+"""fastjournal: a durable, de-duplicated, delayed job journal.
+
+    from fastjournal import Spool, SyncClient, build_journal_key
+
+    with Spool("/var/spool/fastjournal") as spool:
+        spool.append(domain="pages", uri="https://example.org/", value=b"...")
+
+    with SyncClient("127.0.0.1:9923") as client:
+        jobs = client.next("pages", lease_us=300_000_000)
+        for job in jobs:
+            ...
+            client.delete(job.key, token=job.token)
+
+``Spool`` appends to local files and needs no daemon, ``SyncClient`` talks to one from any program,
+``Client`` from a trio program. All else is in the modules: ``fastjournal.protocol``,
+``fastjournal.cmdlog``, ``fastjournal.spool``, ``fastjournal.spark``.
+
+Importing this package loads none of its parts; each is loaded when it is first named.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastjournal.client import WAIT_WITHOUT_END, Client, Entry, Jobs, SyncClient, Written
+    from fastjournal.errors import (
+        BadRequestError,
+        CannotConnectError,
+        ConfigError,
+        FastjournalError,
+        JavaMissingError,
+        LogCorruptError,
+        LogError,
+        LogFailedError,
+        LogLockedError,
+        ProtocolError,
+        RefusedError,
+        SpoolError,
+        SpoolFailedError,
+        SpoolFullError,
+    )
+    from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
+    from fastjournal.spool import Spool
+
+__all__ = [
+    "WAIT_WITHOUT_END",
+    "BadRequestError",
+    "CannotConnectError",
+    "Client",
+    "ConfigError",
+    "Entry",
+    "FastjournalError",
+    "JavaMissingError",
+    "Jobs",
+    "JournalKey",
+    "LogCorruptError",
+    "LogError",
+    "LogFailedError",
+    "LogLockedError",
+    "ProtocolError",
+    "RefusedError",
+    "Spool",
+    "SpoolError",
+    "SpoolFailedError",
+    "SpoolFullError",
+    "SyncClient",
+    "Written",
+    "build_journal_key",
+    "parse_journal_key",
+]
+
+_HOMES = {
+    "Spool": "fastjournal.spool",
+    **dict.fromkeys(
+        ("WAIT_WITHOUT_END", "Client", "Entry", "Jobs", "SyncClient", "Written"),
+        "fastjournal.client",
+    ),
+    **dict.fromkeys(("JournalKey", "build_journal_key", "parse_journal_key"), "fastjournal.keys"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "fastjournal.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,56 @@
+"""Where a daemon listens: ``HOST:PORT``, ``[::1]:PORT`` or ``unix:PATH``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from fastjournal.errors import BadRequestError
+
+DEFAULT_ADDRESS = "127.0.0.1:9923"
+_HINT = "write HOST:PORT, [::1]:PORT or unix:PATH"
+
+
+class TcpAddress(NamedTuple):
+    """A host name or IP address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class UnixAddress(NamedTuple):
+    """A socket in the file system."""
+
+    path: str
+
+    def __str__(self) -> str:
+        return f"unix:{self.path}"
+
+
+Address: TypeAlias = TcpAddress | UnixAddress
+
+
+def parse_address(text: str) -> Address:
+    """Return the address that ``text`` names.
+
+    Raises:
+        BadRequestError: It names none; code ``bad-address``.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path or "\0" in path:
+            raise BadRequestError(f"{text!r} has no path", code="bad-address", hint=_HINT)
+        return UnixAddress(path)
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    if bracketed:
+        host = host[1:-1]
+    if not colon or not host or (":" in host) != bracketed or "[" in host or "]" in host:
+        raise BadRequestError(f"{text!r} is no address", code="bad-address", hint=_HINT)
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise BadRequestError(
+            f"{text!r} has no port from 1 to 65535", code="bad-address", hint=_HINT
+        )
+    return TcpAddress(host, int(port))

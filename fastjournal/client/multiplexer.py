@@ -1,0 +1,201 @@
+"""Many requests in flight on one connection, without IO: identifiers, matching, failure.
+
+A shell starts requests, sends what ``data_to_send`` gives, and passes what it received to
+``receive_data``. Replies are matched by identifier, so they may come in any order. Identifier 0 is
+never used: an error with it is about the connection, not about a request.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from fastjournal.client.calls import refusal
+from fastjournal.client.failures import connection_lost
+from fastjournal.errors import FastjournalError, ProtocolError
+from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
+from fastjournal.protocol import (
+    CONNECTION_CLOSED,
+    ClientConnection,
+    Flag,
+    Reply,
+    Request,
+)
+
+# A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
+_LISTEN = int(Flag.LISTEN)
+
+Undo = Callable[[Request, Reply], list[Request]]
+
+
+class Pending:
+    """A request in flight. Once ``done`` it has a reply or an error."""
+
+    __slots__ = ("error", "notify", "reply", "request", "undo")
+
+    def __init__(self, request: Request, undo: Undo | None) -> None:
+        self.request = request
+        self.undo = undo
+        self.reply: Reply | None = None
+        self.error: FastjournalError | None = None
+        self.notify: Callable[[], object] | None = None
+        """Called once, when it is done."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the answer, or the reason why none will come, is there."""
+        return self.reply is not None or self.error is not None
+
+    def answer(self) -> Reply:
+        """Return the reply, which may be a refusal.
+
+        Raises:
+            CannotConnectError: The connection was lost before the reply came.
+            ProtocolError: The daemon sent what is no reply.
+        """
+        if self.error is not None:
+            raise self.error
+        assert self.reply is not None, "asked for an answer before it was there"
+        return self.reply
+
+    def _finish(self, reply: Reply | None, error: FastjournalError | None) -> None:
+        self.reply, self.error = reply, error
+        if self.notify is not None:
+            self.notify()
+
+
+class Multiplexer:
+    """The client's side of one connection; of no more use after ``fail``.
+
+    Args:
+        reply_bytes_max: A reply that claims more bytes is a ProtocolError.
+    """
+
+    def __init__(self, *, reply_bytes_max: int) -> None:
+        self._connection = ClientConnection(reply_bytes_max=reply_bytes_max)
+        self._in_flight: dict[int, Pending] = {}
+        self._last_identifier = 0
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._failure: FastjournalError | None = None
+        self._owed: deque[Request] = deque()
+        """Requests that give back what abandoned ones got; started as there is room."""
+
+    @property
+    def in_flight(self) -> int:
+        """Number of requests whose reply has not come."""
+        return len(self._in_flight)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request may be started now; else wait for replies or for the sender."""
+        return (
+            len(self._in_flight) < CLIENT_IN_FLIGHT_MAX
+            and self._unsent_bytes < CLIENT_UNSENT_BYTES_MAX
+        )
+
+    @property
+    def wants_to_send(self) -> bool:
+        """Whether ``data_to_send`` has something."""
+        return bool(self._unsent) or (bool(self._owed) and self.has_room)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the connection is over."""
+        return self._failure is not None
+
+    def start(self, request: Request, undo: Undo | None = None) -> Pending:
+        """Give the request an identifier and queue its bytes.
+
+        Args:
+            request: Its ``identifier`` is set here.
+            undo: Builds requests that give back what the reply gave, for ``abandon``.
+
+        Raises:
+            CannotConnectError, ProtocolError: The connection is over.
+            BadRequestError: The request cannot be encoded.
+        """
+        if self._failure is not None:
+            raise _copy(self._failure)
+        assert len(self._in_flight) < IDENTIFIER_MAX, "no identifier is free: see has_room"
+        identifier = self._last_identifier
+        while True:
+            identifier = identifier % IDENTIFIER_MAX + 1
+            if identifier not in self._in_flight:
+                break
+        request.identifier = identifier
+        data = self._connection.send(request)
+        self._last_identifier = identifier
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        pending = self._in_flight[identifier] = Pending(request, undo)
+        return pending
+
+    def data_to_send(self) -> bytes:
+        """Return the bytes that wait to be sent, and forget them."""
+        while self._owed and self.has_room and self._failure is None:
+            self.start(self._owed.popleft())
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        return data
+
+    def receive_data(self, data: bytes | bytearray) -> int:
+        """Take what was received (``b""``: the peer closed); return how many requests are done.
+
+        After a reply to an abandoned request, ``data_to_send`` has what gives its gain back.
+        """
+        if self._failure is not None:
+            return 0
+        done = 0
+        try:
+            self._connection.receive_data(data)
+            while replies := self._connection.next_events():
+                for reply in replies:
+                    done += self._take(reply)
+            if self._connection.next_event() is CONNECTION_CLOSED:
+                self.fail(connection_lost("the daemon closed the connection"))
+        except ProtocolError as error:
+            error.hint = error.hint or "is it a fastjournald that listens there?"
+            self.fail(error)
+        return done
+
+    def abandon(self, pending: Pending) -> None:
+        """Nobody waits for this request any more: its reply is dropped, and undone where due."""
+        pending.notify = lambda: self._undo(pending)
+
+    def fail(self, error: FastjournalError) -> None:
+        """End the connection: everything in flight gets this error."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self.data_to_send()
+        pendings, self._in_flight = list(self._in_flight.values()), {}
+        for pending in pendings:
+            pending._finish(None, _copy(error))
+
+    def _take(self, reply: Reply) -> int:
+        if reply.flags & _LISTEN:
+            return 0  # a notification; nothing here subscribes to any
+        pending = self._in_flight.pop(reply.identifier, None)
+        if pending is None:
+            if reply.error:
+                reason = refusal(reply.error)
+                raise ProtocolError(f"the daemon gave up: {reason.message}", code=reason.code)
+            raise ProtocolError(f"reply to a request {reply.identifier} that was never sent")
+        pending._finish(reply, None)
+        return 1
+
+    def _undo(self, pending: Pending) -> None:
+        if pending.undo is None or pending.reply is None or pending.reply.error:
+            return
+        self._owed.extend(pending.undo(pending.request, pending.reply))
+
+
+def _copy(error: FastjournalError) -> FastjournalError:
+    """Return an error of the same kind: one exception object must not be raised by several."""
+    if isinstance(error, ProtocolError):
+        copy: FastjournalError = ProtocolError(error.message, code=error.code)
+        copy.hint = error.hint
+        return copy
+    return type(error)(error.message, code=error.code, hint=error.hint)

@@ -1,0 +1,391 @@
+"""``SyncClient``: blocking sockets, the standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from fastjournal.client import calls
+from fastjournal.client.address import DEFAULT_ADDRESS, Address, UnixAddress, parse_address
+from fastjournal.client.calls import Call, longest_wait_us, results_or_refusals, silence_allowed_s
+from fastjournal.client.failures import (
+    cannot_connect,
+    connection_lost,
+    not_connected,
+    reason_of,
+    timed_out,
+)
+from fastjournal.client.multiplexer import Multiplexer, Pending
+from fastjournal.client.results import Entry, Jobs, Written
+from fastjournal.clock import unique_timestamp
+from fastjournal.errors import RefusedError
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
+from fastjournal.protocol import Reply, Request
+from fastjournal.protocol.values import Value
+
+T = TypeVar("T")
+
+
+class SyncClient:
+    """A connection to a daemon for programs without an event loop.
+
+    It connects at the first use and stays connected until ``close`` or a failure; from then on
+    every request raises CannotConnectError (code ``not-connected``) until ``connect`` is called.
+    Threads may share it: they take turns, so one that waits for work holds up the others. Do not
+    use it on both sides of a fork.
+
+    Args:
+        address: ``HOST:PORT``, ``[::1]:PORT`` or ``unix:PATH``.
+        connect_timeout_s: Seconds to establish the connection.
+        reply_timeout_s: Seconds of silence, while an answer is due, after which the connection
+            counts as lost. The time that a NEXT may wait is added. None: no limit.
+        reply_bytes_max: Bytes of the largest reply to accept.
+
+    Raises:
+        BadRequestError: The address is none.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        connect_timeout_s: float = 10.0,
+        reply_timeout_s: float | None = 60.0,
+        reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
+    ) -> None:
+        self.address = parse_address(address)
+        self._connect_timeout_s = connect_timeout_s
+        self._reply_timeout_s = reply_timeout_s
+        self._reply_bytes_max = reply_bytes_max
+        self._socket: socket.socket | None = None
+        self._multiplexer: Multiplexer | None = None
+        self._ended = False
+        self._unsent = memoryview(b"")
+        self._lock = threading.Lock()
+
+    # --- connection -----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect, unless it is connected.
+
+        Raises:
+            CannotConnectError: Nobody listens there.
+        """
+        with self._lock:
+            self._connect()
+
+    def close(self) -> None:
+        """Close the connection; a lease goes on until it ends or is released."""
+        with self._lock:
+            self._disconnect()
+
+    def __enter__(self) -> SyncClient:
+        self.connect()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def nop(self) -> int:
+        """Ask for nothing; return the daemon's clock, an instant in microseconds."""
+        return self.call(calls.nop())
+
+    def set(
+        self,
+        key: str | bytes,
+        value: Value = b"",
+        *,
+        uri: str | bytes | None = None,
+        persist: bool = True,
+        overwrite: bool = False,
+        expires: int | None = None,
+        ttl: int | None = None,
+        timestamp: int | None = None,
+    ) -> Written:
+        """Set a key to a value.
+
+        Args:
+            key: A journal key (``build_journal_key``) makes it work that NEXT hands out.
+            value: bytes, str, int, float, bool or None; its type goes with it.
+            uri: A further, unique key: what waits under it gives way to this entry.
+            persist: Return only once it is on disk, as the daemon's sync policy says.
+            overwrite: Replace an entry that stands under the key.
+            expires: Instant in microseconds at which it vanishes; 0 or None: never.
+            ttl: Microseconds by which each read moves the expiry.
+            timestamp: Instant in microseconds; the larger one wins. None: this machine's time.
+
+        Raises:
+            RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew`` and others.
+            CannotConnectError: Nobody listens, or the connection was lost.
+            BadRequestError: An argument that no daemon would take.
+        """
+        return self.call(
+            calls.set_(
+                key,
+                value,
+                uri=uri,
+                persist=persist,
+                overwrite=overwrite,
+                expires=expires,
+                ttl=ttl,
+                timestamp=timestamp,
+            )
+        )
+
+    def get(
+        self,
+        key: str | bytes,
+        *,
+        data: bool = True,
+        meta: bool = False,
+        lease_us: int | None = None,
+        expires: int | None = None,
+        skip_worked_on: bool = False,
+    ) -> Entry:
+        """Return the entry under a key.
+
+        Args:
+            key: Any of its keys.
+            data: Return the value, not only its type.
+            meta: Return the metadata too.
+            lease_us: Lease it for that many microseconds (0: the daemon's default).
+            expires: Set its expiry to this instant in microseconds.
+            skip_worked_on: Refuse with ``worked-on`` where somebody works on it.
+
+        Raises:
+            RefusedError: ``not-found``, ``worked-on``, ``locked`` and others.
+            CannotConnectError: Nobody listens, or the connection was lost.
+        """
+        return self.call(
+            calls.get(
+                key,
+                data=data,
+                meta=meta,
+                lease_us=lease_us,
+                expires=expires,
+                skip_worked_on=skip_worked_on,
+            )
+        )
+
+    def delete(
+        self,
+        key: str | bytes,
+        *,
+        token: int | None = None,
+        overwrite: bool = False,
+        persist: bool = True,
+        timestamp: int | None = None,
+    ) -> Written:
+        """Delete an entry with all its keys; with its lease token: complete the job.
+
+        Args:
+            key: Any of its keys.
+            token: Only if this is the entry's lease token.
+            overwrite: Leave no tombstone.
+            persist: Keep the tombstone on disk also where nothing was there to delete.
+            timestamp: Instant in microseconds. None: this machine's time.
+
+        Raises:
+            RefusedError: ``not-found``, ``lease-lost``, ``stale``, ``locked`` and others.
+            CannotConnectError: Nobody listens, or the connection was lost.
+        """
+        return self.call(
+            calls.delete(
+                key, token=token, overwrite=overwrite, persist=persist, timestamp=timestamp
+            )
+        )
+
+    def next(
+        self,
+        domain: str | bytes = b"",
+        *,
+        count: int = 1,
+        lease_us: int | None = None,
+        wait_us: int | None = None,
+        delete: bool = False,
+        meta: bool = False,
+    ) -> Jobs:
+        """Lease what is due, most urgent first.
+
+        Args:
+            domain: Of this domain only; empty: the domains take turns.
+            count: At most that many, 1 to 65,535.
+            lease_us: Microseconds of the lease; None or 0: the daemon's default.
+            wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None:
+                return at once.
+            delete: Delete the entries instead of leasing them.
+            meta: Return the metadata too.
+
+        Raises:
+            RefusedError: ``shutting-down`` and others.
+            CannotConnectError: Nobody listens, or the connection was lost.
+        """
+        return self.call(
+            calls.next_(
+                domain, count=count, lease_us=lease_us, wait_us=wait_us, delete=delete, meta=meta
+            )
+        )
+
+    def release(self, key: str | bytes, token: int, *, delay_us: int | None = None) -> None:
+        """Give a leased entry back, due again in ``delay_us`` microseconds (None: as before).
+
+        Raises:
+            RefusedError: ``lease-lost``, ``not-found`` and others.
+        """
+        self.call(calls.release(key, token, delay_us=delay_us))
+
+    def touch(self, key: str | bytes, token: int | None = None, *, ttl_us: int) -> int | None:
+        """With a token: the lease ends in ``ttl_us`` microseconds; return the new token.
+
+        Without a token: the entry expires in ``ttl_us`` microseconds.
+
+        Raises:
+            RefusedError: ``lease-lost``, ``not-found`` and others.
+        """
+        return self.call(calls.touch(key, token, ttl_us=ttl_us))
+
+    def bury(self, key: str | bytes, token: int | None = None, *, reason: str = "") -> None:
+        """Set an entry aside: NEXT hands it out no more until it is kicked.
+
+        Raises:
+            RefusedError: ``lease-lost``, ``not-found``, ``unknown-function`` and others.
+        """
+        self.call(calls.bury(key, token, reason=reason))
+
+    def stats(self, key: str | bytes = b"", *, data: bool = False) -> dict[str, Any]:
+        """Return counts of the daemon, of a domain or, with ``data``, all about one entry."""
+        return self.call(calls.stats(key, data=data))
+
+    def snapshot(self) -> str:
+        """Take a snapshot; return the path of its directory on the daemon's machine."""
+        return self.call(calls.snapshot())
+
+    # --- many at once ---------------------------------------------------------------------------
+
+    def request(self, request: Request) -> Reply:
+        """Send a request as it is, and return the reply, which may be a refusal.
+
+        A timestamp of 0 is replaced by this machine's time; the identifier is set.
+        """
+        return self._exchange([request])[0]
+
+    def request_many(self, requests: Iterable[Request]) -> list[Reply]:
+        """Send requests without waiting between them; return their replies in the same order.
+
+        Raises:
+            CannotConnectError: The connection was lost; any of them may have been carried out.
+        """
+        return self._exchange(requests)
+
+    def call(self, call: Call[T]) -> T:
+        """Send one of ``fastjournal.client.calls``; return its result."""
+        return call.result(self._exchange([call.request], wait_us=call.wait_us)[0])
+
+    def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
+        """Send many without waiting between them; each gives its result, or its refusal."""
+        kept = list(many)
+        replies = self._exchange([call.request for call in kept], wait_us=longest_wait_us(kept))
+        return results_or_refusals(kept, replies)
+
+    # --- moving bytes ---------------------------------------------------------------------------
+
+    def _exchange(self, requests: Iterable[Request], *, wait_us: int | None = 0) -> list[Reply]:
+        silence_s = silence_allowed_s(self._reply_timeout_s, wait_us)
+        with self._lock:
+            if self._ended:
+                raise not_connected()
+            multiplexer = self._connect()
+            try:
+                return self._pump(multiplexer, requests, silence_s)
+            except OSError as error:
+                raise connection_lost(reason_of(error)) from error
+            finally:
+                if multiplexer.in_flight or multiplexer.failed:
+                    self._disconnect()
+
+    def _pump(
+        self, multiplexer: Multiplexer, requests: Iterable[Request], silence_s: float | None
+    ) -> list[Reply]:
+        pendings: list[Pending] = []
+        waiting = iter(requests)
+        more = True
+        while True:
+            while more and multiplexer.has_room:
+                request = next(waiting, None)
+                if request is None:
+                    more = False
+                else:
+                    request.timestamp = request.timestamp or unique_timestamp()
+                    pendings.append(multiplexer.start(request))
+            if not more and not multiplexer.in_flight:
+                return [pending.answer() for pending in pendings]
+            self._turn(multiplexer, silence_s)
+
+    def _turn(self, multiplexer: Multiplexer, silence_s: float | None) -> None:
+        """Send what can be sent and take what has come; wait for either, but not too long."""
+        sock = self._socket
+        assert sock is not None, "a multiplexer without a socket"
+        if not self._unsent:
+            self._unsent = memoryview(multiplexer.data_to_send())
+        if self._unsent:
+            with contextlib.suppress(BlockingIOError):
+                self._unsent = self._unsent[sock.send(self._unsent) :]
+        poll = select.poll()
+        poll.register(sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        ready = poll.poll(None if silence_s is None else silence_s * 1000)
+        if not ready:
+            raise timed_out(self.address, silence_s)
+        if ready[0][1] & ~select.POLLOUT:
+            multiplexer.receive_data(sock.recv(RECEIVE_BYTES_MAX))
+
+    def _connect(self) -> Multiplexer:
+        if self._multiplexer is not None:
+            return self._multiplexer
+        self._socket = connect_socket(self.address, self._connect_timeout_s)
+        self._unsent = memoryview(b"")
+        self._multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+        self._ended = False
+        return self._multiplexer
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = self._multiplexer = None
+        self._ended = True
+
+
+def connect_socket(address: Address, timeout_s: float) -> socket.socket:
+    """Return a connected, non-blocking socket.
+
+    Raises:
+        CannotConnectError: Nobody listens there, or the name or path leads nowhere.
+    """
+    try:
+        if isinstance(address, UnixAddress):
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                sock.settimeout(timeout_s)
+                sock.connect(address.path)
+            except BaseException:
+                sock.close()
+                raise
+        else:
+            sock = socket.create_connection(address, timeout_s)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    except OSError as error:
+        raise cannot_connect(address, error) from error
+    sock.setblocking(False)
+    return sock

@@ -1,0 +1,127 @@
+"""A daemon that answers as a test tells it to, over real sockets. For tests of clients.
+
+def answer(request):
+    return [Reply(identifier=request.identifier)]
+
+with ScriptedDaemon(answer) as daemon:
+    SyncClient(daemon.address).nop()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from enum import Enum
+from types import TracebackType
+from typing import TypeAlias
+
+from fastjournal.errors import ProtocolError
+from fastjournal.protocol import Reply, Request, ServerConnection
+
+
+class Do(Enum):
+    """What a script can ask for besides sending something."""
+
+    CLOSE = "close"
+    """Close the connection that the request came on."""
+
+
+Answer: TypeAlias = Iterable[Reply | bytes | Do]
+
+
+class ScriptedDaemon:
+    """Accepts connections until it is left; each has its own thread.
+
+    Args:
+        answer: Gets each request; returns what to do then: send replies (also to earlier requests,
+            or none), send bytes as they are, close. Requests of all connections take turns.
+        unix_path: Listen there instead of on a free port of the loopback interface.
+    """
+
+    def __init__(
+        self, answer: Callable[[Request], Answer], *, unix_path: str | None = None
+    ) -> None:
+        self._answer = answer
+        self._turn = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self.requests: list[Request] = []
+        """Every request received, in order."""
+        self.connections = 0
+        """How many connections were accepted."""
+        if unix_path is None:
+            self._listener = socket.create_server(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        else:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._listener.bind(unix_path)
+            self._listener.listen()
+            self.address = f"unix:{unix_path}"
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+
+    def __enter__(self) -> ScriptedDaemon:
+        self._acceptor.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        self._listener.close()
+        self.drop_connections()
+        for thread in self._threads:
+            thread.join()
+
+    def drop_connections(self) -> None:
+        """End every connection as a killed daemon does."""
+        with self._turn:
+            for sock in self._open:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._turn:
+                self.connections += 1
+                self._open.add(sock)
+            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = ServerConnection()
+        try:
+            while data := sock.recv(65536):
+                connection.receive_data(data)
+                for request in connection.next_events():
+                    if not self._carry_out(sock, connection, request):
+                        return
+        except (OSError, ProtocolError):
+            return
+        finally:
+            with self._turn:
+                self._open.discard(sock)
+                sock.close()
+
+    def _carry_out(
+        self, sock: socket.socket, connection: ServerConnection, request: Request
+    ) -> bool:
+        with self._turn:
+            self.requests.append(request)
+            for step in self._answer(request):
+                if step is Do.CLOSE:
+                    return False
+                assert not isinstance(step, Do)
+                sock.sendall(connection.send(step) if isinstance(step, Reply) else step)
+        return True
