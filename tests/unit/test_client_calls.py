@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fastjournal.client import calls
@@ -97,7 +99,9 @@ def test_every_function_of_this_version_has_a_call() -> None:
         lambda: calls.touch("k", -1, ttl_us=1),
     ],
 )
-def test_an_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(build) -> None:  # type: ignore[no-untyped-def]
+def test_an_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
+    build: Callable[[], object],
+) -> None:
     with pytest.raises(BadRequestError):
         build()
 

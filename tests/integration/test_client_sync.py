@@ -1,0 +1,166 @@
+"""SyncClient over real sockets, against a daemon that follows a script."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient, calls
+from fastjournal.errors import BadRequestError, CannotConnectError, ProtocolError, RefusedError
+from fastjournal.protocol import Function, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+
+
+def echo(request: Request) -> Answer:
+    return [Reply(request.identifier, timestamp=5, pairs=[Pair(request.key, 1, request.value)])]
+
+
+def test_a_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
+    for path in (None, str(tmp_path / "socket")):
+        with ScriptedDaemon(echo, unix_path=path) as daemon, SyncClient(daemon.address) as client:
+            assert client.nop() == 5
+            assert client.get("k").key == b"k"
+            assert str(client.address) == daemon.address
+        assert daemon.connections == 1
+
+
+def test_a_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
+    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
+        client.set("a", timestamp=77)
+        first, second = client.set("b"), client.set("c")
+    assert [request.timestamp for request in daemon.requests] == [
+        77,
+        first.timestamp,
+        second.timestamp,
+    ]
+    assert 77 < first.timestamp < second.timestamp
+
+
+def test_replies_of_a_pipeline_come_back_in_the_order_of_the_requests() -> None:
+    held: list[Request] = []
+
+    def backwards(request: Request) -> Answer:
+        held.append(request)
+        if len(held) < 10:
+            return []
+        answers = [Reply(r.identifier, pairs=[Pair(r.key)]) for r in reversed(held)]
+        held.clear()
+        return answers
+
+    with ScriptedDaemon(backwards) as daemon, SyncClient(daemon.address) as client:
+        replies = client.request_many(Request(Function.GET, key=b"%d" % n) for n in range(100))
+    assert [reply.pairs and reply.pairs[0].key for reply in replies] == [
+        b"%d" % n for n in range(100)
+    ]
+
+
+def test_a_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
+    value = bytes(100_000)
+    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
+        results = client.call_many(calls.get(b"%d" % n) for n in range(3))
+        replies = client.request_many(
+            Request(Function.SET, key=b"%d" % n, value_type=1, value=value) for n in range(300)
+        )
+    assert len(results) == 3
+    assert all(reply.pairs and reply.pairs[0].value == value for reply in replies)
+
+
+def test_a_refusal_in_a_pipeline_stands_in_its_place() -> None:
+    def odd_are_missing(request: Request) -> Answer:
+        error = "not-found nothing there" if request.key in (b"1", b"3") else ""
+        return [Reply(request.identifier, error=error, pairs=[Pair(request.key)])]
+
+    with ScriptedDaemon(odd_are_missing) as daemon, SyncClient(daemon.address) as client:
+        results = client.call_many(calls.get(b"%d" % n) for n in range(5))
+        assert [
+            result.code if isinstance(result, RefusedError) else result.key for result in results
+        ] == [b"0", "not-found", b"2", "not-found", b"4"]
+        with pytest.raises(RefusedError, match="nothing there"):
+            client.get("1")
+        assert client.get("2").key == b"2"
+
+
+def test_nobody_listening_is_a_named_error_that_says_what_to_look_at(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"unix:{tmp_path}/none"):
+        with pytest.raises(CannotConnectError, match="is fastjournald running there") as caught:
+            SyncClient(address).nop()
+        assert caught.value.code == "cannot-connect"
+        assert address in str(caught.value)
+
+
+def test_a_bad_address_is_refused_before_anything_is_tried() -> None:
+    with pytest.raises(BadRequestError):
+        SyncClient("nowhere")
+
+
+def test_after_a_lost_connection_the_client_works_again_once_it_is_connected() -> None:
+    def close_on_set(request: Request) -> Answer:
+        return [Do.CLOSE] if request.function == Function.SET else echo(request)
+
+    with ScriptedDaemon(close_on_set) as daemon:
+        client = SyncClient(daemon.address)
+        assert client.nop() == 5
+        with pytest.raises(CannotConnectError) as caught:
+            client.set("k")
+        assert caught.value.code == "connection-lost"
+        with pytest.raises(CannotConnectError) as caught:
+            client.nop()
+        assert caught.value.code == "not-connected"
+        client.connect()
+        client.connect()
+        assert client.nop() == 5
+        client.close()
+        client.close()
+        with pytest.raises(CannotConnectError):
+            client.nop()
+    assert daemon.connections == 2
+
+
+def test_a_connection_lost_between_two_requests_is_a_named_error_too() -> None:
+    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
+        client.nop()
+        daemon.drop_connections()
+        with pytest.raises(CannotConnectError) as caught:
+            client.nop()
+        assert caught.value.code == "connection-lost"
+        client.connect()
+        assert client.nop() == 5
+
+
+def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
+    with ScriptedDaemon(lambda _: []) as daemon:
+        client = SyncClient(daemon.address, reply_timeout_s=0.05)
+        with pytest.raises(CannotConnectError, match="has not answered") as caught:
+            client.nop()
+        assert caught.value.code == "timed-out"
+        client.connect()
+        with pytest.raises(CannotConnectError, match=r"has not answered for 0\.06 s"):
+            client.next(wait_us=10_000)
+
+
+def test_a_peer_that_speaks_another_protocol_is_named_as_such() -> None:
+    with ScriptedDaemon(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as daemon:
+        client = SyncClient(daemon.address)
+        with pytest.raises(ProtocolError, match="is it a fastjournald"):
+            client.nop()
+
+
+def test_threads_take_turns_on_one_client() -> None:
+    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
+        found: list[bytes] = []
+
+        def ask(key: bytes) -> None:
+            found.extend(client.get(key).key for _ in range(50))
+
+        threads = [threading.Thread(target=ask, args=(b"%d" % n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(found) == sorted([b"0", b"1", b"2", b"3"] * 50)
+    assert daemon.connections == 1

@@ -1,0 +1,44 @@
+"""What importing the library loads: start-up time is paid by every short program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import fastjournal
+
+
+def modules_after(code: str) -> set[str]:
+    shown = f"{code}\nimport sys\nprint(*sys.modules)"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", shown], check=True, capture_output=True, text=True
+        ).stdout.split()
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import fastjournal",
+        "from fastjournal import SyncClient, build_journal_key, RefusedError, Jobs",
+        "import fastjournal.client",
+        "from fastjournal.client import SyncClient, calls",
+    ],
+)
+def test_neither_trio_nor_pyspark_is_loaded_by(code: str) -> None:
+    assert not modules_after(code) & {"trio", "pyspark", "pyarrow", "pandas", "rich", "click"}
+
+
+def test_the_trio_client_is_loaded_when_it_is_named() -> None:
+    assert "trio" in modules_after("from fastjournal import Client")
+
+
+def test_every_public_name_is_there_and_an_unknown_one_is_not() -> None:
+    for name in fastjournal.__all__:
+        assert getattr(fastjournal, name) is not None
+    assert set(fastjournal.__all__) <= set(dir(fastjournal))
+    with pytest.raises(AttributeError, match="no attribute 'Queue'"):
+        fastjournal.Queue  # noqa: B018
