@@ -30,7 +30,7 @@ def magic_word(magic: bytes, version: int) -> int:
 def check_start(data: bytes, start: int, magic: bytes, *, identifier_at: int) -> int:
     """Check as much of magic and version as has arrived of the message at ``start``.
 
-    A wrong magic is refused at its first byte, with the identifier if that arrived with it. A
+    A wrong magic is refused at the first byte that is wrong, with the identifier if that arrived with it. A
     version is judged when the identifier is there too, so that the answer can name it.
 
     Returns:
@@ -48,7 +48,7 @@ def check_start(data: bytes, start: int, magic: bytes, *, identifier_at: int) ->
             f"a message starts with {magic!r}, not {head[:2]!r}", identifier=identifier
         )
     if not whole:
-        return identifier_end
+        return identifier_end if len(head) >= len(magic) else len(magic)
     version = int.from_bytes(head[2:4])
     if version != VERSION:
         raise ProtocolError(

@@ -51,7 +51,7 @@ def encode_value(obj: Value, type: ValueType | None = None) -> tuple[ValueType, 
         if wanted is ValueType.INTEGER and isinstance(number, int):
             return wanted, number.to_bytes(8, signed=True)
         if wanted is ValueType.FLOAT and isinstance(number, int | float):
-            return wanted, struct.pack(">d", number)
+            return wanted, struct.pack(">d", float(number))
     except OverflowError as error:
         raise _bad_value(f"{obj!r} does not fit 8 bytes") from error
     raise _bad_value(f"{obj!r} is not a value of type {wanted.name.lower()}")
