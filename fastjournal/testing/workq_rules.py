@@ -1,0 +1,168 @@
+"""The rules by which a real workq-server replays a log, in executable form.
+
+A model, held against recorded logs of a real server (tests/format): it refuses what the server
+refuses at start, and otherwise has the same jobs in the same states. What fastjournald writes is
+held against it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from uuid import UUID
+
+from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, Record, decode_record
+from fastjournal.cmdlog.segments import list_segments, segment_name
+from fastjournal.cmdlog.workq import (
+    ATTEMPTS_MAX,
+    TTL_MS_MAX,
+    TTR_MS_MAX,
+    is_job_id,
+    is_workq_name,
+)
+from fastjournal.disk import OsDisk
+from fastjournal.errors import LogCorruptError
+from fastjournal.limits import LOG_PAYLOAD_BYTES_MAX
+
+
+class WorkqRefusalError(AssertionError):
+    """workq would not start on this log."""
+
+
+class JobState(IntEnum):
+    """State of a job, by workq's numbers."""
+
+    NEW = 0
+    COMPLETED = 1
+    FAILED = 2
+    PENDING = 3
+    LEASED = 4
+
+
+_PROCESSED = (JobState.COMPLETED, JobState.FAILED)
+
+
+@dataclass
+class WorkqJob:
+    """A job as workq shows it after the replay."""
+
+    record: Record
+    state: JobState = JobState.NEW
+    attempts: int = 0
+    result: bytes | None = None
+
+
+@dataclass
+class WorkqState:
+    """What workq knows after a replay."""
+
+    now_us: int
+    jobs: dict[UUID, WorkqJob] = field(default_factory=dict)
+
+    def ready(self, name: str) -> list[UUID]:
+        """Return the jobs of a queue that may start, in workq's order."""
+        return self._waiting(name, scheduled=False)
+
+    def scheduled(self, name: str) -> list[UUID]:
+        """Return the jobs of a queue whose time has not come, in the order workq lists them."""
+        return self._waiting(name, scheduled=True)
+
+    def _waiting(self, name: str, *, scheduled: bool) -> list[UUID]:
+        found = [
+            (-job.record.priority, job.record.created, number)
+            for number, job in self.jobs.items()
+            if job.record.name == name
+            and job.state in {JobState.NEW, JobState.PENDING}
+            and ((job.record.not_before_us or 0) > self.now_us) is scheduled
+        ]
+        return [number for _, _, number in sorted(found)]
+
+
+def assert_workq_accepts(
+    log: str | os.PathLike[str] | Iterable[bytes], *, now_us: int = 0
+) -> WorkqState:
+    """Replay a log as workq does.
+
+    Args:
+        log: A log directory, or the contents of its segments in order.
+        now_us: workq's clock; at 0 no job has expired, so that every one is validated.
+
+    Returns:
+        The state after the replay.
+
+    Raises:
+        WorkqRefusalError: workq would refuse it; the message says where and why.
+    """
+    state = WorkqState(now_us)
+    for number, content in _segments(log):
+        if not content.startswith(SEGMENT_HEADER):
+            raise WorkqRefusalError(f"segment {number}: no header")
+        offset = len(SEGMENT_HEADER)
+        while offset < len(content):
+            try:
+                record, end = decode_record(content, offset)
+                _apply(state, record)
+            except (LogCorruptError, WorkqRefusalError) as error:
+                raise WorkqRefusalError(f"segment {number}, offset {offset}: {error}") from error
+            offset = end
+    return state
+
+
+def _segments(log: str | os.PathLike[str] | Iterable[bytes]) -> Iterable[tuple[int, bytes]]:
+    if isinstance(log, str | os.PathLike):
+        directory = Path(log)
+        for number in list_segments(OsDisk(), str(directory)):
+            yield number, (directory / segment_name(number)).read_bytes()
+    else:
+        yield from enumerate(log, 1)
+
+
+def _refuse_if(wrong: bool, why: str) -> None:
+    if wrong:
+        raise WorkqRefusalError(why)
+
+
+def _apply(state: WorkqState, record: Record) -> None:
+    number = UUID(bytes=record.job_id)
+    if record.command <= Command.SCHEDULE:
+        _add(state, number, record)
+        return
+    _refuse_if(not is_job_id(record.job_id), "the job id is no UUIDv4")
+    _refuse_if(len(record.result) > LOG_PAYLOAD_BYTES_MAX, "the result is over 1 MiB")
+    job = state.jobs.get(number)
+    if job is None:
+        return
+    match record.command:
+        case Command.DELETE | Command.EXPIRE:
+            del state.jobs[number]
+        case Command.START_ATTEMPT:
+            _refuse_if(job.state is JobState.LEASED, "Job already leased")
+            _refuse_if(job.state in _PROCESSED, "Job already processed")
+            _refuse_if(job.attempts >= ATTEMPTS_MAX, "over 255 attempts")
+            job.state = JobState.LEASED
+            job.attempts += 1
+        case Command.TIMEOUT_ATTEMPT if job.state is JobState.LEASED:
+            last = 0 < job.record.max_attempts <= job.attempts
+            job.state = JobState.FAILED if last else JobState.PENDING
+            job.result = b"" if last else None
+        case Command.COMPLETE | Command.FAIL:
+            _refuse_if(job.state in _PROCESSED, "Job already processed")
+            completed = record.command is Command.COMPLETE
+            job.state = JobState.COMPLETED if completed else JobState.FAILED
+            job.result = record.result
+
+
+def _add(state: WorkqState, number: UUID, record: Record) -> None:
+    if record.created_us is None or record.created_us + record.ttl_ms * 1000 <= state.now_us:
+        return
+    _refuse_if(not is_job_id(record.job_id), "the job id is no UUIDv4")
+    _refuse_if(not is_workq_name(record.name.encode("latin-1")), f"name {record.name!r}")
+    _refuse_if(not 1 <= record.ttr_ms <= TTR_MS_MAX, f"ttr {record.ttr_ms} ms")
+    _refuse_if(not 1 <= record.ttl_ms <= TTL_MS_MAX, f"ttl {record.ttl_ms} ms")
+    _refuse_if(max(record.max_attempts, record.max_fails) > ATTEMPTS_MAX, "max attempts or fails")
+    _refuse_if(len(record.payload) > LOG_PAYLOAD_BYTES_MAX, "the payload is over 1 MiB")
+    _refuse_if(number in state.jobs, "Duplicate job")
+    state.jobs[number] = WorkqJob(record)

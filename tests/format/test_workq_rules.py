@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import google_crc32c
+import pytest
+
+from fastjournal.cmdlog.records import (
+    NO_TIME,
+    SEGMENT_HEADER,
+    Command,
+    encode_head,
+    encode_job,
+    encode_result,
+    encode_simple,
+    encode_time,
+    encode_uvarint,
+)
+from fastjournal.cmdlog.segments import list_segments
+from fastjournal.cmdlog.workq import make_job_id
+from fastjournal.disk import OsDisk
+from fastjournal.testing.workq_rules import (
+    JobState,
+    WorkqJob,
+    WorkqRefusalError,
+    WorkqState,
+    assert_workq_accepts,
+)
+
+CORPUS = Path(__file__).parent / "data" / "workq"
+RECORDED = {path.stem: json.loads(path.read_text()) for path in sorted(CORPUS.glob("*.json"))}
+ACCEPTED = [name for name, recorded in RECORDED.items() if recorded["replay"]["accepted"]]
+REFUSED = [name for name in RECORDED if name not in ACCEPTED]
+
+CREATED_US = 1_795_165_389_000_000
+NOW = encode_time(CREATED_US)
+JOB_ID = make_job_id(bytes(range(16)))
+MIB = 1024 * 1024
+
+
+def test_the_recorded_logs_are_all_here_and_unchanged() -> None:
+    assert len(ACCEPTED) == 5
+    assert len(REFUSED) == 2
+    for name, recorded in RECORDED.items():
+        numbers = list_segments(OsDisk(), str(CORPUS / name))
+        assert len(numbers) == len(recorded["files"])
+        for file, facts in recorded["files"].items():
+            assert hashlib.sha256((CORPUS / name / file).read_bytes()).hexdigest() in str(facts)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_log_that_the_server_refused_is_refused_for_the_same_reason(name: str) -> None:
+    reason = RECORDED[name]["replay"]["message"].removeprefix("Replay error, ")
+    with pytest.raises(WorkqRefusalError, match=reason):
+        assert_workq_accepts(CORPUS / name)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_log_that_the_server_took_gives_the_state_that_the_server_had(name: str) -> None:
+    recorded = RECORDED[name]["replay"]["state"]
+    state = assert_workq_accepts(CORPUS / name, now_us=recorded["at_unix_ns"] // 1000)
+    assert {str(number): shown(job) for number, job in state.jobs.items()} == {
+        number: without_payload(job) for number, job in recorded["jobs"].items()
+    }
+    for number, job in recorded["jobs"].items():
+        payload = state.jobs[UUID(number)].record.payload
+        assert hashlib.sha256(payload).hexdigest() == job["payload_sha256"]
+        if "payload_b64" in job:
+            assert base64.b64encode(payload).decode() == job["payload_b64"]
+    assert not {UUID(number) for number in recorded["gone"]} & set(state.jobs)
+    for queue in recorded["queues"]:
+        assert as_text(state.ready(queue)) == recorded["ready_order"][queue]
+        assert as_text(state.scheduled(queue)) == recorded["scheduled_order"][queue]
+    assert results_of(state) == recorded["results"]
+
+
+def shown(job: WorkqJob) -> dict[str, Any]:
+    record = job.record
+    not_before = record.not_before_us
+    scheduled = {} if not_before is None else {"time": to_the_second(not_before)}
+    return {
+        "name": record.name,
+        "state": job.state,
+        "attempts": job.attempts,
+        "max-attempts": record.max_attempts,
+        "fails": 0,
+        "max-fails": record.max_fails,
+        "priority": record.priority,
+        "ttr": record.ttr_ms,
+        "ttl": record.ttl_ms,
+        "payload-size": len(record.payload),
+        "created": to_the_second(record.created_us or 0),
+        **scheduled,
+    }
+
+
+def to_the_second(us: int) -> str:
+    return datetime.fromtimestamp(us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def without_payload(job: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("payload_sha256", "payload_b64")
+    return {name: value for name, value in job.items() if name not in left_out}
+
+
+def as_text(numbers: list[UUID]) -> list[str]:
+    return [str(number) for number in numbers]
+
+
+def results_of(state: WorkqState) -> dict[str, dict[str, Any]]:
+    return {
+        str(number): {
+            "len": len(job.result),
+            "sha256": hashlib.sha256(job.result).hexdigest(),
+            "success": int(job.state is JobState.COMPLETED),
+        }
+        for number, job in state.jobs.items()
+        if job.result is not None
+    }
+
+
+def job(
+    *,
+    job_id: bytes = JOB_ID,
+    name: bytes = b"q",
+    ttr: int = 1,
+    ttl: int = 1,
+    attempts: int = 0,
+    payload: bytes = b"",
+) -> bytes:
+    head = encode_head(name, ttr, ttl, 0, attempts, 0)
+    return encode_job(Command.ADD, NOW, job_id, head, payload, NO_TIME, NOW)
+
+
+def simple(command: Command, job_id: bytes = JOB_ID) -> bytes:
+    return encode_simple(command, NOW, job_id)
+
+
+def log(*records: bytes) -> list[bytes]:
+    return [SEGMENT_HEADER + b"".join(records)]
+
+
+START, TIMEOUT = simple(Command.START_ATTEMPT), simple(Command.TIMEOUT_ATTEMPT)
+DELETE, EXPIRE = simple(Command.DELETE), simple(Command.EXPIRE)
+COMPLETE = encode_result(Command.COMPLETE, NOW, JOB_ID, b"r")
+FAIL = encode_result(Command.FAIL, NOW, JOB_ID, b"r")
+NOT_V4 = make_job_id(bytes(16)).replace(b"\x40", b"\x10")
+
+
+def test_everything_at_its_limit_is_taken() -> None:
+    assert_workq_accepts(
+        log(
+            job(ttr=1, ttl=1),
+            job(job_id=make_job_id(bytes(16)), ttr=86_400_000, ttl=2_592_000_000),
+            job(job_id=make_job_id(b"n" * 16), name=b"aZ0_.-" + b"n" * 249),
+            job(job_id=make_job_id(b"p" * 16), payload=bytes(MIB), attempts=255),
+            encode_result(Command.COMPLETE, NOW, JOB_ID, bytes(MIB)),
+        )
+    )
+    assert_workq_accepts(log(job(), *[START, TIMEOUT] * 255))
+    assert_workq_accepts([SEGMENT_HEADER, SEGMENT_HEADER + job(), SEGMENT_HEADER])
+    assert_workq_accepts(log(job(), DELETE, job(), EXPIRE, job()))
+    assert_workq_accepts(log(START, COMPLETE, FAIL, DELETE, EXPIRE, TIMEOUT))
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [job(name=b"")],
+        [job(name=b"a b")],
+        [job(name=b"a:b")],
+        [job(name="\u00e4".encode())],
+        [job(name=b"a\n")],
+        [job(name=b"n" * 256)],
+        [job(ttr=0)],
+        [job(ttr=86_400_001)],
+        [job(ttl=0)],
+        [job(ttl=2_592_000_001)],
+        [job(attempts=256)],
+        [job(job_id=bytes(16))],
+        [job(job_id=NOT_V4)],
+        [simple(Command.DELETE, NOT_V4)],
+        [job(payload=bytes(MIB + 1))],
+        [job(), encode_result(Command.FAIL, NOW, JOB_ID, bytes(MIB + 1))],
+        [job(), job()],
+        [job(), COMPLETE, job()],
+        [job(), COMPLETE, COMPLETE],
+        [job(), START, COMPLETE, FAIL],
+        [job(), FAIL, COMPLETE],
+        [job(attempts=1), START, TIMEOUT, COMPLETE],
+        [job(), START, START],
+        [job(), COMPLETE, START],
+        [job(), *[START, TIMEOUT] * 255, START],
+        [b"\0" * 37],
+        [job(), b"\0"],
+        [job()[:-1]],
+        [job()[:-1] + b"\xff"],
+    ],
+    ids=str,
+)
+def test_what_workq_refuses_is_refused(records: list[bytes]) -> None:
+    with pytest.raises(WorkqRefusalError, match="segment 1, offset "):
+        assert_workq_accepts(log(*records))
+
+
+@pytest.mark.parametrize("payload", [b"\x09" + JOB_ID, DELETE[16:-4] + b"\0"])
+def test_an_unknown_command_and_bytes_after_the_last_field_are_refused(payload: bytes) -> None:
+    data = NOW + encode_uvarint(len(payload)) + payload
+    with pytest.raises(WorkqRefusalError, match=r"is unknown|follow the last field"):
+        assert_workq_accepts(log(data + google_crc32c.value(data).to_bytes(4, "big")))
+
+
+@pytest.mark.parametrize("content", [b"", SEGMENT_HEADER[:7], b"wqwq\0\0\0\2"])
+def test_an_empty_or_short_segment_is_refused(content: bytes) -> None:
+    with pytest.raises(WorkqRefusalError, match="segment 2: no header"):
+        assert_workq_accepts([SEGMENT_HEADER, content])
+
+
+def test_an_expired_job_is_skipped_before_it_is_validated() -> None:
+    later = CREATED_US + 1000
+    state = assert_workq_accepts(log(job(name=b"a b"), START, START), now_us=later)
+    assert state.jobs == {}
+    with pytest.raises(WorkqRefusalError):
+        assert_workq_accepts(log(job(name=b"a b")), now_us=later - 1)
