@@ -36,7 +36,7 @@ help: ## show this list
 $(VENV)/bin/python:
 	@if test -z "$(PYTHON)"; then \
 		echo "make: needs Python 3.11 or newer; name one with make PYTHON=..." >&2; exit 1; fi
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # What the programs need, and nothing more.
 $(VENV)/.ready-base: pyproject.toml constraints.txt | $(VENV)/bin/python
