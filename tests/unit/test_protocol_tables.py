@@ -1,0 +1,189 @@
+"""The numbers of the protocol, against a copy of its tables written out by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol import (
+    QUERY_MASK,
+    VALUE_MASK,
+    VERSION,
+    ErrorCode,
+    Flag,
+    Function,
+    Meta,
+    Query,
+    Request,
+    State,
+    ValueType,
+    decode_request,
+    encode_request,
+    encode_success,
+)
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+FUNCTIONS = {
+    "NOP": 0,
+    "QUIT": 1,
+    "SET": 2,
+    "GET": 3,
+    "DELETE": 4,
+    "ADD": 5,
+    "NOT": 6,
+    "TRUNCATE": 7,
+    "LOCK": 8,
+    "UNLOCK": 9,
+    "RENAME": 10,
+    "NEXT": 11,
+    "LINK": 12,
+    "RELEASE": 13,
+    "TOUCH": 14,
+    "BURY": 15,
+    "KICK": 16,
+    "STATS": 17,
+    "PAUSE": 18,
+    "AUTH": 19,
+    "SNAPSHOT": 256,
+}
+FLAGS = {
+    "KEY16": 0,
+    "TIMEOUT": 3,
+    "UPDATE_TIMEOUT": 4,
+    "OVERWRITE": 5,
+    "WORKED_ON": 6,
+    "TWO_KEYS": 7,
+    "CURSOR": 8,
+    "PERSIST": 9,
+    "DATA": 10,
+    "LISTEN": 11,
+    "PERSIST_ALIAS": 12,
+    "COUNT": 13,
+    "TTL": 14,
+    "META": 15,
+}
+ERROR_CODES = (
+    "not-found exists stale worked-on lease-lost locked not-owner type-mismatch overflow bad-key "
+    "bad-value bad-regex bad-cursor bad-request too-large unknown-function unsupported-version "
+    "clock-skew read-only not-persisted auth-required auth-failed forbidden busy shutting-down"
+)
+
+
+def test_every_function_has_its_number() -> None:
+    assert {function.name: function.value for function in Function} == FUNCTIONS
+
+
+def test_every_flag_has_its_bit() -> None:
+    assert {str(flag.name): flag.value for flag in Flag} == {
+        name: 1 << bit for name, bit in FLAGS.items()
+    }
+    assert VALUE_MASK == 0b110
+    assert QUERY_MASK == 0b1_1000_0000
+    named = sum({flag.value for flag in Flag} | {VALUE_MASK, QUERY_MASK})
+    assert named - Flag.TWO_KEYS - Flag.CURSOR == 0xFFFF, "a bit without a name, or with two"
+
+
+def test_queries_value_types_and_states_have_their_numbers() -> None:
+    assert [(query.name, query.value) for query in Query] == [
+        ("KEY", 0),
+        ("RANGE", 1),
+        ("REGEX", 2),
+        ("CURSOR", 3),
+    ]
+    assert [(kind.name, kind.value) for kind in ValueType] == [
+        ("VOID", 0),
+        ("BUFFER", 1),
+        ("STRING", 2),
+        ("INTEGER", 3),
+        ("FLOAT", 4),
+        ("BOOLEAN", 5),
+    ]
+    assert [(state.name, state.value) for state in State] == [
+        ("PERSISTENT", 1),
+        ("LOCKED", 2),
+        ("BURIED", 4),
+        ("JOURNAL", 8),
+        ("PAUSED", 16),
+    ]
+
+
+def test_every_error_code_is_there() -> None:
+    assert [str(code) for code in ErrorCode] == ERROR_CODES.split()
+    assert VERSION == 1
+
+
+def test_the_metadata_has_its_fields_in_order() -> None:
+    assert Meta.__struct_fields__ == (
+        "timestamp",
+        "created",
+        "modified",
+        "accessed",
+        "expires",
+        "ttl",
+        "worked_on_until",
+        "not_before",
+        "priority",
+        "state",
+        "attempts",
+    )
+
+
+@pytest.mark.parametrize("function", Function)
+@pytest.mark.parametrize("query", Query)
+def test_every_function_and_query_is_framed_by_the_same_rules(
+    function: Function, query: Query
+) -> None:
+    second_key = b"second" if query is Query.RANGE else None
+    request = Request(
+        function, 1, query << 7, 2, b"key", second_key, 2, b"value", timeout=3, ttl=4, count=5
+    )
+    decoded = decode_request(encode_request(request))
+    assert decoded.query == query
+    request.flags = decoded.flags
+    assert decoded == request
+
+
+def section(title: str) -> str:
+    """Return what stands under a heading of the document, up to the next one."""
+    found = re.search(rf"^#+ {title}[^\n]*\n(.*?)(?=^#)", DOCUMENT.read_text(), re.M | re.S)
+    assert found, title
+    return found[1]
+
+
+def numbered_rows(title: str) -> dict[str, int]:
+    """Return the rows ``| number | name | ...`` of a section's tables."""
+    rows = re.findall(r"^\| (\d+) \| ([a-zA-Z0-9_]+) \|", section(title), re.M)
+    return {name: int(number) for number, name in rows}
+
+
+def test_the_document_has_every_function_flag_value_type_and_error() -> None:
+    assert numbered_rows("Functions") == FUNCTIONS
+    in_replies = "KEY16 TIMEOUT WORKED_ON TWO_KEYS CURSOR LISTEN COUNT TTL META".split()
+    assert numbered_rows("Flags of a reply") == {name: FLAGS[name] for name in in_replies}
+    not_in_requests = ("TWO_KEYS", "CURSOR", "PERSIST_ALIAS")
+    assert numbered_rows("Flags of a request") == {
+        name: bit for name, bit in FLAGS.items() if name not in not_in_requests
+    }
+    assert numbered_rows("Values") == {kind.name.lower(): kind.value for kind in ValueType}
+    assert re.findall(r"^\| `([a-z-]+)` \|", section("Errors"), re.M) == ERROR_CODES.split()
+
+
+def test_the_document_marks_every_function_as_answered_or_not() -> None:
+    table = section("What this version of the daemon answers")
+    assert set(re.findall(r"[A-Z]{3,}", table)) >= set(FUNCTIONS)
+
+
+def test_the_example_of_the_document_is_what_the_codec_writes() -> None:
+    lines = DOCUMENT.read_text().partition("## An example")[2].splitlines()
+    groups = [
+        re.match(r" {4}((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?: {3}|$)", line) for line in lines
+    ]
+    data = bytes.fromhex("".join(group[1] for group in groups if group))
+    at = data.index(b"JR")
+    now = 0x0006_439D_1C3B_8000
+    request = Request(2, 7, Flag.PERSIST, now, b"pages:128:0:", b"http://a.ex/b", 2, b"hi")
+    assert data[:at] == encode_request(request)
+    assert data[at:] == encode_success(7, now + 1234)
