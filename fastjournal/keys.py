@@ -8,13 +8,14 @@ with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Ke
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
 
-_FORM = re.compile(rb"([^:]+):([0-9]{1,3}):([0-9]{1,20}):(.*)", re.DOTALL)
+_PARTS = 4
+_PRIORITY_DIGITS_MAX = 3
+_TIMESTAMP_DIGITS_MAX = 20
 
 
 class JournalKey(NamedTuple):
@@ -29,14 +30,22 @@ class JournalKey(NamedTuple):
 
 def parse_journal_key(key: bytes) -> JournalKey | None:
     """Return the parts of a journal key, or None where it is a plain key."""
-    match = _FORM.fullmatch(key)
-    if match is None:
+    parts = key.split(b":", 3)
+    if len(parts) != _PARTS:
         return None
-    domain, priority, timestamp, rest = match.groups()
-    parts = JournalKey(domain, int(priority), int(timestamp), rest)
-    if parts.priority > PRIORITY_MAX or parts.timestamp > INSTANT_MAX:
+    domain, priority, timestamp, rest = parts
+    if (
+        not domain
+        or len(priority) > _PRIORITY_DIGITS_MAX
+        or not priority.isdigit()
+        or len(timestamp) > _TIMESTAMP_DIGITS_MAX
+        or not timestamp.isdigit()
+    ):
         return None
-    return parts
+    parsed = JournalKey(domain, int(priority), int(timestamp), rest)
+    if parsed.priority > PRIORITY_MAX or parsed.timestamp > INSTANT_MAX:
+        return None
+    return parsed
 
 
 def build_journal_key(

@@ -1,0 +1,97 @@
+"""Group commit: one write and one sync for all who wait.
+
+The first session that waits leads: it lets every other session that has work at this moment go
+first (one checkpoint), then writes and syncs what all of them appended; the others park until it
+is done. While a sync takes well under a millisecond it runs in the event loop, because handing it
+to a thread costs as much as the sync itself; on a slower disk it runs in a thread, and the next
+batch gathers meanwhile.
+
+After the first failure the log is dead: the leader and all who wait get the same error, which
+ends the daemon, and nobody is told OK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
+
+import trio
+
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+
+INLINE_SECONDS_MAX = 0.001
+"""Mean time of a sync from which on it runs in a thread: longer would hold up other clients."""
+
+MEAN_WEIGHT = 0.1
+"""Of the newest sync in the moving mean: one slow sync among ten fast ones changes nothing."""
+
+
+class Commit:
+    """Makes appended records as durable as the sync policy says.
+
+    Args:
+        writer: The log.
+        policy: When written bytes are synced.
+    """
+
+    def __init__(self, writer: LogWriter, policy: SyncPolicy) -> None:
+        self.writer = writer
+        self._policy = policy
+        self._mean_seconds = 0.0
+        self._led = False
+        self._others = trio.lowlevel.ParkingLot()
+
+    async def wait_settled(self, mark: int) -> None:
+        """Wait until the first ``mark`` appended bytes are as durable as the policy says.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        while self.writer.settled < mark:
+            if self._led:
+                await self._others.park()
+                continue
+            with self._leading():
+                await trio.lowlevel.checkpoint()
+                self.writer.write()
+                if self._policy is SyncPolicy.ALWAYS:
+                    await self._sync()
+
+    async def sync_every(self, seconds: float) -> None:
+        """Sync what was written, again and again: the policy ``interval``.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        while True:
+            await trio.sleep(seconds)
+            if self.writer.dirty:
+                async with self.exclusive():
+                    self.writer.write()
+                    await self._sync()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Keep all others from writing and syncing, for a roll of the segment."""
+        while self._led:
+            await self._others.park()
+        with self._leading():
+            yield
+
+    @contextmanager
+    def _leading(self) -> Iterator[None]:
+        self._led = True
+        try:
+            yield
+        finally:
+            self._led = False
+            self._others.unpark_all()
+
+    async def _sync(self) -> None:
+        started = perf_counter()
+        if self._mean_seconds < INLINE_SECONDS_MAX:
+            self.writer.sync()
+        else:
+            await trio.to_thread.run_sync(self.writer.sync)
+        self._mean_seconds += MEAN_WEIGHT * (perf_counter() - started - self._mean_seconds)

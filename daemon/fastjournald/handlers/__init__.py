@@ -1,0 +1,40 @@
+"""What each function does: one handler a function, found by its number.
+
+A handler takes the engine, the session, the request and the instant. It returns an error (a code
+and optionally a sentence), the empty string for plain success, a reply, bytes that are encoded
+already, or None where the request waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastjournal.protocol import Function, Reply, Request
+from fastjournald.handlers.daemon import auth, nop, quit_, stats
+from fastjournald.handlers.leases import release, touch
+from fastjournald.handlers.next import next_, next_work, nothing_due
+from fastjournald.handlers.reads import get
+from fastjournald.handlers.writes import delete, set_
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+
+__all__ = ["HANDLERS", "next_work", "nothing_due"]
+
+Outcome: TypeAlias = str | Reply | bytes | None
+Handler: TypeAlias = Callable[["Engine", Hashable, Request, int], Outcome]
+
+HANDLERS: dict[int, Handler] = {
+    Function.NOP.value: nop,
+    Function.QUIT.value: quit_,
+    Function.SET.value: set_,
+    Function.GET.value: get,
+    Function.DELETE.value: delete,
+    Function.NEXT.value: next_,
+    Function.RELEASE.value: release,
+    Function.TOUCH.value: touch,
+    Function.STATS.value: stats,
+    Function.AUTH.value: auth,
+}
+"""All others answer ``unknown-function``."""

@@ -1,0 +1,109 @@
+"""NOP, QUIT, AUTH and STATS: the connection and the daemon itself."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastjournal.cmdlog.segments import unpack_position
+from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_success
+from fastjournald.entry import PLACE_NAMES, Entry
+from fastjournald.handlers.arguments import DATA
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+    from fastjournald.store import Store
+
+_NOT_A_DOMAIN = f"{ErrorCode.BAD_KEY} a domain holds no ':'; add DATA to ask about an entry"
+
+
+def nop(_engine: Engine, _session: Hashable, _request: Request, _now: int) -> str:
+    """Do nothing, with success."""
+    return ""
+
+
+def auth(_engine: Engine, _session: Hashable, _request: Request, _now: int) -> str:
+    """Take any token: this daemon asks for none."""
+    return ""
+
+
+def quit_(engine: Engine, session: Hashable, request: Request, now: int) -> bytes:
+    """End what waits on this connection, then say goodbye."""
+    return engine.end_waits(session, now) + encode_success(request.identifier, now)
+
+
+def stats(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+    """Tell about the daemon, a domain, or with DATA an entry: one pair, a JSON object."""
+    key = request.key
+    facts: dict[str, object]
+    if request.flags & DATA:
+        entry = engine.store.find(key)
+        if entry is None:
+            return ErrorCode.NOT_FOUND.value
+        facts = _about_entry(entry)
+    elif not key:
+        facts = {**_about_daemon(engine.store, now), **engine.gauges(now)}
+    elif b":" in key:
+        return _NOT_A_DOMAIN
+    else:
+        facts = _about_domain(engine.store, key, now)
+    data = msgspec.json.encode(facts)
+    return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
+
+
+def _about_daemon(store: Store, now: int) -> dict[str, object]:
+    domains = store.domains.values()
+    due = sum(len(domain.ready) for domain in domains)
+    delayed = sum(len(domain.delayed) for domain in domains)
+    oldest = [instant for domain in store.turns if (instant := domain.oldest_due()) is not None]
+    return {
+        "entries": store.entries,
+        "waiting": due + delayed,
+        "due": due,
+        "delayed": delayed,
+        "worked_on": store.plain.worked_on + sum(domain.worked_on for domain in domains),
+        "buried": sum(domain.buried for domain in domains),
+        "oldest_due_us": now - min(oldest) if oldest else 0,
+        "domains": len(store.domains),
+    }
+
+
+def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
+    domain = store.domains.get(name)
+    if domain is None:
+        counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
+        return {**counts, "oldest_due_us": 0}
+    oldest = domain.oldest_due()
+    return {
+        "entries": domain.entries,
+        "waiting": len(domain.ready) + len(domain.delayed),
+        "due": len(domain.ready),
+        "delayed": len(domain.delayed),
+        "worked_on": domain.worked_on,
+        "buried": domain.buried,
+        "oldest_due_us": 0 if oldest is None else now - oldest,
+    }
+
+
+def _about_entry(entry: Entry) -> dict[str, object]:
+    segment, offset = unpack_position(entry.position)
+    return {
+        "keys": [key.decode("utf-8", "backslashreplace") for key in entry.all_keys()],
+        "state": PLACE_NAMES[entry.place],
+        "persistent": entry.persistent,
+        "priority": entry.priority,
+        "attempts": entry.attempts,
+        "buried_reason": None if entry.reason is None else entry.reason.decode("utf-8", "replace"),
+        "superseded": bool(entry.superseded),
+        "timestamp": entry.timestamp,
+        "created": entry.created,
+        "not_before": entry.not_before,
+        "expires": entry.expires,
+        "worked_on_until": entry.token,
+        "value_bytes": len(entry.value),
+        "job_id": entry.job_id.hex(),
+        "log_segment": segment,
+        "log_offset": offset,
+    }

@@ -1,0 +1,64 @@
+"""RELEASE and TOUCH: give a lease back, or make it longer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.handlers.arguments import BAD_KEY, HALF_TOKEN, token_of
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+
+_NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
+
+
+def release(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+    """Give a leased entry back; TTL: it must not start before now + ttl."""
+    if not request.key or len(request.key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    token = token_of(request)
+    if token is None:
+        return HALF_TOKEN
+    if isinstance(token, str):
+        return token
+    store = engine.store
+    entry = store.find(request.key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    if entry.token != token or not token:
+        return ErrorCode.LEASE_LOST.value
+    if request.ttl is not None and entry.journal:
+        entry.not_before = min(now + request.ttl, INSTANT_MAX)
+        store.end_lease(entry, now, ran_out=False, delayed=True)
+    else:
+        store.end_lease(entry, now, ran_out=False)
+    return ""
+
+
+def touch(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+    """Make a lease (with its token) or a life (without) last until now + ttl."""
+    if not request.key or len(request.key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    token = token_of(request)
+    if isinstance(token, str):
+        return token
+    if request.ttl is None:
+        return _NO_TTL
+    store = engine.store
+    entry = store.find(request.key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    if token is None:
+        store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
+        if entry.persistent:
+            engine.journal.touched(entry, now)
+        return ""
+    if entry.token != token or not token:
+        return ErrorCode.LEASE_LOST.value
+    store.extend(entry, engine.lease_token([entry], now + request.ttl), now)
+    if entry.persistent:
+        engine.journal.extended(entry, now)
+    return Reply(timeout=entry.token)

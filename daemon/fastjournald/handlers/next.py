@@ -1,0 +1,123 @@
+"""NEXT: hand out what is due, domain after domain, under a lease or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import PAIRS_MAX
+from fastjournal.protocol import Pair, Reply, Request
+from fastjournald.entry import Entry
+from fastjournald.handlers.arguments import (
+    BAD_KEY,
+    DATA,
+    LISTEN,
+    META,
+    OVERWRITE,
+    READ_ONLY,
+    TWO_KEYS,
+    WORKED_ON,
+)
+from fastjournald.handlers.reads import pair_of
+from fastjournald.indexes import NEVER, Domain
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+
+_PAIR_BYTES = 4 + 2 + 2 + 1
+"""A pair's sizes and type at their widest."""
+_META_BYTES = 68
+_REPLY_BYTES = 64
+"""A reply's fields before its pairs."""
+
+
+def next_(engine: Engine, session: Hashable, request: Request, now: int) -> str | Reply | None:
+    """Lease what is due; where nothing is, say when something will be, or wait for it."""
+    if b":" in request.key:
+        return f"{BAD_KEY}, and a domain holds no ':'"
+    if engine.read_only:
+        return READ_ONLY
+    reply = next_work(engine, request, now)
+    if not reply.pairs and request.flags & LISTEN and request.count != 0:
+        engine.wait(session, request, now)
+        return None
+    return reply
+
+
+def nothing_due(engine: Engine, request: Request) -> Reply:
+    """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
+    store = engine.store
+    if request.key:
+        domain = store.domains.get(request.key)
+        instant = NEVER if domain is None else domain.next_instant()
+    else:
+        first = store.wakes.first()
+        instant = NEVER if first is None else first[0]
+    return Reply(pairs=[], timeout=None if instant == NEVER else instant)
+
+
+def next_work(engine: Engine, request: Request, now: int) -> Reply:
+    """Take what is due, up to the request's count and the reply's size."""
+    entries = _take(engine, request)
+    if not entries:
+        return nothing_due(engine, request)
+    store, journal = engine.store, engine.journal
+    persistent = [entry for entry in entries if entry.persistent]
+    reply = Reply(flags=TWO_KEYS)
+    if request.flags & OVERWRITE:
+        for entry in entries:
+            store.remove(entry, now)
+            store.tombstones.put(entry.key, entry.timestamp, now)
+        if persistent:
+            journal.popped(persistent, now)
+    else:
+        token = engine.lease_token(entries, engine.lease_deadline(request.timeout, now))
+        if persistent:
+            journal.leased(persistent, token, now)
+        for entry in entries:
+            store.lease(entry, token)
+            entry.accessed = now
+        reply.flags |= WORKED_ON
+        reply.timeout = token
+    flags = request.flags
+    if flags & META:
+        reply.pairs = [pair_of(entry, entry.key, flags) for entry in entries]
+    else:
+        data = flags & DATA
+        reply.pairs = [
+            Pair(entry.key, entry.value_type, entry.value if data else b"", entry.uri or b"")
+            for entry in entries
+        ]
+    return reply
+
+
+def _take(engine: Engine, request: Request) -> list[Entry]:
+    """Take entries out of their queues, one a turn where any domain will do."""
+    store = engine.store
+    turns = store.turns
+    room = engine.settings.reply_bytes_max - _REPLY_BYTES
+    overhead = _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
+    with_data = request.flags & DATA
+    count = 1 if request.count is None else min(request.count, PAIRS_MAX)
+    named: Domain | None = store.domains.get(request.key) if request.key else None
+    entries: list[Entry] = []
+    while len(entries) < count:
+        if request.key:
+            if named is None or not named.ready:
+                break
+            domain = named
+        elif turns:
+            domain = turns.first()
+        else:
+            break
+        entry = store.first_ready(domain)
+        room -= len(entry.key) + len(entry.uri or b"") + overhead
+        if with_data:
+            room -= len(entry.value)
+        if room < 0 and entries:
+            break
+        store.pop_ready(domain, entry)
+        entries.append(entry)
+        if not request.key and domain.ready:
+            turns.pass_on(domain)
+    return entries

@@ -1,0 +1,92 @@
+"""GET of one key: probe, data, metadata, touch, lease."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.protocol import ErrorCode, Pair, Query, Reply, Request
+from fastjournald.entry import Entry, Place
+from fastjournald.handlers.arguments import (
+    BAD_KEY,
+    DATA,
+    LISTEN,
+    META,
+    READ_ONLY,
+    TWO_KEYS,
+    UPDATE_TIMEOUT,
+    WORKED_ON,
+)
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+
+_ONLY_KEY = f"{ErrorCode.UNKNOWN_FUNCTION} GET takes one key: no range, expression or cursor"
+_NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} GET does not take LISTEN"
+
+
+def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
+    """Return the pair of an entry under one of its keys, with what the flags ask for."""
+    if key != entry.key:
+        second_key = entry.key
+    else:
+        second_key = entry.uri or b""
+    return Pair(
+        key,
+        entry.value_type,
+        entry.value if flags & DATA else b"",
+        second_key,
+        entry.meta() if flags & META else None,
+    )
+
+
+def get(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+    """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
+    flags, key = request.flags, request.key
+    if request.query != Query.KEY:
+        return _ONLY_KEY
+    if flags & LISTEN:
+        return _NO_LISTEN
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    store = engine.store
+    entry = store.find(key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    leases = request.timeout is not None and not flags & UPDATE_TIMEOUT
+    if (leases or flags & WORKED_ON) and entry.place == Place.LEASED:
+        return ErrorCode.WORKED_ON.value
+    if leases:
+        if entry.place == Place.BURIED:
+            return f"{ErrorCode.NOT_FOUND} the entry is buried"
+        if entry.uri is not None and entry.uri in store.running:
+            return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
+        if engine.read_only:
+            return READ_ONLY
+    entry.accessed = now
+    _move_expiry(engine, entry, request, now)
+    reply = Reply(flags=TWO_KEYS if entry.uri is not None or key != entry.key else 0)
+    if leases:
+        token = engine.lease_token([entry], engine.lease_deadline(request.timeout, now))
+        store.take(entry)
+        if entry.persistent:
+            engine.journal.leased([entry], token, now)
+        store.lease(entry, token)
+        reply.flags |= WORKED_ON
+        reply.timeout = token
+    reply.pairs = [pair_of(entry, key, flags)]
+    return reply
+
+
+def _move_expiry(engine: Engine, entry: Entry, request: Request, now: int) -> None:
+    """Set the expiry that the request asks for, or the one that reading brings."""
+    expires = entry.expires
+    if request.timeout is not None and request.flags & UPDATE_TIMEOUT:
+        expires = request.timeout
+    elif entry.ttl and expires:
+        expires = max(expires, min(now + entry.ttl, INSTANT_MAX))
+    if expires != entry.expires:
+        engine.store.set_expiry(entry, expires)
+        if entry.persistent:
+            engine.journal.touched(entry, now)

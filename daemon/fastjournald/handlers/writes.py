@@ -1,0 +1,184 @@
+"""SET and DELETE: which write wins, and what it replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.keys import parse_journal_key
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.protocol import ErrorCode, Request, ValueType
+from fastjournald.entry import Entry, Place
+from fastjournald.handlers.arguments import (
+    BAD_KEY,
+    CLOCK_SKEW,
+    LISTEN,
+    OVERWRITE,
+    PERSIST,
+    READ_ONLY,
+    token_of,
+)
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+
+_TYPE_MAX = int(max(ValueType))
+_NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
+_BAD_TYPE = f"{ErrorCode.BAD_VALUE} value types are 0 to {_TYPE_MAX}"
+_VOID_WITH_DATA = f"{ErrorCode.BAD_VALUE} a void value has no data"
+_SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
+_FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
+_NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} SET does not take LISTEN"
+
+
+def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+    """Set key to value; a second key is the resource, which has one waiting entry at most."""
+    store = engine.store
+    key, uri, timestamp = request.key, request.second_key, request.timestamp
+    standing = store.find(key)
+    if standing is not None and standing.timestamp == timestamp and standing.key == key:
+        return ""
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    if uri is not None:
+        if not uri or len(uri) > KEY_BYTES_MAX:
+            return BAD_KEY
+        if uri == key:
+            return _SAME_KEY
+    value_type = request.value_type
+    if value_type is None:
+        return _NO_VALUE
+    if value_type > _TYPE_MAX:
+        return _BAD_TYPE
+    if value_type == 0 and request.value:
+        return _VOID_WITH_DATA
+    flags = request.flags
+    if flags & LISTEN:
+        return _NO_LISTEN
+    if timestamp > now + engine.settings.clock_skew_us_max:
+        return CLOCK_SKEW
+    tombstones = store.tombstones
+    deleted = tombstones.get(key, now)
+    if deleted is not None and timestamp <= deleted:
+        return ErrorCode.STALE.value
+    other = None if uri is None else store.find(uri)
+    if other is standing:
+        other = None
+    if other is not None and timestamp < other.timestamp:
+        return ErrorCode.STALE.value
+    if standing is not None:
+        if timestamp < standing.timestamp:
+            return ErrorCode.STALE.value
+        if not flags & OVERWRITE:
+            return ErrorCode.EXISTS.value
+        if standing.key != key:
+            return _FURTHER_KEY
+    if engine.read_only:
+        return READ_ONLY
+
+    expires, ttl = request.timeout, request.ttl
+    if expires is None:
+        expires = 0 if ttl is None else min(now + ttl, INSTANT_MAX)
+    parts = parse_journal_key(key)
+    store.arrivals += 1
+    entry = Entry(
+        key,
+        uri,
+        value_type,
+        request.value,
+        timestamp,
+        now,
+        now,
+        now,
+        store.arrivals,
+        store.plain if parts is None else store.domain_of(parts.domain),
+        persistent=bool(flags & PERSIST),
+        expires=expires,
+        ttl=ttl or 0,
+    )
+    if parts is not None:
+        entry.journal = True
+        entry.priority = parts.priority
+        entry.not_before = parts.timestamp
+    if deleted is not None:
+        tombstones.discard(key)
+    if other is not None:
+        entry.created = other.created
+    if standing is not None:
+        _inherit(entry, standing)
+    if entry.persistent:
+        engine.journal.stored(entry, now)
+    if standing is not None:
+        store.remove(standing, now)
+        if standing.persistent:
+            engine.journal.deleted(standing, now)
+    if other is not None:
+        if other.place == Place.LEASED:
+            store.supersede(other, timestamp)
+        else:
+            store.replace_by_uri(other, timestamp, now)
+    if parts is not None and entry.domain.entries == 0:
+        # a removal took the last entry of this domain, and the domain with it
+        entry.domain = store.domain_of(parts.domain)
+    store.insert(entry, now)
+    return ""
+
+
+def _inherit(entry: Entry, standing: Entry) -> None:
+    """Keep what a SET with OVERWRITE keeps of the entry that it replaces."""
+    entry.created = standing.created
+    entry.arrival = standing.arrival
+    entry.token_before = standing.token or standing.token_before
+    if standing.links:
+        entry.links = standing.links
+    if entry.uri is None and not standing.superseded:
+        entry.uri = standing.uri
+
+
+def delete(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+    """Delete by any key; with the lease token this is how a worker completes a job."""
+    key = request.key
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    token = token_of(request)
+    if isinstance(token, str):
+        return token
+    store = engine.store
+    entry = store.find(key)
+    timestamp = request.timestamp
+    skewed = timestamp > now + engine.settings.clock_skew_us_max
+    if entry is None:
+        if token is None and not skewed:
+            _mark_deleted(engine, request, now)
+        return ErrorCode.NOT_FOUND.value
+    if skewed:
+        return CLOCK_SKEW
+    if token is not None:
+        if entry.token != token or not token:
+            return ErrorCode.LEASE_LOST.value
+        timestamp = max(timestamp, entry.timestamp)
+    elif timestamp < entry.timestamp:
+        return ErrorCode.STALE.value
+    store.remove(entry, now)
+    if request.flags & OVERWRITE:
+        if entry.persistent:
+            engine.journal.deleted(entry, now)
+    else:
+        store.tombstones.put(entry.key, timestamp, now)
+        if entry.persistent:
+            engine.journal.completed(entry, timestamp, now)
+        elif request.flags & PERSIST:
+            engine.journal.tombstone(entry.key, timestamp, now)
+    return ""
+
+
+def _mark_deleted(engine: Engine, request: Request, now: int) -> None:
+    """Nothing stands under the key: leave a tombstone, or with OVERWRITE remove one."""
+    tombstones = engine.store.tombstones
+    if request.flags & OVERWRITE:
+        if tombstones.discard(request.key):
+            engine.journal.forgotten(request.key, now)
+        return
+    tombstones.put(request.key, request.timestamp, now)
+    if request.flags & PERSIST:
+        engine.journal.tombstone(request.key, request.timestamp, now)

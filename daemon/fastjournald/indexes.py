@@ -1,0 +1,276 @@
+"""The orders in which entries are found: per domain what is ready, delayed and leased; and when.
+
+Items of the sorted lists are packed bytes, because they compare in C and take half the memory of
+tuples. All of them end with the entry's primary key, so that the key index leads to the entry:
+
+    ready    priority u8, not before u64, arrival u64, key
+    delayed  instant u64, arrival u64, key
+    expiry   instant u64, key
+
+n is the number of items; every operation is O(log n) unless it says otherwise. Nothing here refers
+to an entry, except the lease groups, and no entry is referred to by what it refers to: the engine
+is free of reference cycles, so the garbage collector can stay off.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedList
+
+if TYPE_CHECKING:
+    from fastjournald.entry import Entry
+
+_READY = Struct(">BQQ")
+_DELAYED = Struct(">QQ")
+_INSTANT = Struct(">Q")
+
+READY_KEY_AT = _READY.size
+DELAYED_KEY_AT = _DELAYED.size
+EXPIRY_KEY_AT = _INSTANT.size
+
+NEVER = 2**64
+"""Later than every instant."""
+
+_pack_ready = _READY.pack
+_pack_delayed = _DELAYED.pack
+_pack_instant = _INSTANT.pack
+
+
+def ready_item(priority: int, not_before: int, arrival: int, key: bytes) -> bytes:
+    """Return the item that stands for an entry in a ready list. O(1)."""
+    return _pack_ready(priority, not_before, arrival) + key
+
+
+def delayed_item(instant: int, arrival: int, key: bytes) -> bytes:
+    """Return the item that stands for an entry in a delayed list. O(1)."""
+    return _pack_delayed(instant, arrival) + key
+
+
+def item_instant(item: bytes) -> int:
+    """Return the instant that a delayed or expiry item begins with. O(1)."""
+    return int.from_bytes(item[:8], "big")
+
+
+class Leases:
+    """Entries worked on, grouped by token, which is the instant at which the lease ends."""
+
+    __slots__ = ("_groups", "_tokens")
+
+    def __init__(self) -> None:
+        self._groups: dict[int, dict[bytes, Entry]] = {}
+        self._tokens: SortedList = SortedList()
+
+    def add(self, token: int, entry: Entry) -> None:
+        """Add an entry; O(1) for all but the first of a token."""
+        group = self._groups.get(token)
+        if group is None:
+            self._groups[token] = {entry.key: entry}
+            self._tokens.add(token)
+        else:
+            group[entry.key] = entry
+
+    def discard(self, token: int, entry: Entry) -> None:
+        """Take an entry out; O(1) for all but the last of a token."""
+        group = self._groups[token]
+        del group[entry.key]
+        if not group:
+            del self._groups[token]
+            self._tokens.remove(token)
+
+    def first(self) -> int:
+        """Return the earliest token, ``NEVER`` where there is none. O(1)."""
+        return self._tokens[0] if self._tokens else NEVER
+
+    def group(self, token: int) -> list[Entry]:
+        """Return the entries of one token, in the order in which they were leased."""
+        return list(self._groups[token].values())
+
+    def __iter__(self) -> Iterator[Entry]:
+        for group in self._groups.values():
+            yield from group.values()
+
+
+class Domain:
+    """One queue: the journal entries of a domain by what may happen to them next."""
+
+    __slots__ = ("buried", "delayed", "entries", "leases", "name", "ready", "wake", "worked_on")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.ready: SortedList = SortedList()
+        self.delayed: SortedList = SortedList()
+        self.leases = Leases()
+        self.entries = 0
+        self.worked_on = 0
+        self.buried = 0
+        self.wake = NEVER
+        """The instant under which this domain stands in the wake index."""
+
+    def next_instant(self) -> int:
+        """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""
+        lease = self.leases.first()
+        if self.delayed:
+            return min(lease, item_instant(self.delayed[0]))
+        return lease
+
+    def oldest_due(self) -> int | None:
+        """Return the earliest not-before instant among what is ready; None where nothing is.
+
+        Every priority begins with its earliest: at most 256 binary searches.
+        """
+        ready = self.ready
+        oldest: int | None = None
+        at = 0
+        while at < len(ready):
+            item = ready[at]
+            instant = int.from_bytes(item[1:9], "big")
+            oldest = instant if oldest is None else min(oldest, instant)
+            if item[0] == 255:
+                break
+            at = ready.bisect_left(bytes([item[0] + 1]))
+        return oldest
+
+
+class WakeIndex:
+    """Which domain has to be looked at next: its next delay or lease that ends."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: SortedList = SortedList()
+
+    def refresh(self, domain: Domain) -> None:
+        """Bring a domain's place up to date; O(1) where its next instant did not change."""
+        instant = domain.next_instant()
+        if instant == domain.wake:
+            return
+        if domain.wake != NEVER:
+            self._items.remove((domain.wake, domain.name))
+        if instant != NEVER:
+            self._items.add((instant, domain.name))
+        domain.wake = instant
+
+    def first(self) -> tuple[int, bytes] | None:
+        """Return the earliest instant and its domain's name. O(1)."""
+        return self._items[0] if self._items else None
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        return iter(self._items)
+
+
+class Turns:
+    """The domains that have something ready, in the order in which NEXT asks them."""
+
+    __slots__ = ("_queue",)
+
+    def __init__(self) -> None:
+        self._queue: OrderedDict[bytes, Domain] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Domain]:
+        return iter(self._queue.values())
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._queue
+
+    def add(self, domain: Domain) -> None:
+        """Put a domain last, which is at most one round away from its turn. O(1)."""
+        self._queue[domain.name] = domain
+
+    def remove(self, domain: Domain) -> None:
+        """Take a domain out that has nothing ready any more. O(1)."""
+        del self._queue[domain.name]
+
+    def first(self) -> Domain:
+        """Return the domain whose turn it is. O(1)."""
+        return next(iter(self._queue.values()))
+
+    def pass_on(self, domain: Domain) -> None:
+        """Its turn is over; it comes again after all others. O(1)."""
+        self._queue.move_to_end(domain.name)
+
+
+class Expiry:
+    """When entries expire; those that are worked on stand here only after their lease."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: SortedList = SortedList()
+
+    def add(self, expires: int, key: bytes) -> None:
+        """Add the entry under ``key``."""
+        self._items.add(_pack_instant(expires) + key)
+
+    def extend(self, pairs: list[tuple[int, bytes]]) -> None:
+        """Add many at once. O(n log n)."""
+        self._items.update([_pack_instant(expires) + key for expires, key in pairs])
+
+    def remove(self, expires: int, key: bytes) -> None:
+        """Take the entry under ``key`` out."""
+        self._items.remove(_pack_instant(expires) + key)
+
+    def first(self) -> int:
+        """Return the earliest expiry, ``NEVER`` where there is none. O(1)."""
+        return item_instant(self._items[0]) if self._items else NEVER
+
+    def pop_key(self) -> bytes:
+        """Take the earliest out and return its key."""
+        item: bytes = self._items.pop(0)
+        return item[EXPIRY_KEY_AT:]
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for item in self._items:
+            yield item_instant(item), item[EXPIRY_KEY_AT:]
+
+
+class Tombstones:
+    """What was deleted, so that a late repeat of its SET is recognised; bounded in time and number.
+
+    They hold the timestamp of the deletion and the instant at which it was learnt; oldest first.
+    """
+
+    __slots__ = ("_items", "number_max", "ttl_us")
+
+    def __init__(self, ttl_us: int, number_max: int) -> None:
+        self.ttl_us = ttl_us
+        self.number_max = number_max
+        self._items: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def items(self) -> list[tuple[bytes, int]]:
+        """Return keys and timestamps, oldest first. O(n)."""
+        return [(key, timestamp) for key, (timestamp, _) in self._items.items()]
+
+    def get(self, key: bytes, now: int) -> int | None:
+        """Return the timestamp that stands under a key, None where none does any more. O(1)."""
+        found = self._items.get(key)
+        if found is None or found[1] + self.ttl_us <= now:
+            return None
+        return found[0]
+
+    def put(self, key: bytes, timestamp: int, now: int) -> None:
+        """Leave a tombstone; a later one that stands there already stays. O(1) amortized."""
+        items = self._items
+        found = items.get(key)
+        if found is not None:
+            if found[1] + self.ttl_us > now:
+                timestamp = max(timestamp, found[0])
+            items.move_to_end(key)
+        items[key] = (timestamp, now)
+        while len(items) > self.number_max or next(iter(items.values()))[1] + self.ttl_us <= now:
+            items.popitem(last=False)
+            if not items:
+                break
+
+    def discard(self, key: bytes) -> bool:
+        """Remove what stands under a key; whether something did. O(1)."""
+        return self._items.pop(key, None) is not None

@@ -1,0 +1,62 @@
+"""What must hold after every step of the engine. For tests."""
+
+from __future__ import annotations
+
+from fastjournald.entry import Place
+from fastjournald.indexes import NEVER, READY_KEY_AT, Domain
+from fastjournald.store import Store
+
+
+def check_store(store: Store) -> None:
+    """Assert that keys, indexes and counters say the same. O(n log n)."""
+    entries = list(store)
+    assert len(entries) == store.entries
+    domains: dict[bytes, Domain] = {}
+    for entry in entries:
+        assert store.find(entry.key) is entry
+        leads_here = entry.uri is not None and store.find(entry.uri) is entry
+        assert entry.uri is None or leads_here != bool(entry.superseded)
+        for link in entry.links or ():
+            assert store.find(link) is entry
+        assert (entry.place == Place.LEASED) == (entry.token != 0)
+        assert not entry.superseded or entry.place == Place.LEASED
+        assert (entry.reason is not None) == (entry.place == Place.BURIED)
+        if entry.place == Place.READY:
+            assert entry.item in entry.domain.ready
+            assert entry.item[READY_KEY_AT:] == entry.key
+        elif entry.place == Place.DELAYED:
+            assert entry.item in entry.domain.delayed
+        else:
+            assert not entry.item
+        if entry.place == Place.LEASED:
+            assert entry in store.lease_home(entry).leases.group(entry.token)
+            assert entry.uri is None or store.running[entry.uri] is entry
+        if entry.journal:
+            domains[entry.domain.name] = entry.domain
+        else:
+            assert entry.domain is store.plain
+    for shard in store.shards:
+        for key, entry in shard.items():
+            assert key in entry.all_keys()
+            assert store.find(entry.key) is entry
+    assert domains == store.domains
+    for domain in [*domains.values(), store.plain]:
+        inside = [entry for entry in entries if entry.domain is domain]
+        assert domain.entries == len(inside)
+        assert len(domain.ready) == sum(entry.place == Place.READY for entry in inside)
+        assert len(domain.delayed) == sum(entry.place == Place.DELAYED for entry in inside)
+        assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
+        assert domain.buried == sum(entry.place == Place.BURIED for entry in inside)
+        if domain is not store.plain:
+            assert (domain.name in store.turns) == bool(domain.ready)
+            assert domain.wake == domain.next_instant()
+    assert {name for _, name in store.wakes} == {
+        name for name, domain in domains.items() if domain.wake != NEVER
+    }
+    assert sorted(store.expiry) == sorted(
+        (entry.expires, entry.key)
+        for entry in entries
+        if entry.expires and entry.place != Place.LEASED
+    )
+    worked_on = [entry for entry in entries if entry.place == Place.LEASED]
+    assert store.running == {entry.uri: entry for entry in worked_on if entry.uri is not None}

@@ -1,0 +1,249 @@
+"""What happens to persistent entries, as records of the command log (docs/cmdlog.md).
+
+Pure: records are handed to ``append``, which keeps them in memory until the commit writes them.
+All records of one call are one append, so that a write is cut between requests or, where it is
+cut inside one, recovery settles it: the new stands before the removal of the old, and a group
+(operation with ``following``) is all or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastjournal.cmdlog import envelope, workq
+from fastjournal.cmdlog.records import (
+    NO_TIME,
+    Command,
+    encode_head,
+    encode_job,
+    encode_result,
+    encode_simple,
+    encode_time,
+)
+
+if TYPE_CHECKING:
+    from fastjournald.entry import Entry
+
+Append: TypeAlias = Callable[[bytes, int, int], int]
+"""Takes bytes, the number of records in them and the instant; returns their position."""
+
+HEADS_MAX = 4096
+"""Encoded heads that are remembered: one for each domain and priority in use."""
+
+OPERATION_TTL_MS = 1
+"""An operation is a job that workq finds expired, and so skips, as soon as it replays."""
+
+_pack_counter = Struct(">Q").pack
+_COUNTER_BASE = 1 << 63
+"""The variant bits of a UUIDv4."""
+
+
+def id_prefix(seed: bytes) -> bytes:
+    """Return the first half of a run's job ids, UUIDv4s, from 8 random bytes."""
+    return seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
+
+
+class Journal:
+    """Encodes changes of persistent entries and keeps account of what is live in the log.
+
+    Args:
+        append: Where the records go.
+        seed: 8 random bytes: job ids differ between runs by them.
+        lease_us: Default lease, which workq is told as time to run.
+        attempts_max: Told to workq, at most 255; 0: no limit.
+    """
+
+    def __init__(self, append: Append, *, seed: bytes, lease_us: int, attempts_max: int) -> None:
+        self._append = append
+        self._prefix = id_prefix(seed)
+        self._counter = _COUNTER_BASE
+        self._ttr_ms = workq.workq_ttr_ms(lease_us)
+        self._attempts_max = min(attempts_max, workq.ATTEMPTS_MAX)
+        self._heads: dict[tuple[bytes, int], bytes] = {}
+        self._operation_head = self._head(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
+        self._now = -1
+        self._time = NO_TIME
+        self.live_bytes = 0
+        """Bytes of the records that carry live entries."""
+
+    # --- entries --------------------------------------------------------------------------------
+
+    def stored(self, entry: Entry, now: int) -> None:
+        """Write the entry as it stands, under a fresh job id."""
+        time = self._time if now == self._now else self._time_at(now)
+        payload = envelope.pack_fields(
+            (
+                entry.key,
+                entry.uri,
+                entry.links or (),
+                entry.value_type,
+                entry.value,
+                entry.timestamp,
+                entry.created,
+                entry.modified,
+                entry.arrival,
+                entry.not_before,
+                entry.expires,
+                entry.ttl,
+                entry.attempts,
+                entry.token,
+                entry.superseded,
+                entry.reason,
+            )
+        )
+        self._counter += 1
+        entry.job_id = self._prefix + _pack_counter(self._counter)
+        if entry.journal:
+            command, not_before = Command.SCHEDULE, encode_time(entry.not_before)
+        else:
+            command, not_before = Command.ADD, NO_TIME
+        data = encode_job(
+            command,
+            time,
+            entry.job_id,
+            self._entry_head(entry, now),
+            payload,
+            not_before,
+            time if entry.created == now else encode_time(entry.created),
+        )
+        self.live_bytes += len(data) - entry.record_bytes
+        entry.record_bytes = len(data)
+        entry.starts = 0
+        entry.position = self._append(data, 1, now)
+
+    def completed(self, entry: Entry, timestamp: int, now: int) -> None:
+        """The entry is gone and leaves a tombstone with this timestamp."""
+        self.live_bytes -= entry.record_bytes
+        self._append(self._completion(entry, timestamp, now), 1, now)
+
+    def popped(self, entries: list[Entry], now: int) -> None:
+        """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
+        parts = [self._completion(entry, entry.timestamp, now) for entry in entries]
+        for entry in entries:
+            self.live_bytes -= entry.record_bytes
+        if len(parts) > 1:
+            parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
+        self._append(b"".join(parts), len(parts), now)
+
+    def deleted(self, entry: Entry, now: int) -> None:
+        """The entry is gone without trace."""
+        self._removed(Command.DELETE, entry, now)
+
+    def expired(self, entry: Entry, now: int) -> None:
+        """The entry's life is over."""
+        self._removed(Command.EXPIRE, entry, now)
+
+    def buried(self, entry: Entry, now: int) -> None:
+        """The entry was set aside with its reason, which ends its lease."""
+        result = envelope.pack(envelope.Failure(entry.reason or b""))
+        self._append(encode_result(Command.FAIL, self._time_at(now), entry.job_id, result), 1, now)
+
+    # --- leases ---------------------------------------------------------------------------------
+
+    def leased(self, entries: list[Entry], token: int, now: int) -> None:
+        """One request is about to lease these entries: one token, and an attempt of each."""
+        time = self._time_at(now)
+        for entry in entries:
+            if entry.starts >= workq.ATTEMPTS_MAX:
+                self._store_again(entry, now)
+        parts = [self._operation(envelope.Lease(len(entries), token), now)]
+        for entry in entries:
+            entry.starts += 1
+            parts.append(encode_simple(Command.START_ATTEMPT, time, entry.job_id))
+        self._append(b"".join(parts), len(parts), now)
+
+    def _store_again(self, entry: Entry, now: int) -> None:
+        old = entry.job_id
+        self.stored(entry, now)
+        self._append(encode_simple(Command.DELETE, self._time_at(now), old), 1, now)
+
+    def lease_over(self, entry: Entry, now: int) -> None:
+        """The lease ran out or was given back: the entry waits again."""
+        self._append(
+            encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), entry.job_id), 1, now
+        )
+
+    def released_with_delay(self, entry: Entry, now: int) -> None:
+        """The lease was given back, and the entry must not start before its new instant."""
+        parts = (
+            self._operation(envelope.Batch(2), now),
+            self._operation(envelope.Delay(entry.job_id, entry.not_before), now),
+            encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), entry.job_id),
+        )
+        self._append(b"".join(parts), len(parts), now)
+
+    def extended(self, entry: Entry, now: int) -> None:
+        """The lease ends at the entry's token instead."""
+        self._append(self._operation(envelope.Extend(entry.job_id, entry.token), now), 1, now)
+
+    # --- all else -------------------------------------------------------------------------------
+
+    def touched(self, entry: Entry, now: int) -> None:
+        """The expiry moved."""
+        self._append(self._operation(envelope.Touch(entry.job_id, entry.expires), now), 1, now)
+
+    def tombstone(self, key: bytes, timestamp: int, now: int) -> None:
+        """A tombstone was left where no persistent entry stood."""
+        self._append(self._operation(envelope.Tombstone(key, timestamp), now), 1, now)
+
+    def forgotten(self, key: bytes, now: int) -> None:
+        """The tombstone under this key was removed."""
+        self._append(self._operation(envelope.Forget(key), now), 1, now)
+
+    def segment_start(self, previous: int, now: int) -> bytes:
+        """Return the first record of a new segment."""
+        return self._operation(envelope.SegmentStart(previous), now)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _time_at(self, now: int) -> bytes:
+        if now != self._now:
+            self._now = now
+            self._time = encode_time(now)
+        return self._time
+
+    def _removed(self, command: Command, entry: Entry, now: int) -> None:
+        self.live_bytes -= entry.record_bytes
+        self._append(encode_simple(command, self._time_at(now), entry.job_id), 1, now)
+
+    def _completion(self, entry: Entry, timestamp: int, now: int) -> bytes:
+        result = envelope.pack(envelope.Completion(timestamp, entry.key))
+        return encode_result(Command.COMPLETE, self._time_at(now), entry.job_id, result)
+
+    def _operation(self, operation: envelope.Operation, now: int) -> bytes:
+        time = self._time_at(now)
+        self._counter += 1
+        job_id = self._prefix + _pack_counter(self._counter)
+        payload = envelope.pack(operation)
+        return encode_job(Command.ADD, time, job_id, self._operation_head, payload, NO_TIME, time)
+
+    def _entry_head(self, entry: Entry, now: int) -> bytes:
+        if entry.expires:
+            return self._head(
+                self._name(entry),
+                workq.workq_ttl_ms(entry.expires, entry.created),
+                self._priority(entry),
+            )
+        about = (entry.domain.name, entry.priority)
+        head = self._heads.get(about)
+        if head is None:
+            if len(self._heads) >= HEADS_MAX:
+                self._heads.clear()
+            head = self._head(self._name(entry), workq.TTL_MS_MAX, self._priority(entry))
+            self._heads[about] = head
+        return head
+
+    def _head(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
+        return encode_head(name, self._ttr_ms, ttl_ms, priority, self._attempts_max, 0)
+
+    @staticmethod
+    def _name(entry: Entry) -> bytes:
+        if entry.journal:
+            return workq.workq_name(entry.domain.name)
+        return envelope.PLAIN_NAME.encode()
+
+    @staticmethod
+    def _priority(entry: Entry) -> int:
+        return workq.workq_priority(entry.priority) if entry.journal else 0

@@ -1,0 +1,59 @@
+"""Filling an empty store with many entries at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastjournald.entry import Entry, Place
+from fastjournald.indexes import delayed_item, ready_item
+from fastjournald.store import Store
+
+
+def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
+    """Take over what recovery found; each index is built once, in order. O(n log n).
+
+    Entries come with ``place`` LEASED or BURIED where they are; all others are queued.
+    """
+    ready: dict[bytes, list[bytes]] = {}
+    delayed: dict[bytes, list[bytes]] = {}
+    waiting: list[Entry] = []
+    expiry: list[tuple[int, bytes]] = []
+    shards = store.shards
+    for entry in entries:
+        for key in entry.all_keys():
+            if not entry.superseded or key != entry.uri:
+                shards[hash(key) & 255][key] = entry
+        store.entries += 1
+        entry.domain.entries += 1
+        store.arrivals = max(store.arrivals, entry.arrival)
+        if entry.place == Place.LEASED:
+            entry.domain.worked_on += 1
+            store.lease_home(entry).leases.add(entry.token, entry)
+            if entry.uri is not None:
+                store.running[entry.uri] = entry
+            continue
+        if entry.expires:
+            expiry.append((entry.expires, entry.key))
+        if entry.place == Place.BURIED:
+            entry.domain.buried += 1
+        elif entry.journal:
+            waiting.append(entry)
+    for entry in waiting:
+        other = store.running.get(entry.uri) if entry.uri is not None else None
+        instant = entry.not_before if other is None else max(entry.not_before, other.token)
+        if instant <= now:
+            entry.place = Place.READY
+            entry.item = ready_item(entry.priority, entry.not_before, entry.arrival, entry.key)
+            ready.setdefault(entry.domain.name, []).append(entry.item)
+        else:
+            entry.place = Place.DELAYED
+            entry.item = delayed_item(instant, entry.arrival, entry.key)
+            delayed.setdefault(entry.domain.name, []).append(entry.item)
+    for name, items in ready.items():
+        store.domains[name].ready.update(items)
+        store.turns.add(store.domains[name])
+    for name, items in delayed.items():
+        store.domains[name].delayed.update(items)
+    store.expiry.extend(expiry)
+    for domain in store.domains.values():
+        store.wakes.refresh(domain)

@@ -1,0 +1,216 @@
+"""The command ``fastjournald``: options, recovery, the server, exit codes.
+
+0   stopped by SIGTERM or SIGINT, everything synced
+64  bad usage or configuration
+74  an I/O error, or damage that needs --repair
+75  another daemon holds the log
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import click
+import trio
+
+from fastjournal import sdnotify
+from fastjournal.clock import SystemClock
+from fastjournal.cmdlog.locks import lock_append
+from fastjournal.disk import OsDisk
+from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
+from fastjournald.config import Config, load_config
+from fastjournald.recovery import Progress, recover_engine
+from fastjournald.server import Server
+
+EXIT_USAGE = 64
+EXIT_IO = 74
+EXIT_LOCKED = 75
+
+LOG = logging.getLogger("fastjournald")
+
+
+def _number(*names: str, unit: str, help: str) -> click.Option:
+    return click.Option(names, type=int, metavar=unit, help=help)
+
+
+OPTIONS: list[click.Parameter] = [
+    click.Option(["--config"], metavar="FILE", help="TOML file; names as here with _, flags win."),
+    click.Option(
+        ["--listen"],
+        multiple=True,
+        metavar="HOST:PORT|unix:PATH",
+        help="Address to listen on, repeatable; port 0 picks one.  [127.0.0.1:9923]",
+    ),
+    click.Option(
+        ["--ready-file"],
+        metavar="PATH",
+        help="Written once requests are accepted: one bound address a line.",
+    ),
+    click.Option(["--cmdlog-path"], metavar="DIR", help="Directory of the command log.  Required."),
+    click.Option(
+        ["--cmdlog-sync"],
+        type=click.Choice(["always", "interval", "os"]),
+        help="When OK means on disk: always, each interval, or when the system likes.  [always]",
+    ),
+    _number("--cmdlog-sync-int", unit="MS", help="Interval of that policy.  [1000]"),
+    _number("--cmdlog-clean-int", unit="MS", help="Interval of cleaning.  [300000]"),
+    _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
+    _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
+    _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
+    _number("--max-connections", unit="N", help="Clients at once; more get busy.  [10000]"),
+    _number("--memory-limit", unit="BYTES", help="Values in memory; 0: no limit.  [0]"),
+    _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
+    _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
+    _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
+    _number("--tombstone-ttl", unit="S", help="How long deletions are remembered.  [3600]"),
+    _number("--tombstones-max", unit="N", help="How many deletions are.  [1000000]"),
+    _number("--max-clock-skew", unit="S", help="How far ahead a client's clock may be.  [60]"),
+    click.Option(
+        ["--snapshot-dir"], metavar="DIR", help="Where snapshots go.  [<cmdlog-path>/snapshots]"
+    ),
+    click.Option(
+        ["--repair"],
+        is_flag=True,
+        default=None,
+        help="Go on after damage inside the log: keep the bytes aside and list what is lost.",
+    ),
+    click.Option(
+        ["--log-level"],
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="What is logged to standard error.  [info]",
+    ),
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    command = click.Command(
+        "fastjournald",
+        params=OPTIONS,
+        callback=_start,
+        help="The daemon that remembers what has to be done next.",
+        epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",
+        context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
+    )
+    command = click.version_option(package_name="fastjournal")(command)
+    try:
+        status = command.main(args=arguments, standalone_mode=False)
+    except click.ClickException as error:
+        click.echo(f"fastjournald: {error.format_message()}", err=True)
+        status = EXIT_USAGE
+    except click.Abort:
+        status = EXIT_USAGE
+    sys.exit(status or 0)
+
+
+def _start(**options: object) -> int:
+    file = options.pop("config")
+    flags = {name: value for name, value in options.items() if value not in (None, ())}
+    if "listen" in flags:
+        flags["listen"] = list(options["listen"])  # type: ignore[call-overload]
+    try:
+        config = load_config(None if file is None else str(file), flags)
+    except ConfigError as error:
+        click.echo(f"fastjournald: {error}", err=True)
+        return EXIT_USAGE
+    _configure_log(config)
+    try:
+        return _run(config)
+    except FastjournalError as error:
+        return _fail(error)
+    except BaseExceptionGroup as group:
+        ours, others = group.split(FastjournalError)
+        if ours is None or others is not None:
+            raise
+        return _fail(first_leaf(ours))
+
+
+def _run(config: Config) -> int:
+    disk = OsDisk()
+    disk.mkdir(config.cmdlog_path)
+    with closing(lock_append(disk, config.cmdlog_path)):
+        settings = config.settings()
+        clock = SystemClock()
+        gc.disable()
+        engine, writer = recover_engine(
+            disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress
+        )
+        # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
+        # reference cycle behind (tests/unit/test_engine_cycles.py); for those of tasks and
+        # exceptions, Timers.collect_garbage looks at what is young.
+        gc.freeze()
+        server = Server(config, settings, engine, writer, disk, clock)
+        trio.run(_serve, server)
+    LOG.info("event=stopped")
+    return 0
+
+
+async def _serve(server: Server) -> None:
+    config = server.config
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+
+        async def stopped() -> None:
+            async for number in signals:
+                LOG.info("event=stopping signal=%s", signal.Signals(number).name)
+                sdnotify.notify("STOPPING=1")
+                return
+
+        def ready(addresses: list[str]) -> None:
+            LOG.info("event=ready listen=%s", ",".join(addresses))
+            if config.ready_file:
+                write_ready_file(config.ready_file, addresses)
+            sdnotify.notify("READY=1\nSTATUS=Serving requests")
+
+        await server.run(ready, stopped)
+    if config.ready_file:
+        os.unlink(config.ready_file)
+
+
+def write_ready_file(path: str, addresses: list[str]) -> None:
+    """Write one bound address a line, so that whoever waits sees all of them or no file.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        Path(temporary).write_text("".join(f"{address}\n" for address in addresses))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"--ready-file: cannot write: {error.strerror}", path=path) from error
+
+
+def _progress(progress: Progress) -> None:
+    LOG.info("event=recovering %s", progress)
+    sdnotify.notify(f"STATUS=Recovering: {progress}")
+
+
+def _configure_log(config: Config) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    if config.memory_limit:
+        LOG.warning("event=no-effect option=memory-limit reason='values stay in memory'")
+
+
+def _fail(error: BaseException) -> int:
+    assert isinstance(error, FastjournalError)
+    LOG.error("event=failed code=%s error=%r", error.code, str(error))
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE
+    return EXIT_LOCKED if isinstance(error, LogLockedError) else EXIT_IO
+
+
+def first_leaf(group: BaseExceptionGroup[FastjournalError]) -> BaseException:
+    """Return the first error in a group of groups: the others follow from it."""
+    error = group.exceptions[0]
+    return first_leaf(error) if isinstance(error, BaseExceptionGroup) else error

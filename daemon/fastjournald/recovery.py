@@ -1,0 +1,156 @@
+"""From the files of the command log to an engine that goes on where it stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from fastjournal.clock import Clock
+from fastjournal.cmdlog.recover import Progress, Recovered, recover
+from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import Disk
+from fastjournald.config import Config
+from fastjournald.engine import Engine, Settings, new_journal
+from fastjournald.entry import Entry, Place
+from fastjournald.journal import Append
+from fastjournald.loading import load_store
+from fastjournald.store import Store
+
+LOG = logging.getLogger("fastjournald")
+
+__all__ = ["Progress", "load_engine", "recover_engine"]
+
+
+def recover_engine(
+    disk: Disk,
+    config: Config,
+    settings: Settings,
+    clock: Clock,
+    *,
+    seed: bytes,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Engine, LogWriter]:
+    """Replay the log, and open it for appending.
+
+    Args:
+        disk: Where the log is; the caller holds its append lock.
+        config: Options.
+        settings: The engine's part of them.
+        clock: The machine's, or a test's.
+        seed: 8 random bytes, for job ids.
+        on_progress: Called now and then.
+
+    Raises:
+        LogCorruptError: Damage inside the log, and no ``repair``; nothing was changed.
+        LogFailedError: The disk failed.
+    """
+    started_us = clock.now_us()
+    recovered = recover(
+        disk,
+        config.cmdlog_path,
+        now_us=started_us,
+        repair=config.repair,
+        tombstones_max=config.tombstones_max,
+        on_progress=on_progress,
+    )
+    _report(recovered)
+    # the journal appends to the writer, and the writer asks the journal for the first record of
+    # each segment
+    writer: LogWriter | None = None
+
+    def append(data: bytes, records: int, now: int) -> int:
+        assert writer is not None
+        return writer.append(data, records, now)
+
+    engine = load_engine(recovered.state, settings, append, seed=seed, now=clock.now_us())
+    writer = LogWriter(
+        disk,
+        config.cmdlog_path,
+        segment_bytes_max=config.cmdlog_seg_size,
+        sync=SyncPolicy(config.cmdlog_sync),
+        active=recovered.active,
+        sealed=recovered.sealed,
+        segment_start=engine.journal.segment_start,
+    )
+    LOG.info(
+        "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
+        recovered.state.records,
+        engine.store.entries,
+        len(recovered.sealed) + (recovered.active is not None),
+        (clock.now_us() - started_us) // 1000,
+    )
+    return engine, writer
+
+
+def load_engine(
+    state: LogState, settings: Settings, append: Append, *, seed: bytes, now: int
+) -> Engine:
+    """Return an engine that goes on where the log ends; time is not applied to it yet."""
+    engine = Engine(settings, new_journal(settings, append, seed))
+    store = engine.store
+    load_store(store, _entries(state, store), now)
+    store.arrivals = max(store.arrivals, state.arrival)
+    for key, tomb in state.tombstones.items():
+        store.tombstones.put(key, tomb.timestamp, tomb.learnt)
+    engine.journal.live_bytes = sum(job.record_bytes for job in state.jobs.values())
+    engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
+    return engine
+
+
+def _entries(state: LogState, store: Store) -> Iterator[Entry]:
+    for job in state.jobs.values():
+        yield _entry(job, store)
+
+
+def _entry(job: LiveJob, store: Store) -> Entry:
+    if job.token:
+        place = Place.LEASED
+    elif job.reason is not None:
+        place = Place.BURIED
+    else:
+        place = Place.PLAIN
+    return Entry(
+        job.key,
+        job.uri,
+        job.value_type,
+        job.value,
+        job.timestamp,
+        job.created,
+        job.modified,
+        job.modified,
+        job.arrival,
+        store.plain if job.domain is None else store.domain_of(job.domain),
+        job.priority,
+        job.domain is not None,
+        True,
+        job.not_before,
+        job.expires,
+        job.ttl,
+        job.attempts,
+        job.token,
+        0,
+        job.superseded,
+        place,
+        links=job.links or None,
+        reason=job.reason,
+        job_id=job.job_id,
+        position=job.position,
+        record_bytes=job.record_bytes,
+        starts=job.starts,
+    )
+
+
+def _report(recovered: Recovered) -> None:
+    for finding in recovered.findings:
+        LOG.warning(
+            "event=found kind=%s path=%s offset=%d bytes=%d kept=%s what=%r",
+            finding.kind,
+            finding.path,
+            finding.offset,
+            finding.bytes,
+            finding.kept,
+            finding.message,
+        )
+    for what, count in sorted(recovered.state.odd.items()):
+        LOG.warning("event=odd what=%r count=%d", what, count)

@@ -1,0 +1,211 @@
+"""The daemon as a whole: listeners, sessions, timers, and an orderly end.
+
+A ``Server`` is given a recovered engine and an open log, and takes it from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Hashable
+
+import trio
+
+from fastjournal.clock import Clock
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import Disk
+from fastjournal.errors import LogFailedError
+from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_reply
+from fastjournald.commit import Commit
+from fastjournald.config import Config
+from fastjournald.engine import Engine, Settings
+from fastjournald.listeners import UNIX, address_of, listen
+from fastjournald.session import Session
+from fastjournald.timers import Timers
+
+STOP_SECONDS_MAX = 5.0
+"""How long clients that do not read their replies can hold up the end."""
+
+
+class Server:
+    """Everything that the sessions share.
+
+    Args:
+        config: Options.
+        settings: The engine's part of them.
+        engine: With what recovery found.
+        writer: The log, open for appending.
+        disk: Where it is.
+        clock: The machine's, or a test's.
+    """
+
+    log = logging.getLogger("fastjournald")
+
+    def __init__(
+        self,
+        config: Config,
+        settings: Settings,
+        engine: Engine,
+        writer: LogWriter,
+        disk: Disk,
+        clock: Clock,
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.engine = engine
+        self.writer = writer
+        self.disk = disk
+        self.clock = clock
+        self.commit = Commit(writer, SyncPolicy(config.cmdlog_sync))
+        self.timers = Timers(self)
+        self._sessions: set[Session] = set()
+        self._nursery: trio.Nursery | None = None
+        self._stopping = False
+        self._started_us = clock.now_us()
+        self._snapshot_free = trio.Lock()
+        engine.gauges = self._gauges
+
+    # --- life -----------------------------------------------------------------------------------
+
+    async def run(
+        self, ready: Callable[[list[str]], None], stopped: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Serve until ``stopped``; then answer what is in flight and sync.
+
+        Args:
+            ready: Called with the bound addresses once requests are accepted.
+            stopped: Ends when the daemon has to.
+
+        Raises:
+            ConfigError: An address cannot be listened on.
+            LogFailedError: The log failed; nobody was told OK for what it lost.
+        """
+        config = self.config
+        listeners = [listener for text in config.listen for listener in await listen(text)]
+        addresses = [address_of(listener) for listener in listeners]
+        try:
+            async with trio.open_nursery() as background:
+                background.start_soon(self.timers.run)
+                background.start_soon(self.timers.watch_space)
+                background.start_soon(self.timers.collect_garbage)
+                if config.cmdlog_sync == "interval":
+                    seconds = config.cmdlog_sync_int / 1000
+                    background.start_soon(self.commit.sync_every, seconds)
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    accepting = trio.CancelScope()
+                    for listener in listeners:
+                        nursery.start_soon(self._accept, listener, accepting)
+                    ready(addresses)
+                    await stopped()
+                    self._stopping = True
+                    accepting.cancel()
+                    self.deliver(self.engine.shut_down(self.clock.now_us()))
+                    for session in self._sessions:
+                        session.stop()
+                    nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
+                background.cancel_scope.cancel()
+        finally:
+            for listener, address in zip(listeners, addresses, strict=True):
+                listener.socket.close()
+                if address.startswith(UNIX):
+                    os.unlink(address.removeprefix(UNIX))
+        self.writer.close()
+
+    async def _accept(self, listener: trio.SocketListener, accepting: trio.CancelScope) -> None:
+        assert self._nursery is not None
+        with accepting:
+            await trio.serve_listeners(self._serve, [listener], handler_nursery=self._nursery)
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        session = Session(self, stream)
+        if len(self._sessions) >= self.config.max_connections:
+            await session.refuse()
+            return
+        self._sessions.add(session)
+        if self._stopping:
+            session.stop()
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    # --- between engine and sessions ------------------------------------------------------------
+
+    def after_requests(self, now: int) -> None:
+        """Give waiting clients what has become ready, and let the timers know of changes."""
+        if self.engine.waiters:
+            self.deliver(self.engine.serve_waiters(now))
+        self.timers.look()
+
+    def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
+        """Hand replies of waiting requests to their sessions, which send them when durable."""
+        assert self._nursery is not None
+        for session, data in answers:
+            assert isinstance(session, Session)
+            session.push(data, self._nursery)
+
+    # --- space, snapshots, figures --------------------------------------------------------------
+
+    def check_space(self) -> None:
+        """Compare the free space with min-free-bytes and set or end the read-only mode.
+
+        Raises:
+            LogFailedError: The file system cannot be asked.
+        """
+        free = self.disk.free_bytes(self.config.cmdlog_path)
+        short = free < self.config.min_free_bytes
+        if short != self.engine.read_only:
+            self.engine.read_only = short
+            self.log.warning(
+                "event=%s free_bytes=%d min_free_bytes=%d",
+                "read-only" if short else "writable",
+                free,
+                self.config.min_free_bytes,
+            )
+            if not short:
+                self.deliver(self.engine.resume(self.clock.now_us()))
+
+    async def take_snapshot(self, request: Request) -> bytes:
+        """Seal the active segment, link all segments into a new snapshot, and tell its path.
+
+        Raises:
+            LogFailedError: The log itself failed.
+        """
+        reply = Reply(request.identifier)
+        async with self._snapshot_free:
+            await self.commit.wait_settled(self.writer.appended)
+            async with self.commit.exclusive():
+                self.writer.roll()
+                segments = list(self.writer.sealed)
+            now = reply.timestamp = self.clock.now_us()
+            try:
+                path = await trio.to_thread.run_sync(
+                    take_snapshot,
+                    self.disk,
+                    self.config.cmdlog_path,
+                    self.config.snapshot_directory,
+                    segments,
+                    now,
+                )
+            except LogFailedError as error:
+                # the log is whole: only the snapshot failed
+                self.log.error("event=snapshot-failed error=%r", str(error))
+                reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
+            else:
+                self.log.info("event=snapshot path=%s segments=%d", path, len(segments))
+                reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
+        return encode_reply(reply)
+
+    def _gauges(self, now: int) -> dict[str, int]:
+        segments = self.writer.sealed
+        active = self.writer.active
+        return {
+            "connections": len(self._sessions),
+            "log_bytes": sum(info.bytes for info in segments) + (active.bytes if active else 0),
+            "log_live_bytes": self.engine.journal.live_bytes,
+            "log_segments": len(segments) + (active is not None),
+            "uptime_us": now - self._started_us,
+            "read_only": int(self.engine.read_only),
+        }

@@ -1,0 +1,173 @@
+"""One client's connection: receive, decode, handle, wait until durable, send.
+
+``Session.run`` is the write path, and all of it:
+
+    receive_some -> connection (bytes to requests) -> engine.handle (pure; appends records)
+    -> commit.wait_settled (one write and one sync for all sessions) -> send_all
+
+Nothing awaits between the first request of a read and the last: their records stand in the log in
+the order in which they were applied. No reply leaves before everything that was appended up to
+then is durable, so no reply shows anybody a change that a crash could undo.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal import limits
+from fastjournal.errors import ProtocolError
+from fastjournal.protocol import (
+    CONNECTION_CLOSED,
+    ErrorCode,
+    Function,
+    Request,
+    ServerConnection,
+    encode_error,
+)
+
+if TYPE_CHECKING:
+    from fastjournald.server import Server
+
+_QUIT = int(Function.QUIT)
+_SNAPSHOT = int(Function.SNAPSHOT)
+
+LINGER_SECONDS = 1.0
+"""How long a closing connection goes on reading and discarding: a socket that is closed with
+unread data is reset, and the reset can overtake the last replies."""
+
+STOP_SECONDS = 0.25
+"""How long a stopping daemon goes on taking requests that are on their way already."""
+
+
+class Session:
+    """A client's connection, from its first byte to its last.
+
+    Args:
+        server: Engine, commit and clock.
+        stream: The connected socket.
+    """
+
+    def __init__(self, server: Server, stream: trio.SocketStream) -> None:
+        self._server = server
+        self._stream = stream
+        self._connection = ServerConnection(value_bytes_max=server.settings.value_bytes_max)
+        self._sending = trio.Lock()
+        self._pushed: list[bytes] = []
+        self._receiving = trio.CancelScope()
+        self._receive_until = math.inf
+        self._done = False
+
+    async def run(self) -> None:
+        """Serve the client until it goes, quits, sends garbage, or the daemon stops.
+
+        Raises:
+            LogFailedError: The log failed; the daemon must end.
+        """
+        server, connection = self._server, self._connection
+        try:
+            while not self._done:
+                requests = connection.next_events()
+                if requests:
+                    await self._serve(requests)
+                elif connection.next_event() is CONNECTION_CLOSED:
+                    return
+                else:
+                    await self._receive()
+            await self._close()
+        except ProtocolError as error:
+            now = server.clock.now_us()
+            try:
+                await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
+                await self._close()
+            except trio.BrokenResourceError:
+                server.log.debug("client=%s event=lost", self)
+        except trio.BrokenResourceError:
+            server.log.debug("client=%s event=lost", self)
+        finally:
+            server.engine.forget(self)
+            await trio.aclose_forcefully(self._stream)
+
+    async def _receive(self) -> None:
+        self._done = True
+        with trio.CancelScope(deadline=self._receive_until) as self._receiving:
+            data = await self._stream.receive_some(limits.RECEIVE_BYTES_MAX)
+            self._connection.receive_data(data)
+            self._done = False
+
+    async def _serve(self, requests: list[Request]) -> None:
+        server = self._server
+        engine = server.engine
+        handle = engine.handle
+        now = server.clock.now_us()
+        replies: list[bytes] = []
+        for at, request in enumerate(requests):
+            if request.function == _SNAPSHOT:
+                await self._finish(replies, now)
+                await self._send(await server.take_snapshot(request))
+                await self._serve(requests[at + 1 :])
+                return
+            reply = handle(self, request, now)
+            if reply is not None:
+                replies.append(reply)
+            if request.function == _QUIT:
+                self._done = True
+                break
+        await self._finish(replies, now)
+
+    async def _finish(self, replies: list[bytes], now: int) -> None:
+        """Wait until all that was appended is durable, then send."""
+        server = self._server
+        server.after_requests(now)
+        writer = server.writer
+        if writer.settled < writer.appended:
+            await server.commit.wait_settled(writer.appended)
+        if replies:
+            await self._send(b"".join(replies))
+
+    async def _send(self, data: bytes) -> None:
+        async with self._sending:
+            await self._stream.send_all(data)
+
+    def push(self, data: bytes, nursery: trio.Nursery) -> None:
+        """Send, as soon as it may be shown, what the client did not ask for just now."""
+        self._pushed.append(data)
+        if len(self._pushed) == 1:
+            nursery.start_soon(self._send_pushed)
+
+    async def _send_pushed(self) -> None:
+        server = self._server
+        try:
+            while self._pushed:
+                count = len(self._pushed)
+                await server.commit.wait_settled(server.writer.appended)
+                await self._send(b"".join(self._pushed[:count]))
+                del self._pushed[:count]
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # the client is gone; what was leased to it comes back when its lease ends
+            self._pushed.clear()
+
+    def stop(self) -> None:
+        """The daemon stops: answer what is on its way, then close."""
+        self._receive_until = self._receiving.deadline = trio.current_time() + STOP_SECONDS
+
+    async def _close(self) -> None:
+        """Tell the client that no more comes, and let it read what was sent."""
+        async with self._sending:
+            await self._stream.send_eof()
+        with trio.move_on_after(LINGER_SECONDS):
+            while await self._stream.receive_some(limits.RECEIVE_BYTES_MAX):
+                pass
+
+    async def refuse(self) -> None:
+        """Answer that there are too many connections, and close."""
+        sentence = f"{ErrorCode.BUSY} the daemon has max-connections clients"
+        with trio.move_on_after(LINGER_SECONDS):
+            try:
+                await self._send(encode_error(0, self._server.clock.now_us(), sentence))
+                await self._close()
+            except trio.BrokenResourceError:
+                self._server.log.debug("client=%s event=lost", self)
+        await trio.aclose_forcefully(self._stream)

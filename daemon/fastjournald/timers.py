@@ -1,0 +1,87 @@
+"""What happens by the clock: leases and lives that end, delays that are over, a disk that fills."""
+
+from __future__ import annotations
+
+import gc
+from itertools import count
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournald.indexes import NEVER
+
+if TYPE_CHECKING:
+    from fastjournald.server import Server
+
+SLEEP_SECONDS_MAX = 1.0
+"""The machine's clock may be set at any time: so long at most until that is noticed."""
+
+SPACE_SECONDS = 0.25
+"""Between two looks at the free space: one process appends less than the default min-free-bytes
+(64 MiB) in that time."""
+
+FULL_COLLECTION_SECONDS = 3600
+"""Between two full garbage collections, which take 25 ms for a million entries."""
+
+
+class Timers:
+    """Wakes the engine when its next instant has come.
+
+    Args:
+        server: Engine, commit and clock.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._sleeping_until = NEVER
+        self._sooner = trio.Event()
+
+    def look(self) -> None:
+        """The engine changed: wake sooner if its next instant is sooner."""
+        instant = self._server.engine.next_wake()
+        if instant is not None and instant < self._sleeping_until:
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Advance the engine, again and again.
+
+        Raises:
+            LogFailedError: The log failed.
+        """
+        server = self._server
+        engine = server.engine
+        while True:
+            now = server.clock.now_us()
+            instant = engine.next_wake()
+            if instant is not None and instant <= now:
+                engine.advance(now)
+                server.deliver(engine.serve_waiters(now))
+                if server.writer.settled < server.writer.appended:
+                    await server.commit.wait_settled(server.writer.appended)
+                else:
+                    await trio.lowlevel.checkpoint()
+                continue
+            seconds = SLEEP_SECONDS_MAX
+            if instant is not None:
+                seconds = min(seconds, (instant - now) / 1_000_000)
+            self._sleeping_until = now + int(seconds * 1_000_000)
+            self._sooner = trio.Event()
+            with trio.move_on_after(seconds):
+                await self._sooner.wait()
+
+    async def collect_garbage(self) -> None:
+        """Free reference cycles of tasks and exceptions; automatic collection is off."""
+        for second in count(1):
+            await trio.sleep(1)
+            gc.collect(2 if second % FULL_COLLECTION_SECONDS == 0 else 1)
+
+    async def watch_space(self) -> None:
+        """Make the engine read-only in time, and writable again, as the disk fills and empties.
+
+        Raises:
+            LogFailedError: The file system cannot be asked.
+        """
+        server = self._server
+        while True:
+            server.check_space()
+            await trio.sleep(SPACE_SECONDS)
