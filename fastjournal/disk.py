@@ -80,7 +80,7 @@ class Disk(Protocol):
         """Return the names in a directory, sorted."""
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents; nothing happens where it exists."""
+        """Create a directory and its parents, durably; nothing happens where it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory; a file at ``new`` is replaced at once."""
@@ -218,9 +218,18 @@ class OsDisk:
             return sorted(os.listdir(path))
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents."""
+        """Create a directory and its parents, durably."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.mkdir(parent)
         with translating("create directory", path):
-            os.makedirs(path, mode=0o750, exist_ok=True)
+            try:
+                os.mkdir(path, 0o750)
+            except FileExistsError:
+                if not os.path.isdir(path):
+                    raise
+        self.sync_directory(parent)
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory."""

@@ -168,13 +168,14 @@ class SimulatedDisk:
             return sorted(self._directory(path).entries)
 
     def mkdir(self, path: str) -> None:
-        """Create a directory and its parents."""
+        """Create a directory and its parents, durably."""
         with translating("create directory", path):
             self._call("mkdir")
             directory = self._root
             for name in _parts(path):
                 if name not in directory.entries:
                     directory.change({name: DirectoryNode()})
+                    directory.sync()
                 node = directory.entries[name]
                 if not isinstance(node, DirectoryNode):
                     raise _os_error(errno.ENOTDIR)
@@ -238,9 +239,7 @@ class SimulatedDisk:
         """Make names created, moved and removed in this directory durable."""
         with translating("sync directory", path):
             self._call("sync_directory")
-            directory = self._directory(path)
-            directory.durable = dict(directory.entries)
-            directory.pending.clear()
+            self._directory(path).sync()
 
     def lock(self, path: str, *, shared: bool = False) -> SimulatedLock:
         """Lock a file without waiting, creating it if needed."""

@@ -36,6 +36,11 @@ class DirectoryNode:
         apply_change(self.entries, change)
         self.pending.append(change)
 
+    def sync(self) -> None:
+        """Make every change durable."""
+        self.durable = dict(self.entries)
+        self.pending.clear()
+
 
 Node = FileNode | DirectoryNode
 

@@ -202,7 +202,6 @@ def test_everything_at_its_limit_is_taken() -> None:
         [job()[:-1]],
         [job()[:-1] + b"\xff"],
     ],
-    ids=str,
 )
 def test_what_workq_refuses_is_refused(records: list[bytes]) -> None:
     with pytest.raises(WorkqRefusalError, match="segment 1, offset "):

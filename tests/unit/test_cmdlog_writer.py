@@ -47,7 +47,6 @@ def a_record(number: int, size: int = 20) -> bytes:
 def a_disk(seed: int = 0) -> SimulatedDisk:
     disk = SimulatedDisk(seed)
     disk.mkdir(LOG)
-    disk.sync_directory("/")
     return disk
 
 

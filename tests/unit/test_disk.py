@@ -80,6 +80,14 @@ def test_a_file_is_cut_or_filled_with_zeros(disk: Disk, root: str, size: int) ->
     assert disk.read(f"{root}/a") == b"12345\0\0"[:size]
 
 
+def test_a_file_where_a_directory_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
+    write(disk, f"{root}/a", b"a")
+    disk.mkdir(root)
+    for path in (f"{root}/a", f"{root}/a/b"):
+        with pytest.raises(LogFailedError, match="cannot create directory"):
+            disk.mkdir(path)
+
+
 FAILING: list[tuple[str, str, Action]] = [
     ("open", "ENOENT", lambda disk, root: disk.open_append(f"{root}/none")),
     ("create", "EEXIST", lambda disk, root: disk.create(f"{root}/file")),

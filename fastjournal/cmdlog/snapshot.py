@@ -1,0 +1,226 @@
+"""Snapshots: hard links of sealed segments, with a manifest, never changed afterwards.
+
+A snapshot is a directory named after the UTC time it was taken, ``20261120T101112.123456Z``. It
+holds the segments under their own names and ``MANIFEST.json``::
+
+    {"format": "fastjournal-snapshot", "version": 1, "taken_us": int,
+     "segments": [{"name": "000000001.log", "number": 1, "bytes": int,
+                   "crc32c": "8 hex digits", "first_us": int|null, "last_us": int|null,
+                   "records": int}, ...],
+     "records": int, "bytes": int}
+
+It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
+is whole. What an interrupted one leaves is harmless but for the space its links keep, and
+``remove_partial_snapshots`` takes it away.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.segments import SegmentInfo, segment_name
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+
+MANIFEST_NAME = "MANIFEST.json"
+FORMAT = "fastjournal-snapshot"
+VERSION = 1
+
+_PARTIAL_SUFFIX = ".partial"
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
+_READ_BYTES = 1 << 20
+
+
+class ManifestSegment(msgspec.Struct, frozen=True):
+    """One segment in a manifest."""
+
+    name: str
+    number: int
+    bytes: int
+    crc32c: str
+    """CRC-32C of the whole file in 8 hex digits."""
+    first_us: int | None
+    last_us: int | None
+    records: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a snapshot holds."""
+
+    format: str
+    version: int
+    taken_us: int
+    """When it was taken, in microseconds since the Unix epoch."""
+    segments: list[ManifestSegment]
+    records: int
+    bytes: int
+
+
+def snapshot_name(now_us: int) -> str:
+    """Return the name of the snapshot taken at this instant; names sort by time."""
+    taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=now_us)
+    return taken.strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def take_snapshot(
+    disk: Disk,
+    log_directory: str,
+    snapshot_directory: str,
+    segments: list[SegmentInfo],
+    now_us: int,
+) -> str:
+    """Link sealed segments into a new snapshot.
+
+    Args:
+        disk: Where both directories are.
+        log_directory: Of the log.
+        snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
+        segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
+        now_us: In microseconds since the Unix epoch.
+
+    Returns:
+        The path of the snapshot.
+
+    Raises:
+        LogFailedError: The snapshot was not taken; the log is as it was.
+    """
+    path = f"{snapshot_directory}/{snapshot_name(now_us)}"
+    partial = path + _PARTIAL_SUFFIX
+    disk.mkdir(partial)
+    for info in segments:
+        disk.link(f"{log_directory}/{info.name}", f"{partial}/{info.name}")
+    manifest = disk.create(f"{partial}/{MANIFEST_NAME}")
+    try:
+        manifest.write(_encode_manifest(segments, now_us))
+        manifest.sync()
+    finally:
+        manifest.close()
+    disk.sync_directory(partial)
+    disk.rename(partial, path)
+    disk.sync_directory(snapshot_directory)
+    return path
+
+
+def list_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
+    """Return the paths of all whole snapshots, oldest first.
+
+    Raises:
+        LogFailedError: The directory cannot be read.
+    """
+    if not disk.exists(snapshot_directory):
+        return []
+    names = disk.listdir(snapshot_directory)
+    return [f"{snapshot_directory}/{name}" for name in names if _NAME.fullmatch(name)]
+
+
+def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
+    """Remove what interrupted snapshots left; only while none is being taken.
+
+    Returns:
+        The paths removed.
+
+    Raises:
+        LogFailedError: Something could not be removed.
+    """
+    if not disk.exists(snapshot_directory):
+        return []
+    removed = []
+    for name in disk.listdir(snapshot_directory):
+        stem, suffix = name[: -len(_PARTIAL_SUFFIX)], name[-len(_PARTIAL_SUFFIX) :]
+        if suffix == _PARTIAL_SUFFIX and _NAME.fullmatch(stem):
+            path = f"{snapshot_directory}/{name}"
+            for file in disk.listdir(path):
+                disk.unlink(f"{path}/{file}")
+            disk.rmdir(path)
+            removed.append(path)
+    return removed
+
+
+def read_manifest(disk: Disk, path: str) -> Manifest:
+    """Return the manifest of a snapshot.
+
+    Raises:
+        LogCorruptError: It is not one that this version can read, or contradicts itself.
+        LogFailedError: It cannot be read.
+    """
+    file = f"{path}/{MANIFEST_NAME}"
+    try:
+        manifest = msgspec.json.decode(disk.read(file), type=Manifest)
+    except msgspec.MsgspecError as error:
+        raise LogCorruptError(f"not a manifest: {error}", path=file) from error
+    if manifest.format != FORMAT or manifest.version != VERSION:
+        raise LogCorruptError(
+            f"a manifest of format {manifest.format!r}, version {manifest.version}",
+            path=file,
+            hint=f"this is version {VERSION}; read it with the release that wrote it",
+        )
+    segments = manifest.segments
+    if (
+        any(segment.name != segment_name(segment.number) for segment in segments)
+        or sum(segment.records for segment in segments) != manifest.records
+        or sum(segment.bytes for segment in segments) != manifest.bytes
+    ):
+        raise LogCorruptError("names or sums in the manifest do not agree", path=file)
+    return manifest
+
+
+def verify_snapshot(disk: Disk, path: str) -> Manifest:
+    """Read every byte of a snapshot and hold it against its manifest.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        LogCorruptError: A segment is missing, not listed, or differs in size or checksum.
+        LogFailedError: Something cannot be read.
+    """
+    manifest = read_manifest(disk, path)
+    listed = {segment.name for segment in manifest.segments} | {MANIFEST_NAME}
+    present = set(disk.listdir(path))
+    for name in sorted(listed ^ present):
+        what = "is missing from the snapshot" if name in listed else "is not in the manifest"
+        raise LogCorruptError(f"this file {what}", path=f"{path}/{name}")
+    for segment in manifest.segments:
+        file = f"{path}/{segment.name}"
+        size = disk.size(file)
+        if size != segment.bytes:
+            raise LogCorruptError(f"{size} bytes, not {segment.bytes}", path=file)
+        crc = f"{_file_crc(disk, file):08x}"
+        if crc != segment.crc32c:
+            raise LogCorruptError(f"checksum {crc}, not {segment.crc32c}", path=file)
+    return manifest
+
+
+def _encode_manifest(segments: list[SegmentInfo], now_us: int) -> bytes:
+    manifest = Manifest(
+        format=FORMAT,
+        version=VERSION,
+        taken_us=now_us,
+        segments=[
+            ManifestSegment(
+                name=info.name,
+                number=info.number,
+                bytes=info.bytes,
+                crc32c=f"{info.crc32c:08x}",
+                first_us=info.first_us,
+                last_us=info.last_us,
+                records=info.records,
+            )
+            for info in segments
+        ],
+        records=sum(info.records for info in segments),
+        bytes=sum(info.bytes for info in segments),
+    )
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def _file_crc(disk: Disk, path: str) -> int:
+    crc, offset = 0, 0
+    while piece := disk.read_slice(path, offset, _READ_BYTES):
+        crc = google_crc32c.extend(crc, piece)
+        offset += len(piece)
+    return crc

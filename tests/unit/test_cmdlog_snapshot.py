@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, encode_simple, encode_time
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.snapshot import (
+    list_snapshots,
+    read_manifest,
+    remove_partial_snapshots,
+    snapshot_name,
+    take_snapshot,
+    verify_snapshot,
+)
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import Disk, OsDisk
+from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.testing.disk import SimulatedDisk
+
+NOW = 1_795_169_472_123_456
+NAME = "20261120T101112.123456Z"
+RECORD = encode_simple(Command.DELETE, encode_time(NOW), bytes(16))
+SNAPSHOTS = "/log/snapshots"
+
+
+def a_log(disk: Disk, directory: str, segments: int = 3) -> LogWriter:
+    writer = LogWriter(
+        disk,
+        directory,
+        segment_bytes_max=1000,
+        sync=SyncPolicy.ALWAYS,
+        active=None,
+        sealed=[],
+        segment_start=lambda previous, now_us: RECORD,
+    )
+    for number in range(segments):
+        writer.append(RECORD, 1, NOW + number)
+        writer.roll()
+    return writer
+
+
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir("/log")
+    return disk
+
+
+def take(disk: Disk, segments: list[SegmentInfo], now_us: int = NOW) -> str:
+    return take_snapshot(disk, "/log", SNAPSHOTS, segments, now_us)
+
+
+def test_a_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
+    tmp_path: Path,
+) -> None:
+    disk, log, snapshots = OsDisk(), tmp_path / "log", tmp_path / "log" / "snapshots"
+    log.mkdir()
+    writer = a_log(disk, str(log))
+    path = Path(take_snapshot(disk, str(log), str(snapshots), writer.sealed, NOW))
+    assert path == snapshots / NAME
+    content = SEGMENT_HEADER + RECORD + RECORD
+    crc = f"{google_crc32c.value(content):08x}"
+    assert json.loads((path / "MANIFEST.json").read_text()) == {
+        "format": "fastjournal-snapshot",
+        "version": 1,
+        "taken_us": NOW,
+        "segments": [
+            {
+                "name": f"00000000{number}.log",
+                "number": number,
+                "bytes": len(content),
+                "crc32c": crc,
+                "first_us": NOW + number - 1,
+                "last_us": NOW + number - 1,
+                "records": 2,
+            }
+            for number in (1, 2, 3)
+        ],
+        "records": 6,
+        "bytes": 3 * len(content),
+    }
+    assert (path / "000000002.log").samefile(log / "000000002.log")
+    assert verify_snapshot(disk, str(path)).records == 6
+    assert list_snapshots(disk, str(snapshots)) == [str(path)]
+
+
+def test_an_empty_log_has_an_empty_snapshot(disk: SimulatedDisk) -> None:
+    manifest = verify_snapshot(disk, take(disk, []))
+    assert (manifest.segments, manifest.records, manifest.bytes) == ([], 0, 0)
+
+
+def test_a_snapshot_stays_as_it_was_when_the_log_goes_on(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log")
+    path = take(disk, writer.sealed)
+    before = {name: disk.read(f"{path}/{name}") for name in disk.listdir(path)}
+    writer.append(RECORD, 1, NOW)
+    writer.close()
+    disk.unlink("/log/000000001.log")
+    assert {name: disk.read(f"{path}/{name}") for name in disk.listdir(path)} == before
+    verify_snapshot(disk, path)
+
+
+def test_names_are_utc_and_sort_by_time() -> None:
+    assert snapshot_name(0) == "19700101T000000.000000Z"
+    assert snapshot_name(NOW) == NAME
+    assert snapshot_name(NOW) < snapshot_name(NOW + 1) < snapshot_name(NOW + 10**12)
+
+
+def test_after_any_crash_a_snapshot_is_whole_or_a_partial_that_can_be_removed(
+    disk: SimulatedDisk,
+) -> None:
+    writer = a_log(disk, "/log", 2)
+    whole = partial = 0
+    for count in range(1, 20):
+        before = disk.kill()
+        before.fail_at(count)
+        with suppress(LogFailedError):
+            take(before, writer.sealed)
+        for seed in range(30):
+            after = before.crash(seed)
+            for path in list_snapshots(after, SNAPSHOTS):
+                verify_snapshot(after, path)
+                whole += 1
+            partial += len(remove_partial_snapshots(after, SNAPSHOTS))
+            assert remove_partial_snapshots(after, SNAPSHOTS) == []
+            take(after, writer.sealed, NOW + 1)
+    assert whole
+    assert partial
+
+
+def test_a_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log", 2)
+    path = take(disk, writer.sealed)
+    for seed in range(50):
+        assert len(verify_snapshot(disk.crash(seed), path).segments) == 2
+
+
+def test_only_partial_snapshots_are_removed(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log", 1)
+    path = take(disk, writer.sealed)
+    disk.mkdir(f"{SNAPSHOTS}/mine.partial")
+    disk.mkdir(f"{SNAPSHOTS}/{NAME}.partial")
+    disk.link("/log/000000001.log", f"{SNAPSHOTS}/{NAME}.partial/000000001.log")
+    assert remove_partial_snapshots(disk, SNAPSHOTS) == [f"{SNAPSHOTS}/{NAME}.partial"]
+    assert list_snapshots(disk, SNAPSHOTS) == [path]
+    assert disk.listdir(SNAPSHOTS) == [NAME, "mine.partial"]
+
+
+def test_without_a_snapshot_directory_there_are_none(disk: SimulatedDisk) -> None:
+    assert list_snapshots(disk, "/none") == []
+    assert remove_partial_snapshots(disk, "/none") == []
+
+
+def test_two_snapshots_of_one_instant_are_refused_and_the_first_stays(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log", 1)
+    path = take(disk, writer.sealed)
+    with pytest.raises(LogFailedError):
+        take(disk, writer.sealed)
+    verify_snapshot(disk, path)
+
+
+def edit(disk: SimulatedDisk, path: str, old: bytes, new: bytes) -> None:
+    data = disk.read(path)
+    assert old in data
+    disk.unlink(path)
+    disk.create(path).write(data.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("MANIFEST.json", b"fastjournal-snapshot", b"other", "a manifest of format 'other'"),
+        ("MANIFEST.json", b'"version": 1', b'"version": 2', "version 2"),
+        ("MANIFEST.json", b"{", b"", "not a manifest"),
+        ("MANIFEST.json", b'"taken_us"', b'"taken"', "not a manifest"),
+        ("MANIFEST.json", b'"number": 1', b'"number": 3', "do not agree"),
+        ("MANIFEST.json", b'"records": 4', b'"records": 5', "do not agree"),
+        ("MANIFEST.json", b'"bytes": 164', b'"bytes": 163', "do not agree"),
+        ("000000002.log", RECORD, RECORD + b"x", "84 bytes, not 82"),
+        ("000000002.log", b"\x05", b"\x06", "checksum"),
+    ],
+)
+def test_whatever_was_changed_in_a_snapshot_is_named(
+    disk: SimulatedDisk, file: str, old: bytes, new: bytes, words: str
+) -> None:
+    writer = a_log(disk, "/log", 2)
+    path = take(disk, writer.sealed)
+    edit(disk, f"{path}/{file}", old, new)
+    with pytest.raises(LogCorruptError, match=words) as caught:
+        verify_snapshot(disk, path)
+    assert caught.value.path == f"{path}/{file}"
+
+
+def test_a_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log", 2)
+    path = take(disk, writer.sealed)
+    disk.create(f"{path}/000000009.log")
+    with pytest.raises(LogCorruptError, match=r"000000009\.log: this file is not in the manifest"):
+        verify_snapshot(disk, path)
+    disk.unlink(f"{path}/000000009.log")
+    disk.unlink(f"{path}/000000001.log")
+    with pytest.raises(LogCorruptError, match=r"000000001\.log: this file is missing"):
+        verify_snapshot(disk, path)
+    assert read_manifest(disk, path).records == 4
