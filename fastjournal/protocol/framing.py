@@ -30,8 +30,8 @@ def magic_word(magic: bytes, version: int) -> int:
 def check_start(data: bytes, start: int, magic: bytes, *, identifier_at: int) -> int:
     """Check as much of magic and version as has arrived of the message at ``start``.
 
-    A wrong magic is refused at the first byte that is wrong, with the identifier if that arrived with it. A
-    version is judged when the identifier is there too, so that the answer can name it.
+    A wrong magic is refused at the first byte that is wrong, with the identifier if that arrived
+    with it. A version is judged when the identifier is there too, so that the answer can name it.
 
     Returns:
         How many bytes of the message are needed to judge its start; 0: they are there and right.
