@@ -1,0 +1,141 @@
+"""Recovery: from a log directory, in whatever state, to what is live and where to append.
+
+What a crash leaves is dealt with: a segment that was being rewritten is deleted, the torn tail of
+the last segment is kept as ``<segment>.torn-<time>`` and cut off, durably. Damage anywhere else
+stops recovery before anything has been changed, unless ``repair`` is asked for. See
+``cmdlog.survey`` for what is what, ``cmdlog.repair`` for how damage is taken out.
+
+The last segment goes on being appended to if it begins as ours do. In a log that workq recorded
+appending goes on in a new segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from fastjournal.cmdlog.records import SEGMENT_HEADER
+from fastjournal.cmdlog.repair import keep_aside, repair_segments
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.survey import Finding, Progress, Survey, format_time, take_survey
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+from fastjournal.limits import TOMBSTONES_MAX
+
+__all__ = ["Finding", "Progress", "Recovered", "recover", "verify"]
+
+
+class Recovered(msgspec.Struct, gc=False):
+    """A log that is ready to be appended to."""
+
+    state: LogState
+    sealed: list[SegmentInfo]
+    """All segments but the active one, ascending."""
+    active: SegmentInfo | None
+    """The segment to append to; None: a new one is needed."""
+    findings: list[Finding]
+    """What was cut, deleted or repaired, and where the bytes are kept."""
+
+
+def recover(
+    disk: Disk,
+    directory: str,
+    *,
+    now_us: int,
+    repair: bool = False,
+    tombstones_max: int = TOMBSTONES_MAX,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Recovered:
+    """Replay a log and make it fit to be appended to.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log; the caller holds its append lock.
+        now_us: The present, in microseconds since the Unix epoch: names what is kept aside.
+        repair: Take out damage, keeping its bytes aside, instead of refusing it.
+        tombstones_max: Of more than so many the oldest are forgotten.
+        on_progress: Called a few times a second.
+
+    Raises:
+        LogCorruptError: There is damage, and ``repair`` was not asked for; nothing was changed.
+        LogLockedError: A repair is due, and another process reads the log.
+        LogFailedError: Something cannot be read or written.
+    """
+    survey = take_survey(disk, directory, tombstones_max=tombstones_max, on_progress=on_progress)
+    repaired: list[Finding] = []
+    if survey.faults:
+        if not repair:
+            raise _refusal(survey)
+        last = survey.segments[-1].number
+        kept = repair_segments(disk, directory, survey.faults, last=last, now_us=now_us)
+        repaired = [
+            msgspec.structs.replace(finding, kept=kept.get((finding.path, finding.offset)))
+            for finding in survey.findings
+            if finding.damage
+        ]
+        # positions have moved, and this proves that the log loads without repair
+        survey = take_survey(
+            disk, directory, tombstones_max=tombstones_max, on_progress=on_progress
+        )
+        if survey.faults:
+            raise _refusal(survey)
+    findings = repaired + [_settle(disk, finding, now_us) for finding in survey.findings]
+    if findings:
+        disk.sync_directory(directory)
+    segments = survey.segments
+    if survey.begins:
+        return Recovered(survey.state, segments[:-1], segments[-1], findings)
+    return Recovered(survey.state, segments, None, findings)
+
+
+def verify(
+    disk: Disk,
+    directory: str,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> list[Finding]:
+    """Return everything that is wrong with a log, changing nothing.
+
+    In the log of a running daemon the last segment may look torn: a write may be on its way.
+
+    Raises:
+        LogFailedError: Something cannot be read.
+    """
+    survey = take_survey(disk, directory, tombstones_max=TOMBSTONES_MAX, on_progress=on_progress)
+    return survey.findings
+
+
+def _refusal(survey: Survey) -> LogCorruptError:
+    damage = [finding for finding in survey.findings if finding.damage]
+    first = damage[0]
+    message = first.message
+    if len(damage) > 1:
+        message += f" (and {len(damage) - 1} more)"
+    return LogCorruptError(
+        message,
+        path=first.path,
+        offset=first.offset,
+        hint="--repair goes on without the damaged bytes and keeps them aside",
+    )
+
+
+def _settle(disk: Disk, finding: Finding, now_us: int) -> Finding:
+    """Deal with what a crash has left."""
+    path = finding.path
+    if finding.kind == "leftover":
+        disk.unlink(path)
+        return finding
+    data = disk.read_slice(path, finding.offset, finding.bytes)
+    kept = None
+    if not (finding.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0"))):
+        stamp = format_time(now_us).replace("-", "").replace(":", "")
+        kept = keep_aside(disk, f"{path}.torn-{stamp}", data)
+        directory = path.rpartition("/")[0]
+        disk.sync_directory(directory)
+    if finding.kind == "empty":
+        disk.unlink(path)
+    else:
+        disk.truncate(path, finding.offset)
+    return msgspec.structs.replace(finding, kept=kept)

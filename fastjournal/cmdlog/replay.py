@@ -1,0 +1,369 @@
+"""Replay: what the records of a log, in their order, leave live.
+
+Pure, and the loop that decides how long a start takes: the common records of our own are decoded
+right in it, everything else in functions below. The rules are those of the live daemon
+(docs/protocol.md) and of docs/cmdlog.md; where records contradict each other:
+
+- An add or schedule whose key holds an entry with a larger timestamp, or whose URI leads to one,
+  is void. An older or equally old entry under its key is replaced.
+- Deletes and completions of jobs that are gone do nothing, but a completion's tombstone counts.
+- A timeout-attempt written at or after the lease's end means that the lease ran out (attempts one
+  higher), one written earlier that the entry was given back.
+- A start-attempt outside a lease group leases the job for its ttr from the record's time.
+- The tokens of a lease group hold for the start-attempts that are there: where damage took some
+  of them, the others are leased all the same.
+
+A group whose last records are missing at the end of the log was never answered: replay stops at its
+head and says so. A record that is valid but whose contents cannot be understood is damage.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import msgspec
+
+from fastjournal.cmdlog import foreign
+from fastjournal.cmdlog.envelope import (
+    MAGIC,
+    OPERATION_NAME,
+    Batch,
+    Completion,
+    Delay,
+    Extend,
+    Failure,
+    Forget,
+    Lease,
+    Operation,
+    SegmentRemoved,
+    SegmentStart,
+    Tombstone,
+    Touch,
+    unpack_failure,
+    unpack_operation,
+)
+from fastjournal.cmdlog.records import (
+    CRC_BYTES,
+    TIME_BYTES,
+    UNIX_SECONDS,
+    Command,
+    decode_payload,
+    decode_uvarint,
+)
+from fastjournal.cmdlog.scan import Damage, Run
+from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournal.cmdlog.state import LiveJob, LogState, Tomb
+from fastjournal.errors import LogCorruptError
+from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
+
+_skip_head = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}").match
+"""From a job's name to its payload: ttr, ttl, priority, attempts, fails and a length."""
+_OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
+_JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
+_SIMPLE_BYTES = 17 + CRC_BYTES
+_seconds_at = struct.Struct(">qi").unpack_from
+_decode_job = msgspec.msgpack.Decoder(LiveJob).decode
+_decode_completion = msgspec.msgpack.Decoder(Completion).decode
+
+
+class Replay:
+    """Replays segments, in ascending order, into a ``LogState``.
+
+    Attributes:
+        state: What is live so far.
+        damage: Records of the current segment that are valid but cannot be understood.
+        cut: Offset of the head of the unfinished group at which the last segment ends, else None.
+    """
+
+    def __init__(self, state: LogState | None = None) -> None:
+        self.state = LogState() if state is None else state
+        self.damage: list[Damage] = []
+        self.cut: int | None = None
+        self._segment = 0
+        self._data = b""
+        self._ours = False
+
+    def start_segment(self, number: int, data: bytes) -> None:
+        """Go on with the segment of that number and these bytes."""
+        self._segment = number
+        self._data = data
+        self._ours = False
+        self.damage = []
+
+    def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
+        """Replay records ``first`` to about ``stop`` of a run of the current segment.
+
+        Args:
+            run: From ``scan_segment``.
+            first: Index to start at: 0, or what the last call returned.
+            stop: Index to stop at, or a group later; None: the end of the run.
+            last: Whether this is the last run of the log: it may end in an unfinished group.
+
+        Returns:
+            The index to go on with; the length of the run when it is done, or when ``cut`` is set.
+        """
+        state = self.state
+        data = self._data
+        bodies = run.bodies
+        ends = run.ends
+        count = len(ends)
+        stop = count if stop is None else min(stop, count)
+        jobs = state.jobs
+        keys = state.keys
+        tombstones = state.tombstones
+        base = self._segment << OFFSET_BITS
+        index = first
+        end = run.offset(first)
+        stamp_before = b""
+        time = 0
+        while index < stop:
+            start = end
+            body = bodies[index]
+            end = ends[index]
+            command = data[body]
+            if command <= 2:
+                name = data[body + 17]
+                head = _skip_head(data, body + 18 + name) if name < 0x80 else None
+                at = head.end() if head is not None else 0
+                if not at or not data.startswith(MAGIC, at):
+                    self._replay_other(start, body, end)
+                elif name == 5 and data.startswith(_OPERATION_HEAD, body + 17):
+                    index = self._replay_operation(run, index, start, at, last=last)
+                    if self.cut is not None:
+                        state.records += index - first
+                        return count
+                    end = run.offset(index + 1)
+                else:
+                    try:
+                        job = _decode_job(data[at + 3 : end - _JOB_TAIL])
+                    except (msgspec.MsgspecError, ValueError) as error:
+                        self._damaged(start, end, f"an entry cannot be read: {error}")
+                        index += 1
+                        continue
+                    job.job_id = job_id = data[body + 1 : body + 17]
+                    job.position = base | start
+                    job.record_bytes = end - start
+                    key = job.key
+                    uri = job.uri
+                    if (
+                        key in keys
+                        or (uri is not None and (job.superseded or uri in keys))
+                        or job.links
+                        or job_id in jobs
+                    ):
+                        state.place(job, _time_us(data, start))
+                    else:
+                        jobs[job_id] = keys[key] = job
+                        if uri is not None:
+                            keys[uri] = job
+                        if key in tombstones:
+                            del tombstones[key]
+                    if job.arrival > state.arrival:  # noqa: PLR1730 - max() takes three times as long
+                        state.arrival = job.arrival
+            elif command == 3:
+                found = jobs.get(data[body + 1 : body + 17])
+                if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
+                    try:
+                        done = _decode_completion(data[body + 21 : end - CRC_BYTES])
+                    except (msgspec.MsgspecError, ValueError) as error:
+                        self._damaged(start, end, f"a completion cannot be read: {error}")
+                        index += 1
+                        continue
+                    if found is not None:
+                        state.remove(found)
+                    stamp = data[start + 1 : start + 13]
+                    if stamp != stamp_before:
+                        stamp_before = stamp
+                        time = _time_us(data, start)
+                    key = done.key
+                    if key in keys or key in tombstones:
+                        state.leave_tombstone(key, done.timestamp, time)
+                    else:
+                        tombstones[key] = Tomb(done.timestamp, time)
+                else:
+                    self._replay_other(start, body, end)
+            else:
+                self._replay_other(start, body, end)
+            index += 1
+        state.records += index - first
+        state.drop_tombstones()
+        return index
+
+    # --- records that are not worth a place in the loop -----------------------------------------
+
+    def _replay_other(self, start: int, body: int, end: int) -> None:
+        data = self._data
+        command = data[body]
+        try:
+            if command <= Command.SCHEDULE:
+                self._replay_job(start, body, end)
+            elif command <= Command.FAIL:
+                length, at = decode_uvarint(data, body + 17, end - CRC_BYTES)
+                if at + length != end - CRC_BYTES:
+                    raise LogCorruptError(f"a result of {length} bytes does not fit its record")
+                self._replay_result(start, body, data[at : at + length])
+            elif command > Command.TIMEOUT_ATTEMPT:
+                raise LogCorruptError(f"command {command} is unknown")
+            elif end - body != _SIMPLE_BYTES:
+                raise LogCorruptError("bytes follow the last field")
+            else:
+                self._replay_simple(start, body)
+        except LogCorruptError as error:
+            self._damaged(start, end, error.message)
+        except (msgspec.MsgspecError, ValueError) as error:
+            self._damaged(start, end, f"its contents cannot be read: {error}")
+
+    def _replay_job(self, start: int, body: int, end: int) -> None:
+        record = decode_payload(self._data, start, body, end - CRC_BYTES)
+        position = self._segment << OFFSET_BITS | start
+        if not record.payload.startswith(MAGIC):
+            foreign.insert(self.state, foreign.live_job(record, position, end - start))
+            return
+        # ours, with a name of 128 bytes or more
+        job = _decode_job(record.payload[len(MAGIC) :])
+        job.job_id = record.job_id
+        job.position = position
+        job.record_bytes = end - start
+        self.state.place(job, _time_us(self._data, start))
+        self.state.arrival = max(self.state.arrival, job.arrival)
+
+    def _replay_result(self, start: int, body: int, result: bytes) -> None:
+        data = self._data
+        state = self.state
+        job_id = data[body + 1 : body + 17]
+        time = _time_us(data, start)
+        job = state.jobs.get(job_id)
+        ours = result.startswith(MAGIC)
+        if data[body] == Command.COMPLETE and ours:
+            done = _decode_completion(result[len(MAGIC) :])
+            if job is not None:
+                state.remove(job)
+            state.leave_tombstone(done.key, done.timestamp, time)
+            return
+        failure = unpack_failure(result) if ours else Failure(foreign.REASON_FAILED)
+        if job is None:
+            foreign.wait_for_add(state, job_id, data[body], time)
+        elif job.foreign and not self._ours:
+            foreign.apply(state, job, data[body], time)
+        elif data[body] == Command.COMPLETE:
+            state.remove(job)
+        elif job.superseded:
+            state.drop_superseded(job, time)
+        else:
+            if 0 < job.token <= time:
+                job.attempts += 1
+            job.token = 0
+            job.reason = failure.reason
+
+    def _replay_simple(self, start: int, body: int) -> None:
+        data = self._data
+        state = self.state
+        command = data[body]
+        job_id = data[body + 1 : body + 17]
+        job = state.jobs.get(job_id)
+        if job is None:
+            foreign.wait_for_add(state, job_id, command, _time_us(data, start))
+        elif command in (Command.DELETE, Command.EXPIRE):
+            state.remove(job)
+        elif job.foreign and not self._ours:
+            foreign.apply(state, job, command, _time_us(data, start))
+        elif command == Command.START_ATTEMPT:
+            job.starts += 1
+            job.token = _time_us(data, start) + (job.ttr_us or LEASE_US_DEFAULT)
+        elif job.token:
+            time = _time_us(data, start)
+            if job.superseded:
+                state.drop_superseded(job, time)
+                return
+            if time >= job.token:
+                job.attempts += 1
+            job.token = 0
+        else:
+            state.odd["a timeout of a job that is not leased"] += 1
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def _replay_operation(self, run: Run, index: int, start: int, at: int, *, last: bool) -> int:
+        """Apply the operation whose payload is at ``at``; return the index of its last record."""
+        end = run.ends[index]
+        try:
+            operation = unpack_operation(self._data[at : end - _JOB_TAIL])
+        except (msgspec.MsgspecError, ValueError) as error:
+            self._damaged(start, end, f"an operation cannot be read: {error}")
+            return index
+        if isinstance(operation, Lease):
+            self.state.last_token = operation.token
+            return self._replay_lease(run, index, operation, last=last)
+        if isinstance(operation, Batch):
+            if operation.following >= len(run) - index:
+                self._unfinished(run.offset(index), last=last)
+        else:
+            self._apply(operation, start)
+        return index
+
+    def _replay_lease(self, run: Run, head: int, lease: Lease, *, last: bool) -> int:
+        data = self._data
+        jobs = self.state.jobs
+        bodies = run.bodies
+        ends = run.ends
+        following = max(0, lease.following)
+        missing = following >= len(bodies) - head
+        if missing and all(data[body] == Command.START_ATTEMPT for body in bodies[head + 1 :]):
+            self._unfinished(run.offset(head), last=last)
+            if self.cut is not None:
+                return head
+        stop = min(len(bodies), head + 1 + following)
+        for index in range(head + 1, stop):
+            body = bodies[index]
+            if data[body] != Command.START_ATTEMPT or ends[index] - body != _SIMPLE_BYTES:
+                self._unfinished(run.offset(head), last=False)
+                return index - 1
+            job = jobs.get(data[body + 1 : body + 17])
+            if job is None:
+                self.state.odd["a record of an unknown job"] += 1
+            else:
+                job.token = lease.token
+                job.starts += 1
+        return stop - 1
+
+    def _unfinished(self, offset: int, *, last: bool) -> None:
+        if last:
+            self.cut = offset
+        else:
+            self.state.odd["a group that is not all there"] += 1
+
+    def _apply(self, operation: Operation, start: int) -> None:
+        state = self.state
+        if isinstance(operation, SegmentStart):
+            self._ours = True
+            state.previous[self._segment] = operation.previous
+        elif isinstance(operation, SegmentRemoved):
+            state.removed.add(operation.number)
+        elif isinstance(operation, Tombstone):
+            learnt = _time_us(self._data, start)
+            state.leave_tombstone(operation.key, operation.timestamp, learnt)
+        elif isinstance(operation, Forget):
+            state.tombstones.pop(operation.key, None)
+        elif isinstance(operation, Extend | Touch | Delay):
+            job = state.jobs.get(operation.job_id)
+            if isinstance(operation, Extend):
+                state.last_token = operation.token
+            if job is None:
+                state.odd["a record of an unknown job"] += 1
+            elif isinstance(operation, Extend):
+                job.token = operation.token
+            elif isinstance(operation, Touch):
+                job.expires = operation.expires
+            else:
+                job.not_before = operation.not_before
+
+    def _damaged(self, start: int, end: int, reason: str) -> None:
+        self.damage.append(Damage(start, end, reason))
+
+
+def _time_us(data: bytes, start: int) -> int:
+    """Return the time of the record at ``start`` as an instant; 0 where it has none."""
+    seconds, nanoseconds = _seconds_at(data, start + 1)
+    us = int((seconds - UNIX_SECONDS) * 1_000_000 + nanoseconds // 1000)
+    return min(max(us, 0), INSTANT_MAX)

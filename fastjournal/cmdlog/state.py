@@ -1,0 +1,166 @@
+"""What is live at some point of the command log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import msgspec
+
+from fastjournal.cmdlog.envelope import Envelope
+from fastjournal.keys import parse_journal_key
+from fastjournal.limits import TOMBSTONES_MAX
+
+
+class LiveJob(Envelope):
+    """An entry as the log leaves it: the fields of its envelope, and where it comes from.
+
+    All times are microseconds. ``starts`` is what workq counts as attempts; ``attempts`` counts
+    the leases that ran out.
+    """
+
+    job_id: bytes = b""
+    position: int = 0
+    """Of the record that carries it: segment and offset, see ``cmdlog.segments``."""
+    record_bytes: int = 0
+    """Length of that record."""
+    starts: int = 0
+    """Start-attempt records under this job id."""
+    foreign: bool = False
+    """A job of workq's own, without an envelope."""
+    ttr_us: int = 0
+    """Lease of a foreign job."""
+    attempts_max: int = 0
+    """Leases after which a foreign job has failed; 0: no limit."""
+    domain: bytes | None = None
+    """From the journal key, set by ``LogState.finish``; None for a plain key."""
+    priority: int = 0
+    """From the journal key, set by ``LogState.finish``."""
+
+
+class Tomb(msgspec.Struct, frozen=True, gc=False):
+    """What is left of a deleted entry."""
+
+    timestamp: int
+    """Writes under its key with a smaller timestamp lose."""
+    learnt: int
+    """When the record that left it was written: from then on its lifetime counts."""
+
+
+class LogState:
+    """What the records so far leave behind.
+
+    ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
+    every key to its job: primary keys, URIs and links; a URI that a newer entry took leads to that.
+    ``tombstones`` maps primary keys to what is left under them, oldest first.
+
+    Args:
+        tombstones_max: Of more than so many the oldest go, at the end of each replay.
+    """
+
+    def __init__(self, tombstones_max: int = TOMBSTONES_MAX) -> None:
+        self.tombstones_max = tombstones_max
+        self.jobs: dict[bytes, LiveJob] = {}
+        self.keys: dict[bytes, LiveJob] = {}
+        self.tombstones: dict[bytes, Tomb] = {}
+        self.last_token = 0
+        """The newest lease token; its last three digits go on counting."""
+        self.arrival = 0
+        """The highest serial number given to any entry."""
+        self.records = 0
+        """Records replayed."""
+        self.odd: Counter[str] = Counter()
+        """What live operation does not write but was met, and how often; see ``cmdlog.replay``."""
+        self.early: dict[bytes, list[tuple[int, int]]] = {}
+        """Command and time of records whose job has not been added, by job id."""
+        self.early_before: dict[bytes, list[tuple[int, int]]] = {}
+        """Those met before ``early`` was last full; the next time they go."""
+        self.previous: dict[int, int] = {}
+        """Segment number to the number of the segment before it, as its first record says."""
+        self.removed: set[int] = set()
+        """Numbers of segments that cleaning unlinked."""
+
+    def place(self, job: LiveJob, learnt: int) -> None:
+        """Make a job live by the rules for a key or URI that may be there already.
+
+        Args:
+            job: Complete but for what ``finish`` sets.
+            learnt: When its record was written: the time of a tombstone that it leaves.
+        """
+        keys = self.keys
+        old = keys.get(job.key)
+        if old is not None and old.timestamp > job.timestamp:
+            self.odd["a record older than its key's entry"] += 1
+            return
+        uri = None if job.superseded else job.uri
+        other = None if uri is None else keys.get(uri)
+        if other is not None and other is not old and other.timestamp > job.timestamp:
+            self.odd["a record older than its URI's entry"] += 1
+            return
+        same_id = self.jobs.get(job.job_id)
+        if same_id is not None:
+            if same_id is not old:
+                self.odd["an id added twice"] += 1
+            self.remove(same_id)
+        if old is not None and old is not same_id:
+            self.remove(old)
+            if old.key != job.key:
+                self.odd["a key that was a further key of another"] += 1
+        self.tombstones.pop(job.key, None)
+        if other is not None and other is not old and other is not same_id:
+            if other.token:
+                other.superseded = other.superseded or job.timestamp
+            else:
+                self.remove(other)
+                self.leave_tombstone(other.key, job.timestamp, learnt)
+        self.jobs[job.job_id] = keys[job.key] = job
+        if uri is not None:
+            keys[uri] = job
+        for link in job.links:
+            keys.setdefault(link, job)
+
+    def drop_superseded(self, job: LiveJob, learnt: int) -> None:
+        """Drop a job whose URI a newer one took, as its lease is over."""
+        self.remove(job)
+        self.leave_tombstone(job.key, job.superseded, learnt)
+
+    def remove(self, job: LiveJob) -> None:
+        """Take a job away from under its id and all its keys."""
+        self.jobs.pop(job.job_id, None)
+        keys = self.keys
+        if keys.get(job.key) is job:
+            del keys[job.key]
+        if job.uri is not None and keys.get(job.uri) is job:
+            del keys[job.uri]
+        if job.links:
+            for link in job.links:
+                if keys.get(link) is job:
+                    del keys[link]
+
+    def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
+        """Leave a tombstone under a primary key, as the newest one."""
+        other = self.keys.get(key)
+        if other is not None and other.key == key:
+            self.odd["tombstone under a live key"] += 1
+            return
+        self.tombstones.pop(key, None)
+        self.tombstones[key] = Tomb(timestamp, learnt)
+
+    def drop_tombstones(self) -> None:
+        """Drop the oldest tombstones of too many."""
+        excess = len(self.tombstones) - self.tombstones_max
+        if excess > 0:
+            for key in list(islice(self.tombstones, excess)):
+                del self.tombstones[key]
+
+    def finish(self) -> None:
+        """Derive domain and priority of the jobs that are live; call it behind the last record.
+
+        Leases and lives that have run out stay as they are: applying time, and logging that, is
+        what the daemon does when it starts.
+        """
+        for job in self.jobs.values():
+            parts = parse_journal_key(job.key)
+            if parts is not None:
+                job.domain = parts.domain
+                job.priority = parts.priority

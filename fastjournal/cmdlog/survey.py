@@ -1,0 +1,282 @@
+"""Reading a whole log directory: what is live, and everything that is wrong. Changes nothing.
+
+What is wrong is told in *findings*. A crash leaves some of them behind, and recovery deals with
+them by itself:
+
+- ``leftover``: a segment that was being rewritten (``.rw``);
+- ``empty``: the last segment has no record yet;
+- ``torn``: the last segment ends in bytes that are no record, with no valid record behind them;
+- ``unfinished``: it ends in a group whose last records are missing.
+
+The others are damage, and need ``--repair``:
+
+- ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, or a
+  record with a valid checksum that cannot be understood;
+- ``missing``: a segment that another one names as the one before it is not there, and no record
+  says that it was removed. Gaps in the numbers alone are legal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.records import (
+    CRC_BYTES,
+    TIME_BYTES,
+    decode_payload,
+    decode_time,
+    decode_uvarint,
+)
+from fastjournal.cmdlog.replay import Replay
+from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, Scan, scan_segment
+from fastjournal.cmdlog.segments import SegmentInfo, list_segments, segment_name
+from fastjournal.cmdlog.state import LogState
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+
+_LEFTOVER = re.compile(r"[0-9]{9}\.log\.rw")
+_PROGRESS_RECORDS = 100_000
+"""Records between two calls of ``on_progress``: a quarter of a second."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """How far reading has come."""
+
+    segment: str
+    """Name of the segment that is being read."""
+    bytes_done: int
+    bytes: int
+    """Of all segments."""
+    records: int
+    """Replayed so far."""
+
+
+class Finding(msgspec.Struct, frozen=True, gc=False):
+    """Something in the log directory that clean operation does not leave there."""
+
+    kind: str
+    path: str
+    offset: int
+    """Of the first byte concerned."""
+    bytes: int
+    """How many; 0 for a segment that is missing."""
+    message: str
+    """What it is, and what can be told of what is lost."""
+    kept: str | None = None
+    """Where recovery has kept the bytes; None: there are none, or nothing was changed."""
+
+    @property
+    def damage(self) -> bool:
+        """Whether it takes ``--repair``; else recovery deals with it by itself."""
+        return self.kind in ("damaged", "missing")
+
+
+class Fault(msgspec.Struct, gc=False):
+    """A segment that repair has to rewrite."""
+
+    number: int
+    damage: list[Damage]
+    missing: int | None = None
+    """Number of the missing segment that it names as the one before it."""
+
+
+class Survey(msgspec.Struct, gc=False):
+    """What reading the directory has shown."""
+
+    state: LogState
+    segments: list[SegmentInfo]
+    """As they are to be used: without the torn tail of the last one and without empty last ones."""
+    findings: list[Finding]
+    faults: list[Fault]
+    begins: bool = False
+    """Whether the last segment begins as ours do, so that it can be appended to."""
+
+
+def take_survey(
+    disk: Disk,
+    directory: str,
+    *,
+    tombstones_max: int,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Survey:
+    """Read all segments of a log directory, and replay them.
+
+    Raises:
+        LogFailedError: Something cannot be read.
+    """
+    return _Surveyor(disk, directory, tombstones_max, on_progress).run()
+
+
+class _Surveyor:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        tombstones_max: int,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._on_progress = on_progress
+        self._replay = Replay(LogState(tombstones_max))
+        self._survey = Survey(self._replay.state, [], [], [])
+        self._bytes = 0
+        self._bytes_done = 0
+
+    def run(self) -> Survey:
+        survey = self._survey
+        for name in self._disk.listdir(self._directory):
+            if _LEFTOVER.fullmatch(name):
+                path = f"{self._directory}/{name}"
+                message = "a segment was being rewritten; the segment itself is whole"
+                size = self._disk.size(path)
+                survey.findings.append(Finding("leftover", path, 0, size, message))
+        present = list_segments(self._disk, self._directory)
+        self._bytes = sum(self._disk.size(self._path(number)) for number in present)
+        numbers, data, scan = self._without_empty(present)
+        for number in numbers[:-1]:
+            earlier = self._disk.read(self._path(number))
+            self._read(number, earlier, scan_segment(earlier), last=False)
+        if numbers:
+            self._read(numbers[-1], data, scan, last=True)
+            survey.begins = numbers[-1] in survey.state.previous
+        self._find_missing(present)
+        survey.state.finish()
+        return survey
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    def _without_empty(self, present: list[int]) -> tuple[list[int], bytes, Scan]:
+        """Return the numbers without those at the end that hold no record, and the last's scan."""
+        numbers = list(present)
+        while numbers:
+            data = self._disk.read(self._path(numbers[-1]))
+            scan = scan_segment(data)
+            if scan.runs or not (scan.clean or scan.torn):
+                return numbers, data, scan
+            path = self._path(numbers.pop())
+            message = "the last segment holds no record yet"
+            self._survey.findings.append(Finding("empty", path, 0, len(data), message))
+        return numbers, b"", Scan(0, [], [])
+
+    def _read(self, number: int, data: bytes, scan: Scan, *, last: bool) -> None:
+        replay = self._replay
+        replay.start_segment(number, data)
+        for run in scan.runs:
+            index = 0
+            final = last and run is scan.runs[-1]
+            while index < len(run):
+                stop = index + _PROGRESS_RECORDS
+                index = replay.replay(run, index, stop, last=final)
+                self._tell(number, run.offset(min(index, len(run))))
+        usable = len(data)
+        torn = last and scan.torn
+        damage = sorted(
+            [*(() if torn else scan.damage), *replay.damage], key=lambda found: found.offset
+        )
+        if damage:
+            self._survey.faults.append(Fault(number, damage))
+            for found in damage:
+                self._found("damaged", number, found, tell_loss(data, scan, found))
+        if torn:
+            usable = scan.usable_bytes
+            self._found("torn", number, scan.damage[0], "")
+        if replay.cut is not None and not damage:
+            # before the torn tail, so the finding for that tells the smaller part
+            message = "its last records were never written, and nobody was told that it was done"
+            found = Damage(replay.cut, usable, "a group of records is not all there")
+            self._found("unfinished", number, found, message)
+            usable = replay.cut
+        self._survey.segments.append(_info(number, data, scan, usable))
+        self._bytes_done += len(data)
+
+    def _found(self, kind: str, number: int, found: Damage, more: str) -> None:
+        message = f"{found.reason}; {more}" if more else found.reason
+        self._survey.findings.append(
+            Finding(kind, self._path(number), found.offset, found.end - found.offset, message)
+        )
+
+    def _find_missing(self, present: list[int]) -> None:
+        state = self._survey.state
+        there = {0, *present} | state.removed
+        for number, previous in state.previous.items():
+            if previous in there:
+                continue
+            there.add(previous)
+            faults = [fault for fault in self._survey.faults if fault.number == number]
+            if not faults:
+                faults = [Fault(number, [])]
+                self._survey.faults += faults
+            faults[0].missing = previous
+            message = f"the segment is missing: {segment_name(number)} names it as the one before"
+            path = self._path(previous)
+            self._survey.findings.append(Finding("missing", path, 0, 0, message))
+
+    def _tell(self, number: int, offset: int) -> None:
+        if self._on_progress is not None:
+            done = self._bytes_done + offset
+            records = self._replay.state.records
+            self._on_progress(Progress(segment_name(number), done, self._bytes, records))
+
+
+def _info(number: int, data: bytes, scan: Scan, usable: int) -> SegmentInfo:
+    times: list[int | None] = []
+    records = 0
+    for run in scan.runs:
+        whole = sum(1 for end in run.ends if end <= usable) if run.end > usable else len(run)
+        if whole:
+            records += whole
+            times += (_time_at(data, run.start), _time_at(data, run.offset(whole - 1)))
+    first_us, last_us = (times[0], times[-1]) if times else (None, None)
+    crc = google_crc32c.value(data if usable == len(data) else data[:usable])
+    return SegmentInfo(number, usable, crc, first_us, last_us, records)
+
+
+def _time_at(data: bytes, offset: int) -> int | None:
+    return decode_time(data[offset : offset + TIME_BYTES])
+
+
+def tell_loss(data: bytes, scan: Scan, damage: Damage) -> str:
+    """Return what can be told of the records that stood where the damage is."""
+    told = []
+    if damage.offset >= HEADER_BYTES:
+        try:
+            body_bytes, body = decode_uvarint(data, damage.offset + TIME_BYTES, damage.end)
+            end = min(body + body_bytes, damage.end - CRC_BYTES)
+            record = decode_payload(data, damage.offset, body, end)
+            told.append(f"it looks like {record.command.name} of job {record.job_id.hex()}")
+        except (LogCorruptError, IndexError):
+            pass
+    before = [run for run in scan.runs if run.end <= damage.offset]
+    after = [run for run in scan.runs if run.start >= damage.end]
+    if before:
+        run = before[-1]
+        told.append(f"the record before it is of {_when(data, run.offset(len(run) - 1))}")
+    if after:
+        told.append(f"the one behind it of {_when(data, after[0].start)}")
+    return ", ".join(told)
+
+
+def _when(data: bytes, offset: int) -> str:
+    us = _time_at(data, offset)
+    try:
+        return "no time" if us is None else format_time(us)
+    except OverflowError:
+        return "an impossible time"
+
+
+def format_time(us: int) -> str:
+    """Return an instant as ``2026-11-20T10:11:12.123456Z``.
+
+    Raises:
+        OverflowError: It is outside the years 1 to 9999.
+    """
+    instant = _EPOCH + timedelta(microseconds=us)
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

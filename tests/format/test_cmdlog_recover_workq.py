@@ -1,0 +1,119 @@
+"""Logs of a real workq-server come back as workq showed them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from fastjournal.cmdlog.recover import Recovered, recover, verify
+from fastjournal.cmdlog.state import LogState
+from fastjournal.disk import OsDisk
+
+DATA = Path(__file__).parent / "data" / "workq"
+LOGS = sorted(path.stem for path in DATA.glob("*.json"))
+COMES_BACK = {
+    "deleted-comes-back": {"ce1356e3-7687-4e5a-90e4-e847871ae86e"},
+    "duplicate-after-clean": {"24926581-7c89-4f7c-ad72-efa3f6cf2f76"},
+}
+"""Deleted jobs whose delete is in no file any more, only their add; workq itself shows the first
+again, and refuses to start on the second."""
+NEW, COMPLETED, FAILED, PENDING, LEASED = range(5)
+
+
+def load(name: str, tmp_path: Path) -> tuple[Recovered, dict[str, Any]]:
+    directory = tmp_path / name
+    shutil.copytree(DATA / name, directory)
+    directory.chmod(0o755)
+    expected: dict[str, Any] = json.loads((DATA / f"{name}.json").read_text())["live"]
+    return recover(OsDisk(), str(directory), now_us=expected["at_unix_ns"] // 1000), expected
+
+
+def due(state: LogState, now: int) -> dict[str, Any]:
+    """The jobs that have not expired, by id as the corpus writes it."""
+    return {
+        str(UUID(bytes=job_id)): job
+        for job_id, job in state.jobs.items()
+        if not 0 < job.expires <= now
+    }
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_every_job_that_workq_showed_is_there_in_the_state_it_showed(
+    name: str, tmp_path: Path
+) -> None:
+    recovered, expected = load(name, tmp_path)
+    jobs = due(recovered.state, expected["at_unix_ns"] // 1000)
+    assert expected["jobs"]
+    for job_id, shown in expected["jobs"].items():
+        if shown["state"] == COMPLETED:
+            assert job_id not in jobs
+            continue
+        job = jobs.pop(job_id)
+        assert job.starts == shown["attempts"]
+        assert (job.reason is not None) == (shown["state"] == FAILED)
+        assert (job.token > 0) == (shown["state"] == LEASED)
+        if shown["state"] != FAILED:
+            assert job.attempts == shown["attempts"] - (shown["state"] == LEASED)
+        assert job.domain == shown["name"].encode()
+        assert job.priority == min(max(128 - shown["priority"], 0), 255)
+        assert len(job.value) == shown["payload-size"]
+        assert hashlib.sha256(job.value).hexdigest() == shown["payload_sha256"]
+        if "payload_b64" in shown:
+            assert job.value == base64.b64decode(shown["payload_b64"])
+        assert job.key.endswith(b":" + job_id.replace("-", "").encode())
+    assert set(jobs) == COMES_BACK.get(name, set())
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_jobs_run_in_the_order_in_which_workq_would_run_them(name: str, tmp_path: Path) -> None:
+    recovered, expected = load(name, tmp_path)
+    now = expected["at_unix_ns"] // 1000
+    jobs = due(recovered.state, now)
+    for queue, ids in expected["ready_order"].items():
+        known = [job_id for job_id in ids if job_id in jobs]
+        assert known == ids
+        # workq queues a job again when its lease runs out: only those never leased keep their turn
+        fresh = [job_id for job_id in ids if not jobs[job_id].starts]
+        shown = expected["jobs"]
+        turns = [(-shown[job_id]["priority"], jobs[job_id].arrival) for job_id in fresh]
+        assert turns == sorted(turns), queue
+        priorities = [jobs[job_id].priority for job_id in fresh]
+        assert priorities == sorted(priorities), queue
+    for queue, ids in expected["scheduled_order"].items():
+        assert all(jobs[job_id].not_before > now for job_id in ids), queue
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_foreign_log_is_sound_and_appending_goes_on_in_a_new_segment(
+    name: str, tmp_path: Path
+) -> None:
+    recovered, _ = load(name, tmp_path)
+    assert recovered.active is None
+    assert recovered.findings == []
+    assert verify(OsDisk(), str(tmp_path / name)) == []
+    assert [segment.name for segment in recovered.sealed] == sorted(
+        path.name for path in (DATA / name).iterdir()
+    )
+    for segment in recovered.sealed:
+        assert segment.bytes == (DATA / name / segment.name).stat().st_size
+
+
+def test_the_later_of_two_adds_of_one_id_counts(tmp_path: Path) -> None:
+    recovered, _ = load("duplicate-after-clean", tmp_path)
+    assert recovered.state.odd["an id added twice"] == 1
+
+
+def test_attempts_are_counted_where_a_start_stands_before_the_timeout_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    recovered, expected = load("race-timeout-lease", tmp_path)
+    for job_id, shown in expected["jobs"].items():
+        job = recovered.state.jobs[UUID(job_id).bytes]
+        assert (job.starts, job.attempts, job.token) == (shown["attempts"], shown["attempts"], 0)
