@@ -89,7 +89,8 @@ class LogWriter:
         segment_start: Builds the first record of each new segment.
 
     Raises:
-        LogFailedError: The active segment cannot be opened and synced, or has another length.
+        LogFailedError: The last segment cannot be opened and synced, or the active one has another
+            length than given.
     """
 
     def __init__(
@@ -125,8 +126,13 @@ class LogWriter:
         self._file: DiskFile | None = None
         self._directory_dirty = False
         self._buffer: list[bytes] = []
+        # what a killed process wrote may not be durable, and is about to be built upon
         if active is not None:
             self._resume(active)
+        elif self.sealed:
+            file = disk.open_append(f"{directory}/{self.sealed[-1].name}")
+            self._sync_file(file, directory=True)
+            file.close()
 
     @property
     def dirty(self) -> bool:
@@ -272,7 +278,6 @@ class LogWriter:
         self._last_number = active.number
         self._current = self._open = segment
         self._file = self._disk.open_append(path)
-        # what a killed daemon wrote may not be durable, and is about to be built upon
         self._sync_file(self._file, directory=True)
 
     def _segment_for(self, now_us: int) -> _Segment:

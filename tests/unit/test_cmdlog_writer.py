@@ -248,6 +248,17 @@ def test_a_resumed_writer_goes_on_in_the_active_segment() -> None:
     assert writer.appended == len(a_record(2))
 
 
+def test_the_last_of_the_sealed_segments_is_durable_before_another_is_started() -> None:
+    disk = a_disk()
+    disk.create(f"{LOG}/{segment_name(3)}").write(SEGMENT_HEADER + a_record(1))
+    writer = a_writer(disk, sealed=[SegmentInfo(3, 8 + len(a_record(1)), 0, NOW, NOW, 1)])
+    assert writer.active is None
+    assert all(segments_of(disk.crash(seed)) == segments_of(disk) for seed in range(20))
+    writer.append(a_record(2), 1, NOW)
+    writer.flush()
+    assert segments_of(disk)[4] == SEGMENT_HEADER + start_record(3, NOW) + a_record(2)
+
+
 @pytest.mark.parametrize("header", [b"", SEGMENT_HEADER])
 def test_a_segment_without_records_gets_what_it_lacks(header: bytes) -> None:
     disk = a_disk()
@@ -334,7 +345,9 @@ def test_closing_makes_everything_durable_and_ends_the_writer(sync: SyncPolicy) 
 
 
 def test_the_last_number_is_not_exceeded() -> None:
-    writer = a_writer(a_disk(), sealed=[SegmentInfo(999_999_999, 8, 0, None, None, 0)])
+    disk = a_disk()
+    disk.create(f"{LOG}/999999999.log").write(SEGMENT_HEADER)
+    writer = a_writer(disk, sealed=[SegmentInfo(999_999_999, 8, 0, None, None, 0)])
     with pytest.raises(LogFailedError, match="no number follows"):
         writer.append(a_record(1), 1, NOW)
 
