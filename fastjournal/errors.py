@@ -6,7 +6,7 @@
      |- RefusedError          the daemon's answer: an error code of the protocol
      |- CannotConnectError    nobody listens, or the connection was lost before an answer
      |- LogError              the command log: LogCorruptError, LogLockedError, LogFailedError
-     |- SpoolError            the local spool: SpoolFullError, SpoolFailedError
+     |- SpoolError            the local spool: SpoolFullError, SpoolFailedError, SpoolLockedError
      |- ConfigError           an option or a configuration file
      '- JavaMissingError      Spark needs Java, and there is none
 
@@ -131,6 +131,12 @@ class SpoolFailedError(SpoolError):
     """A call of the operating system failed; the record is not in the spool."""
 
     code = "spool-failed"
+
+
+class SpoolLockedError(SpoolError):
+    """Another forwarder holds the spool."""
+
+    code = "spool-locked"
 
 
 class ConfigError(FastjournalError):

@@ -1,8 +1,27 @@
 """The local spool: where a program puts its requests so that nothing is lost.
 
-``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it.
+``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it. To look into
+one: ``spool_status``, ``list_slots`` and ``SlotReader``, and ``DeadDirectory`` for what cannot be
+sent.
 """
 
+from fastjournal.spool.dead import DeadDirectory, DeadPiece, Reason
+from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.slots import Slot, list_slots
+from fastjournal.spool.status import SlotStatus, SpoolStatus, spool_status
 from fastjournal.spool.writer import Spool
 
-__all__ = ["Spool"]
+__all__ = [
+    "DeadDirectory",
+    "DeadPiece",
+    "Kind",
+    "Piece",
+    "Reason",
+    "Slot",
+    "SlotReader",
+    "SlotStatus",
+    "Spool",
+    "SpoolStatus",
+    "list_slots",
+    "spool_status",
+]

@@ -15,10 +15,11 @@ A record of n + 9 bytes:
     5      n     frame: one FJ request as it goes on the wire
     5+n    4     CRC-32C of size and frame; not of the state, so that erasing flips one byte
 
-A *blank* is an erased record whose frame is n zero bytes. It stands where a run of erased records,
-or a piece of damage that was put aside, stood: its frame is a hole, or costs nothing to skip. While
-a blank is being made its CRC does not fit; so an erased record with a wrong CRC counts as whole
-where its size leads exactly to the next record or to the end of the data.
+A *blank* is an erased record whose frame is n zero bytes. It stands where a run of erased records
+stood, and its frame is a hole in the file. While one is being made its CRC does not fit; so an
+erased record with a wrong CRC counts as whole where its size leads exactly to the next record or
+to the end of the data. Damage that was put aside becomes an erased record too, with what it held
+as the frame.
 """
 
 from __future__ import annotations
@@ -72,11 +73,15 @@ def encode_record(frame: bytes) -> bytes:
     return b"P%b%b" % (body, _U32.pack(_crc(body)))
 
 
+def erased_ends(frame: bytes) -> tuple[bytes, bytes]:
+    """Return the first 5 and the last 4 bytes that make ``frame`` an erased record."""
+    head = _HEAD.pack(ERASED, len(frame))
+    return head, _U32.pack(_crc(head[1:] + frame))
+
+
 def blank_ends(record_bytes: int) -> tuple[bytes, bytes]:
     """Return the first 5 and the last 4 bytes of a blank of ``record_bytes`` (at least 9) bytes."""
-    size = record_bytes - RECORD_OVERHEAD
-    head = _HEAD.pack(ERASED, size)
-    return head, _U32.pack(_crc(head[1:] + bytes(size)))
+    return erased_ends(bytes(record_bytes - RECORD_OVERHEAD))
 
 
 def record_end(data: bytes, at: int) -> int:

@@ -1,0 +1,331 @@
+"""The thin shell: files on one side, a connection on the other, the engine between them.
+
+One task sends what the engine gives, one receives and erases, three wake them: the datagram socket,
+inotify, a timer. Whatever is missing of the first two, the timer finds the records.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from fastjournal.client.address import Address, TcpAddress
+from fastjournal.errors import ProtocolError
+from fastjournal.limits import RECEIVE_BYTES_MAX, SLOT_SECONDS
+from fastjournal.protocol import ClientConnection, Reply, decode_request
+from fastjournal.sdnotify import notify
+from fastjournal.spool.dead import DeadDirectory, Reason
+from fastjournal.spool.reader import Piece
+from fastjournal.spool.writer import WRITES
+from fj_forwarder.engine import Engine, Outgoing
+from fj_forwarder.slotfile import SlotFile
+from fj_forwarder.store import SlotStore, Taken
+from fj_forwarder.verdicts import Verdict
+from fj_forwarder.watch import Source, Watch
+
+log = logging.getLogger("fj_forwarder")
+
+RESCAN_SECONDS: Final = 5.0
+CONNECT_SECONDS_MAX: Final = 10.0
+SILENCE_SECONDS_MAX: Final = 60.0
+"""A daemon that owes replies and sends nothing for so long is gone."""
+STOP_SECONDS_MAX: Final = 5.0
+"""How long SIGTERM waits for replies that are due. What has none by then is sent again later."""
+IN_FLIGHT_MAX: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the command line says."""
+
+    spool: str
+    servers: tuple[Address, ...]
+    in_flight_max: int = IN_FLIGHT_MAX
+    slot_seconds: int = SLOT_SECONDS
+    once: bool = False
+    seed: int | None = None
+
+
+class Forwarder:
+    """Sends one spool. The caller holds forwarder.lock."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._engine = Engine(in_flight_max=settings.in_flight_max, random=Random(settings.seed))
+        self._dead = DeadDirectory(settings.spool)
+        self._store = SlotStore(
+            settings.spool, slot_seconds=settings.slot_seconds, put_aside=self._put_damage_aside
+        )
+        self._server = 0
+        self._woken = trio.Event()
+        self._stopping = False
+        self._exhausted = False
+        """The last look at the spool found less than there was room for."""
+        self._next_rescan = 0.0
+        self._last_heard = 0.0
+        self._start_us = time.time_ns() // 1000
+        self._start = time.monotonic()
+        self._scope = trio.CancelScope()
+        self.done = 0
+        """Records that were answered and erased."""
+        self.dead = 0
+        """Records and pieces of damage that went to dead/."""
+
+    async def run(self) -> None:
+        """Forward until SIGTERM or SIGINT, or, with ``once``, until all that is there is sent.
+
+        Raises:
+            SpoolFailedError: A call of the operating system on the spool failed.
+        """
+        self._store.remove_temporary_files(time.time())
+        with Watch(self._settings.spool) as watch:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._stop_on_signal)
+                    for source in watch.sources:
+                        nursery.start_soon(self._wake_on, source)
+                    with self._scope:
+                        notify("READY=1")
+                        await self._work()
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._store.close()
+        log.info("stopped: %d records done, %d to dead/", self.done, self.dead)
+
+    # --- the connection ---------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        """Connect whenever there is something to send, and send it."""
+        while await self._wait_for_work():
+            stream = await self._connect()
+            if stream is None:
+                self._engine.lost(self._now_us())
+                continue
+            try:
+                lost = await self._session(stream)
+            finally:
+                await trio.aclose_forcefully(stream)
+            if lost:
+                log.warning("%s: connection lost: %s", self._address(), lost)
+                self._server += 1
+                self._engine.lost(self._now_us())
+
+    async def _wait_for_work(self) -> bool:
+        """Return True when something may be sent now, False when there is nothing to wait for."""
+        while True:
+            self._fill()
+            now_us = self._now_us()
+            due_us = self._engine.next_due(now_us)
+            if due_us is not None and due_us <= now_us and not self._stopping:
+                return True
+            if self._is_finished():
+                return False
+            await self._wait()
+
+    async def _connect(self) -> trio.SocketStream | None:
+        """Try each server once, beginning with the last one that was good."""
+        for _ in self._settings.servers:
+            address = self._address()
+            try:
+                with trio.fail_after(CONNECT_SECONDS_MAX):
+                    stream = await _open(address)
+            except (OSError, trio.TooSlowError) as error:
+                log.warning("%s: cannot connect: %s", address, error)
+                self._server += 1
+            else:
+                log.info("%s: connected", address)
+                return stream
+        return None
+
+    def _address(self) -> Address:
+        return self._settings.servers[self._server % len(self._settings.servers)]
+
+    async def _session(self, stream: trio.SocketStream) -> str:
+        """Send and receive until the connection is lost (return why) or all is done ("")."""
+        self._last_heard = trio.current_time()
+        lost = ""
+
+        async def receive() -> None:
+            nonlocal lost
+            lost = await self._receive(stream)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            try:
+                await self._send(stream)
+                nursery.cancel_scope.cancel()
+            except trio.BrokenResourceError as error:
+                # What the daemon said before it closed is still to be read, and says why.
+                with trio.move_on_after(STOP_SECONDS_MAX):
+                    await trio.sleep_forever()
+                lost = lost or str(error)
+                nursery.cancel_scope.cancel()
+        return lost
+
+    async def _send(self, stream: trio.SocketStream) -> None:
+        """Send what the engine gives; return when all is done."""
+        while True:
+            if not self._stopping:
+                self._fill()
+                frames = self._engine.take(self._now_us())
+                if frames:
+                    if self._engine.in_flight == 1:
+                        self._last_heard = trio.current_time()
+                    await stream.send_all(frames)
+                    continue
+            if self._is_finished():
+                return
+            await self._wait()
+
+    async def _receive(self, stream: trio.SocketStream) -> str:
+        """Take replies until the connection is lost; return why."""
+        connection = ClientConnection()
+        try:
+            while True:
+                with trio.move_on_at(self._last_heard + SILENCE_SECONDS_MAX) as scope:
+                    data = await stream.receive_some(RECEIVE_BYTES_MAX)
+                if scope.cancelled_caught:
+                    if self._engine.in_flight:
+                        return f"no reply for {SILENCE_SECONDS_MAX:.0f} s"
+                    self._last_heard = trio.current_time()
+                    continue
+                self._last_heard = trio.current_time()
+                connection.receive_data(data)
+                now_us = self._now_us()
+                for reply in connection.next_events():
+                    self._handle(reply, now_us)
+                if not data:
+                    return "closed by the daemon"
+                self._wake()
+        except (trio.BrokenResourceError, ProtocolError) as error:
+            return str(error)
+
+    # --- records ----------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """Give the engine what it has room for."""
+        count, size = self._engine.room()
+        if self._stopping or not count or not size:
+            self._exhausted = False
+            return
+        self._store.refresh()
+        taken = self._store.take(count, size)
+        if not taken:
+            taken = self._store.finish_old(time.time(), count, size)
+        if not taken and trio.current_time() >= self._next_rescan:
+            self._next_rescan = trio.current_time() + RESCAN_SECONDS
+            taken = self._store.take_behind_torn(count, size)
+        self._exhausted = not taken
+        self._engine.offer(filter(None, map(self._outgoing, taken)))
+
+    def _outgoing(self, taken: Taken) -> Outgoing | None:
+        """Return the record to send; None: it is no request that may be sent, and was put aside."""
+        slot, piece = taken
+        try:
+            request = decode_request(piece.data)
+        except ProtocolError as error:
+            self._bury(slot, piece.offset, piece.data, error.code, error.message)
+            return None
+        if request.function not in WRITES:
+            sentence = f"function {request.function} is no write"
+            self._bury(slot, piece.offset, piece.data, "bad-request", sentence)
+            return None
+        return Outgoing(
+            slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
+        )
+
+    def _handle(self, reply: Reply, now_us: int) -> None:
+        outcome = self._engine.receive(reply, now_us)
+        if outcome is None:
+            return
+        record, result, error = outcome
+        slot = record.slot
+        if result is Verdict.DONE:
+            slot.erase(record.offset, len(record.frame))
+            self.done += 1
+        elif result is Verdict.DEAD:
+            code, _, sentence = error.partition(" ")
+            self._bury(slot, record.offset, record.frame, code, sentence)
+        else:
+            level = logging.INFO if result is Verdict.HOLD else logging.DEBUG
+            log.log(level, "%s: kept, to be sent again: %s", self._address(), error)
+
+    def _bury(self, slot: SlotFile, offset: int, frame: bytes, code: str, sentence: str) -> None:
+        """Put a frame aside, then erase it: killed in between, it is put aside again."""
+        self._put_aside(
+            frame, Reason(slot.name, offset, len(frame), "frame", code, sentence, _wall_us())
+        )
+        slot.erase(offset, len(frame))
+
+    def _put_damage_aside(self, slot: str, piece: Piece, code: str, sentence: str) -> None:
+        size = len(piece.data)
+        reason = Reason(slot, piece.offset, size, "damage", code, sentence, _wall_us())
+        self._put_aside(piece.data, reason)
+
+    def _put_aside(self, raw: bytes, reason: Reason) -> None:
+        name = self._dead.put(raw, reason)
+        self.dead += 1
+        log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
+
+    # --- waking and stopping ----------------------------------------------------------------
+
+    def _is_finished(self) -> bool:
+        """Whether there is nothing to wait for, neither replies nor new records."""
+        engine = self._engine
+        if engine.in_flight:
+            return False
+        return self._stopping or (self._settings.once and self._exhausted and not engine.waiting)
+
+    async def _wait(self) -> None:
+        """Return when something happened, or a record or a rescan is due."""
+        timeout = RESCAN_SECONDS
+        now_us = self._now_us()
+        due_us = None if self._stopping else self._engine.next_due(now_us)
+        if due_us is not None:
+            timeout = min(timeout, (due_us - now_us) / 1_000_000)
+        with trio.move_on_after(timeout):
+            await self._woken.wait()
+        self._woken = trio.Event()
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _wake_on(self, source: Source) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(source.descriptor)
+            source.drain()
+            self._wake()
+
+    async def _stop_on_signal(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                log.info("%s: stopping", signal.Signals(number).name)
+                notify("STOPPING=1")
+                self._stopping = True
+                patience = STOP_SECONDS_MAX if self._engine.in_flight else 0
+                self._scope.deadline = trio.current_time() + patience
+                self._wake()
+
+    def _now_us(self) -> int:
+        """Return the instant by a clock that never jumps: the machine's at the start, going on."""
+        return self._start_us + int((time.monotonic() - self._start) * 1_000_000)
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+async def _open(address: Address) -> trio.SocketStream:
+    if isinstance(address, TcpAddress):
+        stream = await trio.open_tcp_stream(address.host, address.port)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return stream
+    return await trio.open_unix_socket(address.path)

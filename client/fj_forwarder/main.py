@@ -1,0 +1,167 @@
+"""The command ``fj-forwarder``: options, the lock, exit codes.
+
+Exit codes: 0 stopped or done, 64 bad usage, 74 I/O error, 75 another forwarder holds the spool.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import click
+import trio
+
+from fastjournal.client.address import Address, parse_address
+from fastjournal.errors import BadRequestError, SpoolError, SpoolLockedError
+from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
+from fastjournal.spool.slots import FILE_MODE, LOCK_NAME, spool_failed, write_directory
+from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
+
+EXIT_USAGE: Final = 64
+EXIT_IO: Final = 74
+EXIT_LOCKED: Final = 75
+
+LOCK_TRIES: Final = 20
+LOCK_PAUSE_S: Final = 0.05
+"""Who asks whether a forwarder runs holds the lock for a moment; a forwarder holds it for good."""
+
+
+def _addresses(
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> tuple[Address, ...]:
+    try:
+        return tuple(parse_address(text) for text in texts)
+    except BadRequestError as error:
+        raise click.BadParameter(str(error), context, parameter) from error
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--spool",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="Directory of the spool; created if it is not there.",
+)
+@click.option(
+    "--server",
+    "servers",
+    required=True,
+    multiple=True,
+    callback=_addresses,
+    metavar="ADDRESS",
+    help="HOST:PORT or unix:PATH of a daemon; repeat it for daemons to move on to.",
+)
+@click.option(
+    "--batch",
+    "in_flight_max",
+    default=IN_FLIGHT_MAX,
+    show_default=True,
+    type=click.IntRange(1, IDENTIFIER_MAX // 2),
+    help="Requests sent and not answered, at most.",
+)
+@click.option(
+    "--slot-seconds",
+    default=SLOT_SECONDS,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Length of the writers' slots.",
+)
+@click.option("--once", is_flag=True, help="Send what is there, then exit.")
+@click.option("--seed", type=int, hidden=True, help="Of the jitter of pauses.")
+@click.option(
+    "--log-level",
+    default="info",
+    show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="What is told on standard error.",
+)
+def command(
+    spool: str,
+    servers: tuple[Address, ...],
+    in_flight_max: int,
+    slot_seconds: int,
+    once: bool,
+    seed: int | None,
+    log_level: str,
+) -> int:
+    """Send the records of a spool to fastjournald and erase each one that is safe there.
+
+    Stopped or killed at any moment and started again, it loses nothing and doubles nothing.
+    """
+    logging.basicConfig(
+        level=log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
+    )
+    settings = Settings(
+        spool=spool,
+        servers=servers,
+        in_flight_max=in_flight_max,
+        slot_seconds=slot_seconds,
+        once=once,
+        seed=seed,
+    )
+    status = 0
+    try:
+        write_directory(spool)
+        with _forwarder_lock(spool):
+            trio.run(Forwarder(settings).run)
+    except* SpoolError as group:
+        error = _first(group)
+        click.echo(f"fj-forwarder: {error}", err=True)
+        status = EXIT_LOCKED if isinstance(error, SpoolLockedError) else EXIT_IO
+    return status
+
+
+def main() -> None:
+    """Run the command and exit with its status."""
+    try:
+        status = command.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        status = EXIT_USAGE
+    except click.Abort:
+        status = 0
+    sys.exit(status)
+
+
+@contextmanager
+def _forwarder_lock(spool: str) -> Iterator[None]:
+    """Hold forwarder.lock; it ends with the process, however that ends."""
+    path = os.path.join(spool, LOCK_NAME)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except OSError as error:
+        raise spool_failed("open", path, error) from error
+    try:
+        _lock(descriptor, path)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: str) -> None:
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOCK_PAUSE_S)
+        except OSError as error:
+            raise spool_failed("lock", path, error) from error
+        else:
+            return
+    raise SpoolLockedError(
+        "another forwarder holds this spool", path=path, hint="one forwarder sends a spool"
+    )
+
+
+def _first(group: BaseExceptionGroup[SpoolError]) -> BaseException:
+    """Return the first error in a group of groups."""
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found

@@ -1,0 +1,241 @@
+"""One slot in the forwarder's hands: reading, erasing, releasing its space, deleting it.
+
+Only the holder of forwarder.lock changes slots like this. Everything survives a kill between any
+two calls: what was sent and not erased is sent again, what was put aside and not erased is put
+aside again under the same name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.spool.format import (
+    ERASED_BYTE,
+    FILE_HEADER_BYTES,
+    HEAD_BYTES,
+    RECORD_BYTES_MAX,
+    RECORD_OVERHEAD,
+    blank_ends,
+    erased_ends,
+)
+from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.slots import Slot, spool_failed
+from fj_forwarder.holes import punch_hole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger("fj_forwarder")
+
+RELEASE_BYTES: Final = 1024 * 1024
+"""An erased run at the start is released when it has grown by this much: one call for thousands
+of records."""
+
+PutAside = Callable[[str, Piece, str, str], None]
+"""Takes the slot's name, a piece of damage, a code and a sentence, and keeps it durably."""
+
+
+class SlotFile:
+    """An open slot.
+
+    Args:
+        slot: Which one.
+        put_aside: Where damage goes.
+
+    Raises:
+        SpoolFailedError: It cannot be opened for reading and writing, or is of another version.
+    """
+
+    def __init__(self, slot: Slot, put_aside: PutAside) -> None:
+        self.name: Final = slot.name
+        self.start_s: Final = slot.start_s
+        self.path: Final = slot.path
+        self._put_aside = put_aside
+        try:
+            self._descriptor = os.open(slot.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise spool_failed("open the slot", slot.path, error) from error
+        self._reader = SlotReader(slot.path, self._descriptor)
+        try:
+            self._reader.read(0)
+        except SpoolFailedError:
+            os.close(self._descriptor)
+            raise
+        self._outstanding: dict[int, None] = {}
+        """Offsets of the records that were returned by ``take`` and not erased, in file order."""
+        self._unreleased = 0
+        """Erased bytes since the last release."""
+        self._released = FILE_HEADER_BYTES
+        """Everything before this byte is released or was looked at."""
+        self._can_release = True
+
+    @property
+    def outstanding(self) -> int:
+        """Records that were taken and are not erased."""
+        return len(self._outstanding)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes at the end that are no whole record yet."""
+        return self._reader.waiting_bytes
+
+    def has_more(self) -> bool:
+        """Whether the file is longer than what was read of it."""
+        with self._translating("read"):
+            return os.fstat(self._descriptor).st_size > self._reader.position
+
+    def take(
+        self, count_max: int, bytes_max: int, *, settled: bool = False, final: bool = False
+    ) -> list[Piece]:
+        """Return the next pending records; damage is put aside on the way.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
+        """
+        found: list[Piece] = []
+        while len(found) < count_max and bytes_max > 0:
+            pieces = self._reader.read(
+                count_max - len(found), bytes_max=bytes_max, settled=settled, final=final
+            )
+            if not pieces:
+                break
+            for piece in pieces:
+                if piece.kind is Kind.PENDING:
+                    self._outstanding[piece.offset] = None
+                    bytes_max -= len(piece.data)
+                    found.append(piece)
+                elif piece.kind is Kind.ERASED:
+                    self._unreleased += piece.end - piece.offset
+                else:
+                    self._bury(piece, torn=final or settled)
+        return found
+
+    def erase(self, offset: int, frame_bytes: int) -> None:
+        """Mark the record at ``offset`` as erased.
+
+        Raises:
+            SpoolFailedError: It failed.
+        """
+        try:
+            os.pwrite(self._descriptor, ERASED_BYTE, offset)
+        except OSError as error:
+            raise spool_failed("erase a record", self.path, error) from error
+        del self._outstanding[offset]
+        self._unreleased += frame_bytes + RECORD_OVERHEAD
+        if self._unreleased >= RELEASE_BYTES and self._can_release:
+            self._release()
+
+    def wait_for_writes(self) -> None:
+        """Return when every write that had begun is over.
+
+        Writes to one file wait for each other in the system; so once a write of ours, which
+        changes nothing, is done, those before it are too.
+
+        Raises:
+            SpoolFailedError: It failed.
+        """
+        with self._translating("write"):
+            first = os.pread(self._descriptor, 1, 0)
+            os.pwrite(self._descriptor, first, 0)
+
+    def finish(self, count_max: int, bytes_max: int) -> tuple[bool, list[Piece]]:
+        """Delete the slot if nobody writes to it and nothing in it is left to send.
+
+        The caller knows that its time is over. What is incomplete at the end is torn then.
+
+        Returns:
+            Whether it was deleted, and records that came at the last moment.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
+        """
+        if self._outstanding:
+            return False, []
+        with self._translating("lock"):
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False, []
+        try:
+            found = self.take(count_max, bytes_max, final=True)
+            if found or self.has_more():
+                return False, found
+            with self._translating("delete"):
+                os.unlink(self.path)
+            return True, []
+        finally:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Close the file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _bury(self, piece: Piece, *, torn: bool) -> None:
+        size = len(piece.data)
+        self._unreleased += size
+        code = "torn" if torn else "damaged"
+        log.warning("%s: %d bytes at offset %d are no record", self.path, size, piece.offset)
+        self._put_aside(
+            self.name, piece, code, "a torn write" if torn else "bytes that are no whole record"
+        )
+        if size < RECORD_OVERHEAD:
+            return  # too short for a record; found again after a restart, and put aside again
+        head, crc = erased_ends(piece.data[HEAD_BYTES:-4])
+        with self._translating("erase damage"):
+            os.pwrite(self._descriptor, head, piece.offset)
+            os.pwrite(self._descriptor, crc, piece.end - 4)
+
+    def _release(self) -> None:
+        """Make the erased run at the start of the file one blank, and its frame a hole."""
+        self._unreleased = 0
+        end = next(iter(self._outstanding), self._reader.position)
+        while end - self._released >= RELEASE_BYTES:
+            part_end = self._boundary(end)
+            if part_end - self._released < RELEASE_BYTES:
+                return
+            with self._translating("release space"):
+                self._blank(self._released, part_end)
+            if not self._can_release:
+                return
+            self._released = part_end
+
+    def _boundary(self, end: int) -> int:
+        """Return ``end``, or the last end of a record that one blank can reach."""
+        limit = self._released + RECORD_BYTES_MAX
+        if end <= limit:
+            return end
+        reader = SlotReader(self.path, self._descriptor, start=self._released)
+        best = self._released
+        while pieces := reader.read(4096):
+            for piece in pieces:
+                if piece.end > limit:
+                    return best
+                best = piece.end
+        return best
+
+    def _blank(self, start: int, end: int) -> None:
+        # Until the CRC is written the blank counts because it leads to the next record.
+        head, crc = blank_ends(end - start)
+        before = os.pread(self._descriptor, HEAD_BYTES, start)
+        os.pwrite(self._descriptor, head, start)
+        hole = start + HEAD_BYTES
+        if punch_hole(self._descriptor, hole, end - 4 - hole):
+            os.pwrite(self._descriptor, crc, end - 4)
+        else:
+            os.pwrite(self._descriptor, before, start)
+            self._can_release = False
+
+    @contextmanager
+    def _translating(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise spool_failed(action, self.path, error) from error

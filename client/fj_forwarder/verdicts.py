@@ -1,0 +1,70 @@
+"""What a reply means for the record that was sent: the table of docs/spool.md."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from fastjournal.protocol.constants import Flag, Function
+
+OVERWRITE: Final = int(Flag.OVERWRITE)
+
+SKEW_PATIENCE_US: Final = 3_600_000_000
+"""So long a record refused as clock-skew is kept: clocks are set right within an hour, or never."""
+
+
+class Verdict(Enum):
+    """What happens to a record."""
+
+    DONE = "done"
+    """Erased: what it asked for is so, or newer work stands for it."""
+    DEAD = "dead"
+    """To dead/, then erased: no daemon will ever take it."""
+    LATER = "later"
+    """Kept; it alone is tried again after a pause."""
+    SKEWED = "skewed"
+    """As LATER for an hour, then DEAD."""
+    HOLD = "hold"
+    """Kept; the daemon takes nothing at the moment, so all wait."""
+
+
+_BY_CODE: Final = {
+    "": Verdict.DONE,
+    "stale": Verdict.DONE,
+    "too-large": Verdict.DEAD,
+    "type-mismatch": Verdict.DEAD,
+    "unknown-function": Verdict.DEAD,
+    "overflow": Verdict.DEAD,
+    "lease-lost": Verdict.DEAD,
+    "not-owner": Verdict.DEAD,
+    "not-found": Verdict.DEAD,
+    "exists": Verdict.DEAD,
+    "clock-skew": Verdict.SKEWED,
+    "locked": Verdict.LATER,
+    "worked-on": Verdict.LATER,
+    "forbidden": Verdict.LATER,
+    "read-only": Verdict.HOLD,
+    "not-persisted": Verdict.HOLD,
+    "busy": Verdict.HOLD,
+    "shutting-down": Verdict.HOLD,
+    "auth-required": Verdict.HOLD,
+    "auth-failed": Verdict.HOLD,
+    "unsupported-version": Verdict.HOLD,
+}
+
+
+def verdict(code: str, function: int, flags: int) -> Verdict:
+    """Return what the error code ``code`` (empty: success) means for a request.
+
+    A code that this version does not know keeps the record, and lets the others pass.
+    """
+    found = _BY_CODE.get(code)
+    if code == "exists" and function == Function.SET and not flags & OVERWRITE:
+        return Verdict.DONE
+    if code == "not-found" and function == Function.DELETE:
+        return Verdict.DONE  # the tombstone is left all the same
+    if found is not None:
+        return found
+    if code.startswith("auth-"):
+        return Verdict.HOLD
+    return Verdict.DEAD if code.startswith("bad-") else Verdict.LATER

@@ -1,0 +1,75 @@
+"""What wakes the forwarder: the wake socket, and inotify for writers that do not ping."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import inotify_simple
+
+from fastjournal.spool.wake import bind_wake_socket
+
+log = logging.getLogger("fj_forwarder")
+
+_DATAGRAMS_MAX = 1024
+"""At most so many are taken at once; the rest wakes again."""
+
+
+class Source(NamedTuple):
+    """Something that becomes readable."""
+
+    descriptor: int
+    drain: Callable[[], None]
+    """Takes off what made it readable, without waiting."""
+
+
+class Watch:
+    """Both sources of one spool. Only the holder of forwarder.lock may have one.
+
+    Raises:
+        SpoolFailedError: The wake socket cannot be bound.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._socket = bind_wake_socket(directory)
+        self.sources = [Source(self._socket.fileno(), self._drain_socket)]
+        self._inotify: inotify_simple.INotify | None = None
+        flags = inotify_simple.flags
+        try:
+            self._inotify = inotify_simple.INotify(nonblocking=True)
+            self._inotify.add_watch(
+                directory, flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.CLOSE_WRITE
+            )
+        except OSError as error:
+            log.warning("no inotify, records without a ping wait for the rescan: %s", error)
+        else:
+            self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
+
+    def close(self) -> None:
+        """Close both."""
+        self._socket.close()
+        if self._inotify is not None:
+            self._inotify.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _drain_socket(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(_DATAGRAMS_MAX):
+                self._socket.recv(1)
+
+    def _drain_inotify(self) -> None:
+        assert self._inotify is not None
+        self._inotify.read(timeout=0)

@@ -1,0 +1,140 @@
+"""What cannot be sent: ``dead/`` beside the slots.
+
+Two files for each piece: ``<slot>-<offset>-<CRC-32C>.bin`` with the raw bytes, and the same name
+with ``.json`` with the reason, an object:
+
+    slot     name of the slot's file
+    offset   where the record or the damage started in it, in bytes
+    bytes    length of the raw bytes
+    kind     "frame": one record's frame, which the daemon or the forwarder refused
+             "damage": bytes of the file that are no record
+    code     an error code of the protocol, or "torn" (the end of a slot), or "damaged"
+    reason   a sentence
+    put_us   instant in microseconds
+
+The name says what is in it, so putting the same piece aside again (after a kill between that and
+erasing it in the slot) changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Literal
+
+import google_crc32c
+import msgspec
+
+from fastjournal.spool.slots import (
+    DEAD_NAME,
+    FILE_MODE,
+    spool_failed,
+    sync_directory,
+    write_directory,
+)
+
+RAW_SUFFIX = ".bin"
+REASON_SUFFIX = ".json"
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why a piece is in ``dead/``; see the module for the fields."""
+
+    slot: str
+    offset: int
+    bytes: int
+    kind: Literal["frame", "damage"]
+    code: str
+    reason: str
+    put_us: int
+
+
+class DeadPiece(msgspec.Struct, frozen=True):
+    """One piece that is in ``dead/``."""
+
+    name: str
+    """Without suffix."""
+    raw_path: str
+    reason: Reason | None
+    """None: there is no reason beside it, or it is not readable."""
+
+
+class DeadDirectory:
+    """The ``dead/`` of one spool; created when it is first needed."""
+
+    def __init__(self, spool_directory: str | os.PathLike[str]) -> None:
+        self.path = os.path.join(os.fspath(spool_directory), DEAD_NAME)
+
+    def put(self, raw: bytes, reason: Reason) -> str:
+        """Keep ``raw`` and its reason, durably.
+
+        Returns:
+            The name, without suffix.
+
+        Raises:
+            SpoolFailedError: It could not be written whole.
+        """
+        write_directory(self.path)
+        slot = reason.slot.partition(".")[0]
+        name = f"{slot}-{reason.offset:012d}-{google_crc32c.value(raw):08x}"
+        path = os.path.join(self.path, name)
+        try:
+            _write(path + RAW_SUFFIX, raw)
+            _write(path + REASON_SUFFIX, msgspec.json.format(msgspec.json.encode(reason)) + b"\n")
+            sync_directory(self.path)
+        except OSError as error:
+            raise spool_failed("put aside what cannot be sent", path, error) from error
+        return name
+
+    def list(self) -> list[DeadPiece]:
+        """Return what is there, in the order of names.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        try:
+            names = sorted(
+                name.removesuffix(RAW_SUFFIX)
+                for name in os.listdir(self.path)
+                if name.endswith(RAW_SUFFIX)
+            )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise spool_failed("read the directory", self.path, error) from error
+        return [self._piece(name) for name in names]
+
+    def count(self) -> int:
+        """Return how many pieces are there.
+
+        Raises:
+            SpoolFailedError: The directory cannot be read.
+        """
+        try:
+            return sum(name.endswith(RAW_SUFFIX) for name in os.listdir(self.path))
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise spool_failed("read the directory", self.path, error) from error
+
+    def _piece(self, name: str) -> DeadPiece:
+        path = os.path.join(self.path, name)
+        reason = None
+        with (
+            contextlib.suppress(OSError, msgspec.DecodeError),
+            open(path + REASON_SUFFIX, "rb") as file,
+        ):
+            reason = msgspec.json.decode(file.read(), type=Reason)
+        return DeadPiece(name, path + RAW_SUFFIX, reason)
+
+
+def _write(path: str, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all."""
+    temporary = f"{path}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    with open(descriptor, "wb") as file:
+        os.fchmod(descriptor, FILE_MODE)
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.rename(temporary, path)

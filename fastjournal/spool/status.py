@@ -1,0 +1,130 @@
+"""What is in a spool: slots, pending and erased records, damage, dead pieces, the forwarder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import msgspec
+
+from fastjournal.spool.dead import DeadDirectory
+from fastjournal.spool.reader import Kind, SlotReader
+from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed
+
+_PIECES = 4096
+_TIMESTAMP = slice(10, 18)
+"""Where a frame has its timestamp."""
+
+
+class SlotStatus(msgspec.Struct, frozen=True):
+    """One slot."""
+
+    name: str
+    start_s: int
+    """Instant of its start, in seconds."""
+    size: int
+    allocated: int
+    """Bytes on the disk: its length without holes."""
+    pending: int
+    pending_bytes: int
+    """Bytes of the pending frames."""
+    erased: int
+    """Erased records; a run whose space was released counts as one."""
+    damaged_bytes: int
+    """Bytes that are no record and were not put aside yet."""
+    waiting_bytes: int
+    """Bytes at the end that are no whole record yet."""
+    oldest_pending_us: int | None
+    """Instant of the oldest pending write."""
+
+
+class SpoolStatus(msgspec.Struct, frozen=True):
+    """A whole spool."""
+
+    directory: str
+    slots: list[SlotStatus]
+    """Oldest first."""
+    dead: int
+    """Pieces in dead/."""
+    forwarder_running: bool
+
+    @property
+    def pending(self) -> int:
+        """Records that wait to be sent."""
+        return sum(slot.pending for slot in self.slots)
+
+    @property
+    def oldest_pending_us(self) -> int | None:
+        """Instant of the oldest pending write; None: nothing is pending."""
+        return min(
+            (slot.oldest_pending_us for slot in self.slots if slot.oldest_pending_us is not None),
+            default=None,
+        )
+
+
+def spool_status(directory: str | os.PathLike[str]) -> SpoolStatus:
+    """Return what is in a spool; reads all of its slots, changes nothing.
+
+    Raises:
+        SpoolFailedError: It cannot be read.
+    """
+    slots = []
+    for slot in list_slots(directory):
+        if os.path.exists(slot.path):
+            slots.append(_slot_status(slot))
+    return SpoolStatus(
+        os.fspath(directory),
+        slots,
+        DeadDirectory(directory).count(),
+        is_forwarder_running(directory),
+    )
+
+
+def is_forwarder_running(directory: str | os.PathLike[str]) -> bool:
+    """Whether a forwarder holds the lock of this spool.
+
+    Raises:
+        SpoolFailedError: The lock's file cannot be opened.
+    """
+    path = os.path.join(directory, LOCK_NAME)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise spool_failed("open", path, error) from error
+    try:
+        # Shared, so that two who ask at once do not take each other for a forwarder.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _slot_status(slot: Slot) -> SlotStatus:
+    counts = dict.fromkeys(Kind, 0)
+    sizes = dict.fromkeys(Kind, 0)
+    oldest: int | None = None
+    with SlotReader(slot.path) as reader:
+        while pieces := reader.read(_PIECES):
+            for piece in pieces:
+                counts[piece.kind] += 1
+                sizes[piece.kind] += len(piece.data)
+                if piece.kind is Kind.PENDING and piece.data.startswith(b"FJ"):
+                    stamp = int.from_bytes(piece.data[_TIMESTAMP])
+                    oldest = stamp if oldest is None else min(oldest, stamp)
+        waiting = reader.waiting_bytes
+    return SlotStatus(
+        slot.name,
+        slot.start_s,
+        slot.size,
+        slot.allocated,
+        counts[Kind.PENDING],
+        sizes[Kind.PENDING],
+        counts[Kind.ERASED],
+        sizes[Kind.DAMAGE],
+        waiting,
+        oldest,
+    )
