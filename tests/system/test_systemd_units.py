@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
-import os
 import re
 import shutil
 import subprocess
@@ -12,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.system.staging import ROOT, Unit, install
+
 SERVICES = ["fastjournald.service", "fj-forwarder.service", "fastjournal-nightly.service"]
 UNITS = [*SERVICES, "fastjournal-nightly.timer"]
 EXPOSURE_MAX = 1.5
@@ -22,36 +21,10 @@ needs_systemd_analyze = pytest.mark.skipif(
 )
 
 
-def install(
-    stage: Path, *, prefix: str = "/usr/local", bindir: str = ""
-) -> subprocess.CompletedProcess[str]:
-    """Run `make install-systemd` into the directory stage."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(
-        ["make", "install-systemd", f"PREFIX={prefix}", f"BINDIR={bindir}", f"DESTDIR={stage}"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def scripts() -> set[str]:
     """The console scripts that the distribution installs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return set(project["project"]["scripts"])
-
-
-class Unit(configparser.ConfigParser):
-    """A unit file; of a repeated name the last value counts."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(interpolation=None, delimiters=["="], comment_prefixes="#", strict=False)
-        self.read_string(path.read_text(encoding="utf-8"))
-
-    def optionxform(self, optionstr: str) -> str:
-        return optionstr
 
 
 @pytest.fixture
