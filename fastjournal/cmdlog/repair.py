@@ -23,10 +23,12 @@ from fastjournal.cmdlog.envelope import (
 )
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.records import (
+    NO_TIME,
     SEGMENT_HEADER,
     Command,
-    Record,
     decode_record,
+    encode_head,
+    encode_job,
     encode_record,
     encode_time,
 )
@@ -37,8 +39,8 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
 _OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
-_TTR_MS = 60_000
-_TTL_MS_MAX = 2_592_000_000
+_OPERATION_JOB = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
+"""Expired, and so skipped, as soon as workq replays it."""
 
 
 def keep_aside(disk: Disk, path: str, data: bytes) -> str:
@@ -178,15 +180,6 @@ def _mended_groups(
 
 def _operation(operation: SegmentRemoved, now_us: int) -> bytes:
     time = encode_time(now_us)
-    return encode_record(
-        Record(
-            Command.ADD,
-            uuid.uuid4().bytes,
-            time,
-            name=OPERATION_NAME,
-            ttr_ms=_TTR_MS,
-            ttl_ms=_TTL_MS_MAX,
-            payload=pack(operation),
-            created=time,
-        )
-    )
+    job_id = uuid.uuid4().bytes
+    payload = pack(operation)
+    return encode_job(Command.ADD, time, job_id, _OPERATION_JOB, payload, NO_TIME, time)
