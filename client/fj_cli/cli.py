@@ -1,0 +1,43 @@
+"""The command line: the group ``fj-cli`` and the names of its subcommands."""
+
+from __future__ import annotations
+
+import click
+
+from fj_cli.lazy import LazyGroup
+from fj_cli.options import server_option
+
+_C = "fj_cli.commands."
+
+COMMANDS = {
+    "next": (_C + "next", "Lease what is due, or work it off with --exec."),
+    "set": (_C + "set", "Set a key, or add work to a domain."),
+    "get": (_C + "get", "Show the entry under a key."),
+    "delete": (_C + "delete", "Delete an entry, or complete a job with its token."),
+    "release": (_C + "release", "Give a leased entry back."),
+    "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
+    "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
+    "export": (_C + "export", "Write a snapshot's live entries as Parquet."),
+    "spool": (_C + "spool", "Look at a local spool."),
+    "log": (_C + "log", "Look at a command log, without a daemon."),
+    "demo": (_C + "demo", "Play real change events through all parts, and count."),
+}
+
+
+@click.group(
+    name="fj-cli",
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Durations: 90s, 5m, 1h30m, 250ms. Instants: 2026-11-20T12:00Z (UTC where no zone is given),
++10m from now, @1763640000.
+In JSON, bytes that are not UTF-8 are in base64, in a field with _b64 behind its name.
+Exit codes: 0 done, 1 refused or damage found, 2 usage, 69 cannot connect, 74 I/O error,
+75 nothing to do.
+Completion: eval "$(_FJ_CLI_COMPLETE=bash_source fj-cli)"; zsh_source and fish_source too.""",
+)
+@click.version_option(package_name="fastjournal", prog_name="fj-cli")
+@server_option
+def cli() -> None:
+    """Everything that a person or a script does with a fastjournal daemon."""

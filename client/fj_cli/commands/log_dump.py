@@ -1,0 +1,57 @@
+"""``fj-cli log dump``: every record of a log, decoded, one a line."""
+
+from __future__ import annotations
+
+import click
+
+from fj_cli.logdir import log_argument, segments_in
+from fj_cli.options import DONE, REFUSED, json_option
+from fj_cli.output import note, wants_json, write_json
+from fj_cli.progress import ProgressBar
+
+
+@click.command("dump")
+@log_argument
+@click.option("--segment", type=click.IntRange(0), help="Only the segment of this number.")
+@json_option
+def command(directory: str, segment: int | None, as_json: bool | None) -> int:
+    """Write every record of the log or snapshot DIR, oldest first, one a line.
+
+    Bytes that are no record are named on standard error, and the rest is written all the same;
+    exit code 1.
+    """
+    from fastjournal.cmdlog.records import decode_payload  # noqa: PLC0415 - only where needed
+    from fastjournal.cmdlog.scan import scan_segment  # noqa: PLC0415
+    from fastjournal.cmdlog.segments import segment_name  # noqa: PLC0415
+    from fastjournal.disk import OsDisk  # noqa: PLC0415
+    from fj_cli.records import record_fields, record_line  # noqa: PLC0415
+
+    disk = OsDisk()
+    numbers = segments_in(disk, directory)
+    if segment is not None:
+        if segment not in numbers:
+            raise click.UsageError(f"there is no {segment_name(segment)} in {directory}")
+        numbers = [segment]
+    code = DONE
+    in_json = wants_json(as_json)
+    with ProgressBar("segments") as bar:
+        for done, number in enumerate(numbers):
+            bar.update(done, len(numbers))
+            name = segment_name(number)
+            data = disk.read(f"{directory}/{name}")
+            scan = scan_segment(data)
+            for offset, body, end in scan.spans():
+                record = decode_payload(data, offset, body, end - 4)
+                if in_json:
+                    place = {"segment": name, "offset": offset, "bytes": end - offset}
+                    write_json(place | record_fields(record))
+                else:
+                    click.echo(f"{name}:{offset:<9} {record_line(record)}")
+            for damage in scan.damage:
+                code = REFUSED
+                size = damage.end - damage.offset
+                note(
+                    f"{directory}/{name} at offset {damage.offset}: {size} bytes are no record:"
+                    f" {damage.reason} (see: fj-cli log verify {directory})"
+                )
+    return code

@@ -1,0 +1,105 @@
+"""``fj-cli log verify``: check a log or a snapshot, and say what is wrong and what to do."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fj_cli.logdir import log_argument, segments_in
+from fj_cli.options import DONE, REFUSED, json_option
+from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastjournal.cmdlog.recover import Finding
+    from fastjournal.disk import OsDisk
+
+_BY_ITSELF = "nothing: a daemon that starts on it deals with it and keeps the bytes aside"
+_ADVICE = {
+    "leftover": "nothing: a daemon that starts on it deletes this file",
+    "empty": _BY_ITSELF,
+    "torn": _BY_ITSELF + " (while a daemon runs here: a write is on its way)",
+    "unfinished": _BY_ITSELF + " (while a daemon runs here: a write is on its way)",
+    "damaged": "restore the file, or start fastjournald --repair: it goes on without these bytes"
+    " and keeps them aside",
+    "missing": "restore the file, or start fastjournald --repair: it goes on without it",
+    "snapshot": "take another snapshot, or restore the file; the log itself is not concerned",
+}
+
+
+@click.command("verify")
+@log_argument
+@json_option
+def command(directory: str, as_json: bool | None) -> int:
+    """Read every byte of the log or snapshot DIR and check it; changes nothing.
+
+    Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
+    snapshot is held against its manifest too.
+    """
+    from fastjournal.cmdlog.recover import Progress, verify  # noqa: PLC0415 - only where needed
+    from fastjournal.disk import OsDisk  # noqa: PLC0415
+
+    disk = OsDisk()
+    segments = segments_in(disk, directory)
+    records = 0
+    with ProgressBar("verifying", unit="bytes") as bar:
+
+        def show(progress: Progress) -> None:
+            nonlocal records
+            records = progress.records
+            bar.update(progress.bytes_done, progress.bytes)
+
+        findings = verify(disk, directory, on_progress=show)
+    found = [_fields(finding) for finding in findings] + _check_manifest(disk, directory)
+    if wants_json(as_json):
+        for fields in found:
+            write_json(fields)
+    elif found:
+        write_table(
+            None,
+            ("what", "file", "offset", "bytes", "finding", "what to do"),
+            (
+                (f["kind"], f["file"], str(f["offset"]), str(f["bytes"]), f["message"], f["advice"])
+                for f in found
+            ),
+        )
+    if found:
+        note(f"{len(found)} findings in {directory}")
+        return REFUSED
+    note(f"{directory} is whole: {len(segments)} segments, {records:,} records")
+    return DONE
+
+
+def _fields(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        "file": finding.path,
+        "offset": finding.offset,
+        "bytes": finding.bytes,
+        "message": finding.message,
+        "advice": _ADVICE[finding.kind],
+    }
+
+
+def _check_manifest(disk: OsDisk, directory: str) -> list[dict[str, Any]]:
+    from fastjournal.cmdlog.snapshot import MANIFEST_NAME, verify_snapshot  # noqa: PLC0415
+    from fastjournal.errors import LogCorruptError  # noqa: PLC0415
+
+    if not disk.exists(os.path.join(directory, MANIFEST_NAME)):
+        return []
+    try:
+        verify_snapshot(disk, directory)
+    except LogCorruptError as error:
+        return [
+            {
+                "kind": "snapshot",
+                "file": error.path or directory,
+                "offset": error.offset or 0,
+                "bytes": 0,
+                "message": error.message,
+                "advice": _ADVICE["snapshot"],
+            }
+        ]
+    return []

@@ -1,0 +1,186 @@
+"""``fj-cli next``: lease what is due; with ``--exec``, work it off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fj_cli.options import (
+    DONE,
+    DURATION,
+    NOTHING_TO_DO,
+    IntParamType,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import (
+    argument_bytes,
+    entry_fields,
+    note,
+    show_bytes,
+    show_value,
+    wants_json,
+    write_json,
+    write_table,
+)
+from fj_cli.times import format_instant
+
+FOREVER = "forever"
+
+
+class Wait(IntParamType):
+    """A duration, or ``forever``; its value is in microseconds, see WAIT_WITHOUT_END."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the microseconds."""
+        from fastjournal.client import WAIT_WITHOUT_END  # noqa: PLC0415 - only where needed
+
+        if value == FOREVER:
+            return WAIT_WITHOUT_END
+        return DURATION.convert(value, param, ctx)
+
+
+class ExecCommand(click.Command):
+    """Everything behind ``--exec`` is the command to run, its own options included."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the command off the end, and parse the rest as usual."""
+        if "--exec" in args:
+            at = args.index("--exec") + 1
+            ctx.meta["fj_cli.exec"] = args[at:]
+            args = args[:at]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show where the command goes."""
+        return [*super().collect_usage_pieces(ctx), "[--exec CMD [ARG]...]"]
+
+
+@click.command(
+    "next",
+    cls=ExecCommand,
+    epilog="""\b
+CMD gets the value on standard input, and in its environment, where they apply:
+  FASTJOURNAL_KEY, FASTJOURNAL_URI, FASTJOURNAL_DOMAIN, FASTJOURNAL_PRIORITY, FASTJOURNAL_ID,
+  FASTJOURNAL_NOT_BEFORE_US, FASTJOURNAL_ATTEMPTS (failed ones so far), FASTJOURNAL_VALUE (where it
+  is short), FASTJOURNAL_VALUE_TYPE, FASTJOURNAL_SERVER.
+  What holds a zero byte is in base64, under the name with _B64.
+It may run again for the same entry, so it should be safe to repeat. Where the lease is lost while
+it runs, it is ended, for the work may have gone to somebody else. Reports go to standard error.
+SIGTERM or Ctrl-C: nothing new starts, running commands finish. A second one ends them.""",
+)
+@click.argument("domain", default="")
+@click.option(
+    "--count",
+    type=click.IntRange(1, 65_535),
+    help="At most that many entries.  [default: 1; with --exec all]",
+)
+@click.option("--lease", type=DURATION, help="[default: the daemon's; with --exec 5m]")
+@click.option("--wait", type=Wait(), help="Wait that long for work ('forever': without end).")
+@click.option("--delete", is_flag=True, help="Delete the entries at once instead of leasing them.")
+@click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
+@click.option("--jobs", type=click.IntRange(1, 1024), default=1, help="Commands at once.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(0),
+    default=0,
+    help="Bury an entry that has failed that often; 0: never.",
+)
+@click.option(
+    "--retry-delay",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="Delay after the first failure; doubled each time.",
+)
+@click.option("--retry-delay-max", type=DURATION, default="1h", show_default=True)
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, /, domain: str, **options: Any) -> int:
+    """Lease what is due in DOMAIN, or in any domain in turns, and print it.
+
+    Exit code 75: nothing is due. An entry that is not completed ('fj-cli delete KEY --token TOKEN')
+    comes back when its lease ends.
+
+    With --exec this is a whole worker: it runs CMD for each entry, extends the lease while CMD
+    runs, completes the entry when CMD exits 0, and else gives it back with a growing delay.
+    """
+    if not options["execute"]:
+        _refuse_worker_options(ctx)
+        return _print_next(ctx, domain, options)
+    argv = ctx.meta["fj_cli.exec"]
+    if not argv:
+        raise click.UsageError("--exec is followed by the command to run", ctx)
+    if options["delete"]:
+        raise click.UsageError("--exec completes entries itself: leave out --delete", ctx)
+    return _work(ctx, domain, argv, options)
+
+
+def _refuse_worker_options(ctx: click.Context) -> None:
+    for name in ("jobs", "max_attempts", "retry_delay", "retry_delay_max"):
+        if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --exec", ctx)
+
+
+def _print_next(ctx: click.Context, domain: str, options: dict[str, Any]) -> int:
+    with open_client(ctx) as client:
+        jobs = client.next(
+            argument_bytes(domain),
+            count=options["count"] or 1,
+            lease_us=options["lease"],
+            wait_us=options["wait"],
+            delete=options["delete"],
+            meta=True,
+        )
+    if not jobs.pairs:
+        later = "" if jobs.next_at is None else f"; ask again at {format_instant(jobs.next_at)}"
+        note(f"nothing is due{later}")
+        return NOTHING_TO_DO
+    if wants_json(options["as_json"]):
+        for entry in jobs:
+            write_json(entry_fields(entry))
+        return DONE
+    title = None
+    if jobs.token is not None:
+        title = f"leased until {format_instant(jobs.token)}, token {jobs.token}"
+    write_table(
+        title,
+        ("key", "URI", "attempts", "value"),
+        (
+            (
+                show_bytes(entry.key),
+                show_bytes(entry.uri),
+                "" if entry.meta is None else str(entry.meta.attempts),
+                show_value(entry),
+            )
+            for entry in jobs
+        ),
+    )
+    return DONE
+
+
+def _work(ctx: click.Context, domain: str, argv: list[str], options: dict[str, Any]) -> int:
+    import trio  # noqa: PLC0415 - only a worker needs it
+
+    from fj_cli.options import server_of  # noqa: PLC0415
+    from fj_cli.worker import Plan, Worker, find_program  # noqa: PLC0415
+
+    plan = Plan(
+        server=server_of(ctx),
+        domain=argument_bytes(domain),
+        argv=[find_program(argv[0]), *argv[1:]],
+        jobs=options["jobs"],
+        count=options["count"],
+        lease_us=options["lease"] or 300_000_000,
+        wait_us=options["wait"],
+        max_attempts=options["max_attempts"],
+        retry_delay_us=options["retry_delay"],
+        retry_delay_us_max=options["retry_delay_max"],
+        as_json=bool(options["as_json"]),
+    )
+    return trio.run(Worker(plan).run)

@@ -1,0 +1,131 @@
+"""``fj-cli set``: set a key, or add work to a domain."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from hashlib import blake2b
+from typing import Any
+
+import click
+
+from fastjournal.clock import unique_timestamp
+from fastjournal.errors import BadRequestError
+from fastjournal.keys import build_journal_key
+from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fj_cli.options import DURATION, INSTANT, json_option, open_client, server_option
+from fj_cli.output import argument_bytes, put_bytes, show_bytes, wants_json, write_json
+
+_TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+@click.command("set")
+@click.argument("words", nargs=-1, metavar="KEY [VALUE|-]")
+@click.option("--domain", help="Add work to this domain; then KEY is built and not given.")
+@click.option("--id", "id_", help="Last part of the key.  [default: made of time and URI]")
+@click.option("--uri", help="What the work is about: one entry of a URI waits, the newest.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, PRIORITY_MAX),
+    default=PRIORITY_DEFAULT,
+    show_default=True,
+    help="0 runs first.",
+)
+@click.option("--not-before", type=INSTANT, default=0, help="The work starts no earlier.")
+@click.option("--expires", type=INSTANT, help="The entry vanishes then.")
+@click.option("--ttl", type=DURATION, help="Each read moves the expiry to that long from now.")
+@click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
+@click.option("--no-persist", is_flag=True, help="In memory only: gone when the daemon stops.")
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(["buffer", "string", "integer", "float", "boolean", "void"]),
+    help="[default: string for an argument, buffer for standard input]",
+)
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> None:
+    """Set KEY to VALUE, or with --domain add work to a domain; prints the key.
+
+    VALUE '-' is read from standard input; without VALUE it is empty.
+    """
+    key, value_word = _split(ctx, words, options)
+    timestamp = unique_timestamp()
+    uri = None if options["uri"] is None else argument_bytes(options["uri"])
+    if key is None:
+        key = build_journal_key(
+            argument_bytes(options["domain"]),
+            _entry_id(options["id_"], timestamp, uri),
+            not_before_us=options["not_before"],
+            priority=options["priority"],
+        )
+    value = _value(value_word, options["type_"])
+    with open_client(ctx) as client:
+        client.set(
+            key,
+            value,
+            uri=uri,
+            persist=not options["no_persist"],
+            overwrite=options["overwrite"],
+            expires=options["expires"],
+            ttl=options["ttl"],
+            timestamp=timestamp,
+        )
+    if wants_json(options["as_json"]):
+        fields: dict[str, Any] = {}
+        put_bytes(fields, "key", key)
+        write_json(fields | {"timestamp_us": timestamp})
+    else:
+        click.echo(show_bytes(key))
+
+
+def _split(
+    ctx: click.Context, words: tuple[str, ...], options: dict[str, Any]
+) -> tuple[bytes | None, str | None]:
+    """Return the key (None: to be built) and the word that stands for the value."""
+    keyed = options["domain"] is None
+    if keyed:
+        for name in ("id_", "priority", "not_before"):
+            if ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+                option = name.strip("_").replace("_", "-")
+                raise click.UsageError(f"--{option} needs --domain", ctx)
+        if not words:
+            raise click.UsageError("give a KEY, or --domain", ctx)
+    if len(words) > keyed + 1:
+        wanted = "KEY and VALUE" if keyed else "VALUE, since --domain builds the key"
+        raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
+    rest = words[1:] if keyed else words
+    return argument_bytes(words[0]) if keyed else None, rest[0] if rest else None
+
+
+def _entry_id(given: str | None, timestamp: int, uri: bytes | None) -> bytes:
+    if given is not None:
+        return argument_bytes(given)
+    mark = secrets.token_hex(4) if uri is None else blake2b(uri, digest_size=6).hexdigest()
+    return b"%d-%s" % (timestamp, mark.encode())
+
+
+def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:
+    if type_ == "void":
+        if word is not None:
+            raise BadRequestError("a void value has no data", hint="leave VALUE out")
+        return None
+    data = b"" if word is None else argument_bytes(word)
+    if word == "-":
+        data = sys.stdin.buffer.read()
+    if type_ is None:
+        type_ = "buffer" if word is None or word == "-" else "string"
+    if type_ == "buffer":
+        return data
+    try:
+        text = data.decode()
+        if type_ == "integer":
+            return int(text)
+        if type_ == "float":
+            return float(text)
+        return _TRUTHS[text.strip().lower()] if type_ == "boolean" else text
+    except (ValueError, KeyError) as error:
+        raise BadRequestError(
+            f"the value is no {type_}", code="bad-value", hint="give another --type"
+        ) from error

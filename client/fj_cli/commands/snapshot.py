@@ -1,0 +1,22 @@
+"""``fj-cli snapshot``: have the daemon take a snapshot."""
+
+from __future__ import annotations
+
+import click
+
+from fj_cli.options import json_option, open_client, server_option
+from fj_cli.output import wants_json, write_json
+
+
+@click.command("snapshot")
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, as_json: bool | None) -> None:
+    """Have the daemon take a snapshot of its log; prints the path on the daemon's machine."""
+    with open_client(ctx) as client:
+        path = client.snapshot()
+    if wants_json(as_json):
+        write_json({"path": path})
+    else:
+        click.echo(path)

@@ -1,0 +1,71 @@
+"""``fj-cli spool status``: what waits in a spool."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+import msgspec
+
+from fastjournal.clock import SystemClock
+from fj_cli.options import json_option
+from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.times import format_duration, format_instant
+
+
+@click.command("status")
+@click.argument(
+    "directory",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=str),
+)
+@json_option
+def command(directory: str, as_json: bool | None) -> None:
+    """Show the slots of the spool DIR, what is pending and dead, and since when.
+
+    In JSON: one object a slot, then one with the sums, whose "slot" is null.
+    """
+    from fastjournal.spool.status import spool_status  # noqa: PLC0415 - only where needed
+
+    status = spool_status(directory)
+    oldest = status.oldest_pending_us
+    age_us = None if oldest is None else max(0, SystemClock().now_us() - oldest)
+    if wants_json(as_json):
+        for slot in status.slots:
+            fields: dict[str, Any] = msgspec.structs.asdict(slot)
+            write_json({"slot": fields.pop("name")} | fields)
+        write_json(
+            {
+                "slot": None,
+                "slots": len(status.slots),
+                "pending": status.pending,
+                "dead": status.dead,
+                "oldest_pending_us": oldest,
+                "oldest_pending_age_us": age_us,
+                "forwarder_running": status.forwarder_running,
+            }
+        )
+        return
+    write_table(
+        os.path.abspath(directory),
+        ("slot", "pending", "bytes", "erased", "damaged bytes", "incomplete bytes", "oldest"),
+        (
+            (
+                slot.name,
+                f"{slot.pending:,}",
+                f"{slot.pending_bytes:,}",
+                f"{slot.erased:,}",
+                f"{slot.damaged_bytes:,}",
+                f"{slot.waiting_bytes:,}",
+                "" if slot.oldest_pending_us is None else format_instant(slot.oldest_pending_us),
+            )
+            for slot in status.slots
+        ),
+    )
+    since = "" if age_us is None else f", the oldest for {format_duration(age_us)}"
+    click.echo(f"pending: {status.pending:,}{since}")
+    click.echo(f"dead: {status.dead:,}")
+    click.echo(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
+    if status.pending and not status.forwarder_running:
+        note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")

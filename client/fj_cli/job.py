@@ -1,0 +1,175 @@
+"""The work on one entry: run the command, hold the lease meanwhile, tell the daemon the end."""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+from fastjournal.client import Entry, calls
+from fastjournal.errors import CannotConnectError, RefusedError
+from fj_cli.child import environment_of, input_of, run_child
+from fj_cli.courier import Courier
+from fj_cli.reports import Ended, Outcome
+from fj_cli.retries import Retries
+from fj_cli.times import format_duration
+
+_EXTENSIONS_PER_LEASE = 3
+"""Two may fail before the lease ends."""
+
+_LAST_RELEASE_S = 5.0
+
+_LEASE_IS_OVER = ("lease-lost", "not-found")
+"""Refusals of an extension; after any other one, such as ``read-only``, the lease goes on."""
+
+
+class Job:
+    """Works on one leased entry.
+
+    Args:
+        entry: With its token and metadata.
+        argv: The command.
+        lease_us: Microseconds by which the lease is extended, again and again.
+        courier: Talks to the daemon.
+        retries: Says what follows a failure.
+        server: The daemon's address, for the command.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        argv: list[str],
+        *,
+        lease_us: int,
+        courier: Courier,
+        retries: Retries,
+        server: str,
+    ) -> None:
+        assert entry.token is not None, "not leased"
+        self._key = entry.key
+        self._token = entry.token
+        self._entry = entry
+        self._argv = argv
+        self._lease_us = lease_us
+        self._courier = courier
+        self._retries = retries
+        self._server = server
+        self._leases_lost = 0 if entry.meta is None else entry.meta.attempts
+        self._lease_ends = trio.current_time() + lease_us / 1e6
+        self._lost: RefusedError | CannotConnectError | None = None
+
+    async def run(self) -> Outcome:
+        """Run the command and end the work; return how it ended.
+
+        Raises:
+            CannotConnectError: The daemon stayed away, so that it does not know the end.
+        """
+        code: int | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._extend, nursery.cancel_scope)
+                code = await run_child(self._argv, input_of(self._entry), self._environment())
+                nursery.cancel_scope.cancel()
+        finally:
+            if code is None and self._lost is None:
+                await self._release_at_once()
+        if isinstance(self._lost, CannotConnectError):
+            raise self._lost
+        if self._lost is not None or code is None:
+            return self._lost_outcome(code, self._lost)
+        with trio.CancelScope(shield=True):
+            outcome = await self._conclude(code)
+        return outcome  # noqa: RET504 - a scope may swallow what was raised in it
+
+    def _environment(self) -> dict[str, str]:
+        attempts = self._retries.attempts(self._key, self._leases_lost)
+        return environment_of(self._entry, attempts=attempts, server=self._server, base=os.environ)
+
+    def _patience_s(self) -> float:
+        return max(0.0, self._lease_ends - trio.current_time())
+
+    # --- while the command runs -----------------------------------------------------------------
+
+    async def _extend(self, command: trio.CancelScope) -> None:
+        pause_s = self._lease_us / 1e6 / _EXTENSIONS_PER_LEASE
+        while self._lost is None:
+            await trio.sleep(pause_s)
+            # An extension under way is seen through: without its reply the token is not known.
+            with trio.CancelScope(shield=True):
+                await self._extend_once()
+        command.cancel()
+
+    async def _extend_once(self) -> None:
+        asked_at = trio.current_time()
+        call = calls.touch(self._key, self._token, ttl_us=self._lease_us)
+        try:
+            token = await self._courier.call(call, self._patience_s())
+        except RefusedError as error:
+            if error.code in _LEASE_IS_OVER or trio.current_time() >= self._lease_ends:
+                self._lost = error
+            return
+        except CannotConnectError as error:
+            self._lost = error
+            return
+        assert token is not None, "an extended lease has a token"
+        self._token = token
+        self._lease_ends = asked_at + self._lease_us / 1e6
+
+    async def _release_at_once(self) -> None:
+        """The worker is ending at once: give the entry back, as far as that can be done."""
+        with trio.move_on_after(_LAST_RELEASE_S, shield=True):
+            try:
+                await self._courier.call(calls.release(self._key, self._token), 0)
+            except (RefusedError, CannotConnectError):
+                return  # it comes back when its lease ends
+
+    # --- after it -------------------------------------------------------------------------------
+
+    async def _conclude(self, code: int) -> Outcome:
+        try:
+            return await (self._complete() if code == 0 else self._fail(code))
+        except RefusedError as error:
+            return self._lost_outcome(code, error)
+
+    async def _complete(self) -> Outcome:
+        call = calls.delete(self._key, token=self._token)
+        await self._courier.call(call, self._patience_s(), done_before="not-found")
+        self._retries.forget(self._key)
+        return Outcome(Ended.DONE, 0)
+
+    async def _fail(self, code: int) -> Outcome:
+        verdict = self._retries.failed(self._key, self._leases_lost)
+        delay_us, remark = verdict.delay_us, ""
+        if verdict.enough:
+            reason = f"exit {code} at attempt {verdict.attempts}"
+            refusal = await self._bury(reason)
+            if refusal is None:
+                self._retries.forget(self._key)
+                return Outcome(Ended.BURIED, code, remark=reason)
+            delay_us = self._retries.delay_us_max
+            remark = (
+                f"it has failed {verdict.attempts} times, but this daemon cannot bury it"
+                f" ({refusal.code}), so it comes back in {format_duration(delay_us)}"
+            )
+        await self._courier.call(
+            calls.release(self._key, self._token, delay_us=delay_us),
+            self._patience_s(),
+            done_before="lease-lost",
+        )
+        return Outcome(Ended.FAILED, code, delay_us, remark)
+
+    async def _bury(self, reason: str) -> RefusedError | None:
+        """Set the entry aside; return the refusal of a daemon that has no such function."""
+        call = calls.bury(self._key, self._token, reason=reason)
+        try:
+            await self._courier.call(call, self._patience_s(), done_before="lease-lost")
+        except RefusedError as error:
+            if error.code != "unknown-function":
+                raise
+            return error
+        return None
+
+    def _lost_outcome(self, code: int | None, refusal: RefusedError | None) -> Outcome:
+        self._retries.forget(self._key)
+        remark = "" if refusal is None else f"{refusal.code}: {refusal.message}"
+        return Outcome(Ended.LOST, code, remark=remark)

@@ -1,0 +1,150 @@
+"""What goes to standard output: one JSON object a line for programs, tables for people.
+
+Bytes in JSON: a field ``value`` holds text where the bytes are UTF-8; else the field is named
+``value_b64`` and holds base64. So it is with ``key`` and ``uri``.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastjournal.protocol.constants import State, ValueType
+from fj_cli.times import format_duration, format_instant
+
+if TYPE_CHECKING:
+    from fastjournal.client.results import Entry
+
+_CELL_CHARACTERS = 72
+_TEXTUAL = (ValueType.BUFFER, ValueType.STRING)
+
+
+def wants_json(as_json: bool | None) -> bool:
+    """Whether to write JSON: as the option says, else where standard output is no terminal."""
+    return not sys.stdout.isatty() if as_json is None else as_json
+
+
+def write_json(fields: Mapping[str, Any]) -> None:
+    """Write one object on a line of its own."""
+    click.echo(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+
+
+def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table; numbers stand to the right."""
+    from rich.console import Console  # noqa: PLC0415 - rich is slow to load
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    kept = [list(row) for row in rows]
+    table = Table(title=None if title is None else Text(title), title_justify="left")
+    for index, name in enumerate(columns):
+        numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in kept:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)
+
+
+def note(text: str) -> None:
+    """Write a line for people to standard error."""
+    click.echo(text, err=True)
+
+
+def put_bytes(fields: dict[str, Any], name: str, data: bytes) -> None:
+    """Add bytes to a JSON object: as text, or in base64 under the name with ``_b64``."""
+    try:
+        fields[name] = data.decode()
+    except UnicodeDecodeError:
+        fields[name + "_b64"] = base64.b64encode(data).decode()
+
+
+def show_bytes(data: bytes, characters: int | None = None) -> str:
+    """Return bytes for a terminal: text, with whatever could disturb one escaped."""
+    text = data.decode("utf-8", "backslashreplace")
+    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return safe if characters is None or len(safe) <= characters else safe[: characters - 1] + "…"
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return the bytes that a command line argument was given as."""
+    return os.fsencode(text)
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """Return an entry as a JSON object. Names say their unit; what does not apply is null."""
+    fields: dict[str, Any] = {}
+    put_bytes(fields, "key", entry.key)
+    if entry.second_key:
+        put_bytes(fields, "uri", entry.second_key)
+    parts = entry.journal_key
+    if parts is not None:
+        put_bytes(fields, "domain", parts.domain)
+        fields |= {"priority": parts.priority, "not_before_us": parts.timestamp}
+        put_bytes(fields, "id", parts.id)
+    fields["type"] = _type_name(entry.value_type)
+    if entry.value_type in _TEXTUAL:
+        put_bytes(fields, "value", entry.value)
+    else:
+        fields["value"] = entry.decoded() if entry.value else None
+    if entry.token is not None:
+        fields["token"] = entry.token
+    if entry.meta is not None:
+        meta = entry.meta
+        fields |= {
+            "attempts": meta.attempts,
+            "state": [state.name.lower() for state in State if meta.state & state and state.name],
+            "written_us": meta.timestamp,
+            "created_us": meta.created,
+            "modified_us": meta.modified,
+            "accessed_us": meta.accessed,
+            "expires_us": meta.expires or None,
+            "ttl_us": meta.ttl or None,
+            "worked_on_until_us": meta.worked_on_until or None,
+        }
+        if parts is not None:
+            fields["not_before_us"] = meta.not_before  # a release with a delay has moved it
+    return fields
+
+
+def show_value(entry: Entry, characters: int | None = _CELL_CHARACTERS) -> str:
+    """Return an entry's value for a terminal."""
+    if entry.value_type in _TEXTUAL:
+        return show_bytes(entry.value, characters)
+    return str(entry.decoded()) if entry.value else ""
+
+
+def show_field(name: str, value: Any) -> str:
+    """Return a field of a JSON object for a terminal: what its name says is a time, as a time."""
+    if value is None:
+        return ""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value) if not isinstance(value, dict | list) else json.dumps(value)
+    if name in _INSTANTS:
+        return format_instant(value)
+    return format_duration(value) if name.endswith("_us") else f"{value:,}"
+
+
+_INSTANTS = {
+    "written_us",
+    "created_us",
+    "modified_us",
+    "accessed_us",
+    "expires_us",
+    "worked_on_until_us",
+    "not_before_us",
+    "token",
+    "timestamp_us",
+}
+
+
+def _type_name(value_type: int) -> str:
+    try:
+        return ValueType(value_type).name.lower()
+    except ValueError:
+        return str(value_type)

@@ -1,0 +1,73 @@
+"""A progress bar on standard error, for what takes more than a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_PATIENCE_S = 1.0
+
+
+class ProgressBar:
+    """Shows nothing during the first second, and never where standard error is no terminal.
+
+    Args:
+        text: What is going on.
+        unit: ``bytes`` are shown as such, anything else is counted.
+    """
+
+    def __init__(self, text: str, *, unit: str = "") -> None:
+        self._text = text
+        self._unit = unit
+        self._started = time.monotonic()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, done: int, total: int | None) -> None:
+        """Tell how far it is; ``total`` is None where that is not known."""
+        if self._progress is None:
+            if not sys.stderr.isatty() or time.monotonic() - self._started < _PATIENCE_S:
+                return
+            self._progress = self._start()
+            self._task = self._progress.add_task(self._text)
+        assert self._task is not None
+        self._progress.update(self._task, completed=done, total=total)
+
+    def _start(self) -> Progress:
+        from rich.console import Console  # noqa: PLC0415 - rich is slow to load
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            DownloadColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        count = DownloadColumn() if self._unit == "bytes" else MofNCompleteColumn()
+        progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            count,
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        progress.start()
+        return progress

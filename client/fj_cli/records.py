@@ -1,0 +1,118 @@
+"""A record of the command log as a JSON object, and as a line for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fastjournal.cmdlog.envelope import (
+    OPERATION_NAME,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+    unpack_failure,
+    unpack_operation,
+)
+from fastjournal.cmdlog.records import Command, Record
+from fj_cli.output import put_bytes, show_bytes
+from fj_cli.times import format_instant
+
+_WITH_JOB = (Command.ADD, Command.SCHEDULE)
+_LINE_CHARACTERS = 60
+
+
+def record_fields(record: Record) -> dict[str, Any]:
+    """Return what a record says. Times are microseconds, as their names say.
+
+    What fastjournald wrote stands decoded under ``entry``, ``operation``, ``completion`` or
+    ``failure``; what workq wrote under ``payload`` or ``result``.
+    """
+    fields: dict[str, Any] = {
+        "time_us": record.time_us,
+        "command": record.command.name.lower(),
+        "job_id": record.job_id.hex(),
+    }
+    if record.command in _WITH_JOB:
+        fields |= {
+            "name": record.name,
+            "priority": record.priority,
+            "ttr_ms": record.ttr_ms,
+            "ttl_ms": record.ttl_ms,
+            "max_attempts": record.max_attempts,
+            "max_fails": record.max_fails,
+            "created_us": record.created_us,
+        }
+        if record.command is Command.SCHEDULE:
+            fields["not_before_us"] = record.not_before_us
+        _put_content(fields, "payload", record.payload, record)
+    elif record.result:
+        _put_content(fields, "result", record.result, record)
+    return fields
+
+
+def record_line(record: Record) -> str:
+    """Return a record for people: time, command, job, and the most telling part."""
+    time = "no time" if record.time_us is None else format_instant(record.time_us)
+    fields = record_fields(record)
+    words = [f"{time:27} {fields['command']:15} {fields['job_id']}"]
+    if record.command in _WITH_JOB:
+        words.append(record.name)
+    entry = fields.get("entry")
+    if entry is not None:
+        words.append(_text(entry, "key"))
+        if entry.get("uri") or entry.get("uri_b64"):
+            words.append(f"uri={_text(entry, 'uri')}")
+        words.append(f"value={_text(entry, 'value')}")
+    for name in ("operation", "completion", "failure", "payload", "payload_b64", "result"):
+        if name in fields:
+            words.append(f"{name}={_brief(fields[name])}")
+    return " ".join(words)
+
+
+def _put_content(fields: dict[str, Any], name: str, data: bytes, record: Record) -> None:
+    if not is_ours(data):
+        put_bytes(fields, name, data)
+        return
+    try:
+        content: msgspec.Struct
+        if record.command is Command.COMPLETE:
+            name, content = "completion", unpack_completion(data)
+        elif record.command is Command.FAIL:
+            name, content = "failure", unpack_failure(data)
+        elif record.name == OPERATION_NAME:
+            name, content = "operation", unpack_operation(data)
+        else:
+            name, content = "entry", unpack_envelope(data)
+    except msgspec.MsgspecError as error:
+        fields[name + "_error"] = str(error)
+        put_bytes(fields, name, data)
+        return
+    decoded = {"op": content.__struct_config__.tag} if name == "operation" else {}
+    fields[name] = decoded | _readable(msgspec.structs.asdict(content))
+
+
+def _readable(content: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in content.items():
+        if isinstance(value, bytes) and name == "job_id":
+            fields[name] = value.hex()
+        elif isinstance(value, bytes):
+            put_bytes(fields, name, value)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                put_bytes(fields, f"{name}.{index}", item)
+        else:
+            fields[name] = value
+    return fields
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    text = str(fields[name]) if name in fields else f"base64:{fields[name + '_b64']}"
+    return _brief(text)
+
+
+def _brief(content: Any) -> str:
+    if isinstance(content, dict):
+        content = " ".join(f"{k}={v}" for k, v in content.items())
+    return show_bytes(str(content).encode("utf-8", "replace"), _LINE_CHARACTERS)

@@ -1,0 +1,79 @@
+"""What a worker says about the entries that it worked on, on standard error."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from fastjournal.client.results import Entry
+from fj_cli.output import note, put_bytes, show_bytes
+from fj_cli.times import format_duration
+
+
+class Ended(StrEnum):
+    """How the work on an entry ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    """Given back, to be tried again."""
+    BURIED = "buried"
+    LOST = "lost"
+    """The lease was over before the work was: somebody else may have it."""
+    STOPPED = "stopped"
+    """The worker was told to end at once; given back."""
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How the work on an entry ended, and why."""
+
+    ended: Ended
+    exit_code: int | None = None
+    """Of the command; negative for a signal; None where it did not end by itself."""
+    delay_us: int | None = None
+    """Given back for that long."""
+    remark: str = ""
+
+
+class Reports:
+    """Writes a line for each entry, and one with the sums.
+
+    Args:
+        as_json: Lines are JSON objects.
+    """
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._counts: Counter[Ended] = Counter()
+
+    def add(self, entry: Entry, outcome: Outcome, seconds: float) -> None:
+        """Report an entry."""
+        self._counts[outcome.ended] += 1
+        if self._as_json:
+            fields: dict[str, Any] = {"result": outcome.ended}
+            put_bytes(fields, "key", entry.key)
+            fields |= {
+                "exit_code": outcome.exit_code,
+                "delay_us": outcome.delay_us,
+                "seconds": round(seconds, 3),
+                "remark": outcome.remark or None,
+            }
+            note(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+            return
+        text = f"{outcome.ended:7} {show_bytes(entry.key)} after {seconds:.1f}s"
+        if outcome.exit_code:
+            text += f", exit {outcome.exit_code}"
+        if outcome.delay_us is not None:
+            text += f", due again in {format_duration(outcome.delay_us)}"
+        note(f"{text}: {outcome.remark}" if outcome.remark else text)
+
+    def summary(self) -> None:
+        """Write the sums."""
+        if self._as_json:
+            counts = {ended.value: self._counts[ended] for ended in Ended}
+            note(json.dumps({"result": "summary", **counts}, separators=(",", ":")))
+        else:
+            note(", ".join(f"{self._counts[ended]} {ended}" for ended in Ended))

@@ -1,0 +1,115 @@
+"""Durations and instants as people write them, to microseconds and back.
+
+A duration: one or more numbers with a unit, ``90s``, ``5m``, ``1h30m``, ``1.5h``, ``250ms``; units
+us, ms, s, m, h, d, w. A number alone is seconds, as for sleep(1).
+
+An instant: ISO 8601, ``2026-11-20T12:00Z``, ``2026-11-20 12:00:30.5+01:00``, ``2026-11-20``,
+without a zone in UTC; ``+10m``: that long from now; ``now``; ``@1763640000.25``: seconds since the
+Unix epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, localcontext
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import INSTANT_MAX
+
+_UNITS_US = {
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 7 * 86_400_000_000,
+}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|m|h|d|w)\s*", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DURATION_HINT = "write it like 90s, 5m, 1h30m or 250ms"
+_INSTANT_HINT = "write it like 2026-11-20T12:00Z, +10m, now or @1763640000"
+
+
+def parse_duration(text: str) -> int:
+    """Return the microseconds of a duration.
+
+    Raises:
+        BadRequestError: It is none, or over 2**64 - 1 microseconds.
+    """
+    stripped = text.strip()
+    if _NUMBER.fullmatch(stripped):
+        return _whole(text, Decimal(stripped) * 1_000_000, _DURATION_HINT)
+    total, position = Decimal(0), 0
+    while position < len(stripped):
+        part = _PART.match(stripped, position)
+        if part is None:
+            break
+        total += Decimal(part[1]) * _UNITS_US[part[2]]
+        position = part.end()
+    if not stripped or position < len(stripped):
+        raise BadRequestError(f"{text!r} is no duration", hint=_DURATION_HINT)
+    return _whole(text, total, _DURATION_HINT)
+
+
+def parse_instant(text: str, now_us: int) -> int:
+    """Return the microseconds since the Unix epoch of an instant.
+
+    Args:
+        text: What was written.
+        now_us: The instant from which ``+10m`` counts.
+
+    Raises:
+        BadRequestError: It is none, or before 1970.
+    """
+    stripped = text.strip()
+    if stripped == "now":
+        return now_us
+    if stripped.startswith("+"):
+        return _whole(text, Decimal(now_us + parse_duration(stripped[1:])), _INSTANT_HINT)
+    if stripped.startswith("@") and _NUMBER.fullmatch(stripped[1:]):
+        return _whole(text, Decimal(stripped[1:]) * 1_000_000, _INSTANT_HINT)
+    try:
+        moment = datetime.fromisoformat(stripped)
+    except ValueError as error:
+        raise BadRequestError(f"{text!r} is no instant", hint=_INSTANT_HINT) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return _whole(text, Decimal((moment - _EPOCH) // timedelta(microseconds=1)), _INSTANT_HINT)
+
+
+def format_duration(us: int) -> str:
+    """Return a duration for people: its two largest units, ``1h 30m``, ``2.5s``, ``12ms``."""
+    if us < 1_000:
+        return f"{us}us"
+    if us < 1_000_000:
+        return f"{us / 1_000:.3g}ms"
+    if us < 60_000_000:
+        return f"{us / 1_000_000:.3g}s"
+    parts = []
+    for unit in ("w", "d", "h", "m", "s"):
+        count, us = divmod(us, _UNITS_US[unit])
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])
+
+
+def format_instant(us: int) -> str:
+    """Return an instant as ISO 8601 in UTC, with as many decimals as it needs."""
+    try:
+        moment = _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return f"@{us / 1_000_000:.0f}"
+    unit = "microseconds" if us % 1_000 else "milliseconds" if us % 1_000_000 else "seconds"
+    return moment.isoformat(timespec=unit).replace("+00:00", "Z")
+
+
+def _whole(text: str, us: Decimal, hint: str) -> int:
+    with localcontext() as context:
+        context.prec = 60
+        rounded = int(us.to_integral_value()) if us.adjusted() < 40 else INSTANT_MAX + 1
+    if not 0 <= rounded <= INSTANT_MAX:
+        raise BadRequestError(f"{text!r} is outside the range of time", hint=hint)
+    return rounded
