@@ -15,7 +15,6 @@ import re
 
 import google_crc32c
 
-from fastjournal.cmdlog.records import encode_head
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 
 NAME_BYTES_MAX = 255
@@ -70,22 +69,6 @@ def workq_ttl_ms(expires_us: int, created_us: int) -> int:
     if expires_us == 0:
         return TTL_MS_MAX
     return min(max((expires_us - created_us) // 1000, 1), TTL_MS_MAX)
-
-
-def workq_head(
-    name: bytes, *, lease_us: int, ttl_ms: int, priority: int, max_attempts: int
-) -> bytes:
-    """Return the head of a job record (see ``records.encode_head``); callers keep it.
-
-    Args:
-        name: From ``workq_name``, or ``fj.kv`` or ``fj.op``.
-        lease_us: The default lease.
-        ttl_ms: From ``workq_ttl_ms``.
-        priority: Ours, 0 to 255.
-        max_attempts: Ours; 0: any number; cut to 255.
-    """
-    attempts = min(max_attempts, ATTEMPTS_MAX)
-    return encode_head(name, workq_ttr_ms(lease_us), ttl_ms, workq_priority(priority), attempts, 0)
 
 
 def make_job_id(random_bytes: bytes) -> bytes:

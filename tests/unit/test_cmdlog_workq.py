@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.records import NO_TIME, Command, encode_job, encode_time
+from fastjournal.cmdlog.records import NO_TIME, Command, encode_head, encode_job, encode_time
 from fastjournal.cmdlog.records import SEGMENT_HEADER as HEADER
 from fastjournal.cmdlog.workq import (
     TTL_MS_MAX,
@@ -16,7 +16,6 @@ from fastjournal.cmdlog.workq import (
     is_workq_name,
     make_job_id,
     priority_of_workq,
-    workq_head,
     workq_name,
     workq_priority,
     workq_ttl_ms,
@@ -96,17 +95,13 @@ def test_an_id_is_a_uuid_version_4_or_it_is_not(data: bytes) -> None:
     assert is_job_id(data) is expected
 
 
-@given(domains, u64, u64, u64, st.integers(0, 255), st.integers(0, 2**40))
+@given(domains, u64, u64, u64, st.integers(0, 255))
 def test_whatever_the_engine_asks_for_is_a_job_that_workq_takes(
-    domain: bytes, lease: int, expires: int, created: int, priority: int, attempts: int
+    domain: bytes, lease: int, expires: int, created: int, priority: int
 ) -> None:
-    head = workq_head(
-        workq_name(domain),
-        lease_us=lease,
-        ttl_ms=workq_ttl_ms(expires, created),
-        priority=priority,
-        max_attempts=attempts,
-    )
+    ttl_ms = workq_ttl_ms(expires, created)
+    ttr_ms = workq_ttr_ms(lease)
+    head = encode_head(workq_name(domain), ttr_ms, ttl_ms, workq_priority(priority), 0, 0)
     time = encode_time(created)
     record = encode_job(Command.ADD, time, make_job_id(bytes(16)), head, b"", NO_TIME, time)
     state = assert_workq_accepts([HEADER + record])

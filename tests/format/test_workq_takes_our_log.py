@@ -1,0 +1,150 @@
+"""Whatever clients do, workq replays the log: random requests, few keys, leases that run out."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.protocol import Flag, Function, Query, Request, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.workq_rules import assert_workq_accepts
+from fastjournald.engine import Settings
+from fastjournald.recovery import load_engine
+
+START = 1_795_165_389_000_000
+SECOND = 1_000_000
+LOG = "/log"
+KEYS = [
+    b"a:1:0:x",
+    b"a:200:0:y",
+    b"a b:0:%d:x" % (START + 20 * SECOND),
+    b"fj.op:255:0:",
+    b"n" * 300 + b":7:0:x",
+    b"plain",
+    b"other",
+]
+URIS = [b"u", b"v", None]
+
+
+class Run:
+    """A daemon without sockets, restarted now and then."""
+
+    def __init__(self, seed: int, attempts_max: int) -> None:
+        self.random = random.Random(seed)
+        self.now = START
+        self.disk = SimulatedDisk(seed)
+        self.disk.mkdir(LOG)
+        self.settings = Settings(attempts_max=attempts_max, lease_us_default=30 * SECOND)
+        self.tokens: list[tuple[bytes, int]] = []
+        self.start()
+
+    def start(self) -> None:
+        found = recover(self.disk, LOG, now_us=self.now)
+        seed = self.random.randbytes(8)
+        writers: list[LogWriter] = []
+
+        def append(data: bytes, records: int, now: int) -> int:
+            return writers[0].append(data, records, now)
+
+        engine = load_engine(found.state, self.settings, append, seed=seed, now=self.now)
+        writer = LogWriter(
+            self.disk,
+            LOG,
+            segment_bytes_max=4000,
+            sync=SyncPolicy.ALWAYS,
+            active=found.active,
+            sealed=found.sealed,
+            segment_start=engine.journal.segment_start,
+        )
+        writers.append(writer)
+        self.engine, self.writer = engine, writer
+
+    def step(self) -> None:
+        chance = self.random
+        self.now += chance.choice((0, 1, 1000, SECOND, 9 * SECOND))
+        self.engine.advance(self.now)
+        if chance.random() < 0.4:
+            self.writer.flush()
+        if chance.random() < 0.02:
+            self.writer.flush()
+            self.disk = self.disk.kill()
+            self.start()
+        request = self.request()
+        data = self.engine.handle("session", request, self.now)
+        if data is None:
+            return
+        reply = decode_reply(data)
+        if (
+            reply.timeout is not None
+            and reply.pairs
+            and Function(request.function)
+            in {
+                Function.NEXT,
+                Function.GET,
+            }
+        ):
+            self.tokens += [(pair.key, reply.timeout) for pair in reply.pairs]
+            del self.tokens[:-20]
+
+    def request(self) -> Request:
+        chance = self.random
+        function = chance.choices(
+            (
+                Function.SET,
+                Function.GET,
+                Function.DELETE,
+                Function.NEXT,
+                Function.RELEASE,
+                Function.TOUCH,
+            ),
+            (6, 2, 4, 4, 3, 1),
+        )[0]
+        key, token = chance.choice(KEYS), None
+        flags = 0 if chance.random() < 0.1 else Flag.PERSIST
+        if self.tokens and function != Function.SET and chance.random() < 0.7:
+            key, token = chance.choice(self.tokens)
+        if chance.random() < 0.3:
+            flags |= Flag.OVERWRITE
+        request = Request(function, 1, flags, timestamp=self.now - chance.choice((0, 0, 5, SECOND)))
+        request.key = key
+        if function == Function.SET:
+            request.value_type, request.value = 1, chance.randbytes(chance.choice((0, 5, 300)))
+            request.second_key = chance.choice(URIS)
+            if request.second_key is not None:
+                request.flags |= Query.RANGE << QUERY_SHIFT
+            if chance.random() < 0.2:
+                request.timeout = self.now + chance.choice((1, SECOND, 60 * SECOND))
+        elif function == Function.NEXT:
+            request.key = chance.choice((b"", b"", b"a"))
+            request.count = chance.choice((None, 1, 3))
+            request.timeout = chance.choice((None, SECOND, 20 * SECOND))
+        elif function == Function.GET:
+            if chance.random() < 0.7:
+                request.flags |= Flag.WORKED_ON
+                request.timeout = chance.choice((None, SECOND))
+        else:
+            request.timeout = token
+            if function == Function.RELEASE and chance.random() < 0.5:
+                request.ttl = chance.choice((0, SECOND))
+            if function == Function.TOUCH:
+                request.ttl = chance.choice((SECOND, 40 * SECOND))
+        return request
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("attempts_max", [0])
+def test_whatever_clients_do_workq_replays_the_log(seed: int, attempts_max: int) -> None:
+    run = Run(seed, attempts_max)
+    for _ in range(400):
+        run.step()
+    run.writer.close()
+    segments = [
+        run.disk.read(f"{LOG}/{name}") for name in run.disk.listdir(LOG) if name.endswith(".log")
+    ]
+    assert len(segments) > 2
+    state = assert_workq_accepts(segments)
+    assert state.jobs
