@@ -15,7 +15,7 @@ import re
 
 import google_crc32c
 
-from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournal.limits import PRIORITY_DEFAULT
 
 NAME_BYTES_MAX = 255
 TTR_MS_MAX = 86_400_000
@@ -47,11 +47,6 @@ def workq_name(domain: bytes) -> bytes:
 def workq_priority(priority: int) -> int:
     """Return workq's priority, larger first, for ours, 0 first to 255 last."""
     return PRIORITY_DEFAULT - priority
-
-
-def priority_of_workq(priority: int) -> int:
-    """Return our priority for workq's, cut to 0 (first) to 255 (last)."""
-    return min(max(PRIORITY_DEFAULT - priority, 0), PRIORITY_MAX)
 
 
 def workq_ttr_ms(lease_us: int) -> int:
