@@ -199,13 +199,12 @@ class SlotReader:
             found, resume = find_record(self._data, search - self._base)
             self._search_from = search = self._base + resume
             end = self._base + (found if found >= 0 else len(self._data))
-            if found < 0:
-                if search - self.position >= RECORD_BYTES_MAX:
-                    end = self.position + RECORD_BYTES_MAX
-                elif self._load():
+            if found < 0 and search - self.position < RECORD_BYTES_MAX:
+                if self._load():
                     continue
-                elif not final:
+                if not final:
                     return None
+            end = min(end, self.position + RECORD_BYTES_MAX)
             start, self.position = self.position, end
             raw = self._data[start - self._base : end - self._base]
             return Piece(Kind.DAMAGE, start, end, raw)

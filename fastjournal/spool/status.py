@@ -112,7 +112,7 @@ def _slot_status(slot: Slot) -> SlotStatus:
             for piece in pieces:
                 counts[piece.kind] += 1
                 sizes[piece.kind] += len(piece.data)
-                if piece.kind is Kind.PENDING and piece.data.startswith(b"FJ"):
+                if piece.kind is Kind.PENDING and len(piece.data) >= _TIMESTAMP.stop:
                     stamp = int.from_bytes(piece.data[_TIMESTAMP])
                     oldest = stamp if oldest is None else min(oldest, stamp)
         waiting = reader.waiting_bytes
