@@ -6,7 +6,8 @@ stops recovery before anything has been changed, unless ``repair`` is asked for.
 ``cmdlog.survey`` for what is what, ``cmdlog.repair`` for how damage is taken out.
 
 The last segment goes on being appended to if it begins as ours do. In a log that workq recorded
-appending goes on in a new segment.
+appending goes on in a new segment. What a killed daemon had written but not synced is replayed too:
+``LogWriter`` syncs it before anything is built on it.
 """
 
 from __future__ import annotations
@@ -82,10 +83,9 @@ def recover(
         if survey.faults:
             raise _refusal(survey)
     findings = repaired + [_settle(disk, finding, now_us) for finding in survey.findings]
+    if findings:
+        disk.sync_directory(directory)
     segments = survey.segments
-    if segments:
-        _make_durable(disk, f"{directory}/{segments[-1].name}")
-    disk.sync_directory(directory)
     if survey.begins:
         return Recovered(survey.state, segments[:-1], segments[-1], findings)
     return Recovered(survey.state, segments, None, findings)
@@ -120,18 +120,6 @@ def _refusal(survey: Survey) -> LogCorruptError:
         offset=first.offset,
         hint="--repair goes on without the damaged bytes and keeps them aside",
     )
-
-
-def _make_durable(disk: Disk, path: str) -> None:
-    """Sync the last segment: a daemon that was killed may have written what it had not synced.
-
-    What is replayed is answered for from now on: a repeated SET gets OK without a new record.
-    """
-    file = disk.open_append(path)
-    try:
-        file.sync()
-    finally:
-        file.close()
 
 
 def _settle(disk: Disk, finding: Finding, now_us: int) -> Finding:

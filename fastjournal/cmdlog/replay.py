@@ -293,7 +293,6 @@ class Replay:
             self._damaged(start, end, f"an operation cannot be read: {error}")
             return index
         if isinstance(operation, Lease):
-            self.state.last_token = operation.token
             return self._replay_lease(run, index, operation, last=last)
         if isinstance(operation, Batch):
             if operation.following >= len(run) - index:
@@ -313,6 +312,7 @@ class Replay:
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
+        self.state.last_token = lease.token
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]

@@ -14,119 +14,60 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from pathlib import Path
 
-from fastjournal.cmdlog.envelope import (
-    OPERATION_NAME,
-    Completion,
-    Envelope,
-    Lease,
-    Operation,
-    SegmentStart,
-    pack,
-)
-from fastjournal.cmdlog.records import (
-    NO_TIME,
-    SEGMENT_HEADER,
-    Command,
-    encode_head,
-    encode_job,
-    encode_result,
-    encode_simple,
-    encode_time,
-)
 from fastjournal.cmdlog.recover import recover
 from fastjournal.cmdlog.segments import segment_name
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
+from fastjournal.limits import SEGMENT_BYTES_MAX
+from fastjournal.testing.logs import START_US, SegmentBuilder
 
 GROUP = 64
-START_US = 1_795_165_389_000_000
-SEGMENT_BYTES = 64 * 1024 * 1024
-JOB_HEAD = encode_head(b"pages.example.com", 86_400_000, 2_592_000_000, 0, 255, 0)
-OPERATION_HEAD = encode_head(OPERATION_NAME.encode(), 60_000, 2_592_000_000, 0, 0, 0)
+RECORDS_DEFAULT = 1_000_000
 
 
-def _job_id(draw: random.Random) -> bytes:
-    number = draw.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62
-    return number.to_bytes(16)
-
-
-def _operation(draw: random.Random, time_bytes: bytes, operation: Operation) -> bytes:
-    payload = pack(operation)
-    return encode_job(
-        Command.ADD, time_bytes, _job_id(draw), OPERATION_HEAD, payload, NO_TIME, time_bytes
-    )
-
-
-def _records(records: int) -> Iterator[bytes]:
-    """Yield about so many records, a request's at a time."""
-    draw = random.Random(2026)
-    value = draw.randbytes(100)
-    now = START_US
-    number = done = 0
-    while done < records:
-        now += 1000
-        time_bytes = encode_time(now)
-        jobs = []
-        for _ in range(GROUP):
-            number += 1
-            key = build_journal_key(
-                "pages.example.com", f"{number:08d}", not_before_us=now, priority=number % 8
-            )
-            uri = b"https://pages.example.com/articles/%08d" % number
-            envelope = Envelope(
-                key, uri, [], 1, value, now, now, now, number, not_before=now, expires=0
-            )
-            job_id = _job_id(draw)
-            jobs.append((job_id, key))
-            yield encode_job(
-                Command.SCHEDULE, time_bytes, job_id, JOB_HEAD, pack(envelope), time_bytes,
-                time_bytes,
-            )  # fmt: skip
-        worked = jobs[: GROUP - GROUP // 16]
-        lease = _operation(draw, time_bytes, Lease(len(worked), now + 60_000_000))
-        yield lease + b"".join(
-            encode_simple(Command.START_ATTEMPT, time_bytes, job_id) for job_id, _ in worked
+def _add_group(log: SegmentBuilder, number: int, value: bytes) -> None:
+    """Append the records of the life of 64 entries."""
+    log.now_us += 1000
+    jobs = []
+    for serial in range(number, number + GROUP):
+        key = build_journal_key(
+            "pages.example.com", f"{serial:08d}", not_before_us=log.now_us, priority=serial % 8
         )
-        finished = jobs[: GROUP - GROUP // 8]
-        for job_id, key in finished:
-            result = pack(Completion(now, key))
-            yield encode_result(Command.COMPLETE, time_bytes, job_id, result)
-        done += len(jobs) + 1 + len(worked) + len(finished)
+        uri = b"https://pages.example.com/articles/%08d" % serial
+        job_id = log.entry(key, uri=uri, value=value, arrival=serial, not_before=log.now_us)
+        jobs.append((job_id, key))
+    leased = jobs[: GROUP - GROUP // 16]
+    log.lease([job_id for job_id, _ in leased], log.now_us + 60_000_000)
+    for job_id, key in jobs[: GROUP - GROUP // 8]:
+        log.complete(job_id, key)
 
 
-def _write_log(directory: str, records: int) -> int:
-    """Write a log of about so many records; return its bytes."""
-    draw = random.Random(1)
-    total = number = 0
-    parts: list[bytes] = []
-    size = 0
-
-    def seal() -> None:
-        with open(f"{directory}/{segment_name(number)}", "wb") as file:
-            file.write(b"".join(parts))
-
-    for part in _records(records):
-        if not number or size >= SEGMENT_BYTES:
-            if number:
-                seal()
-            start = _operation(draw, encode_time(START_US), SegmentStart(number))
-            parts = [SEGMENT_HEADER, start]
-            size = sum(map(len, parts))
-            total += size
+def _write_log(directory: Path, records: int) -> int:
+    """Write a log of at least so many records; return its bytes."""
+    value = random.Random(2026).randbytes(100)
+    number = 1
+    serial = written = total = 0
+    log = SegmentBuilder(0)
+    while True:
+        _add_group(log, serial, value)
+        serial += GROUP
+        done = written + len(log.offsets) >= records
+        if done or len(log.data) >= SEGMENT_BYTES_MAX:
+            (directory / segment_name(number)).write_bytes(log.data)
+            written += len(log.offsets)
+            total += len(log.data)
+            if done:
+                return total
+            log = SegmentBuilder(number, now_us=log.now_us, ids_from=number << 64)
             number += 1
-        parts.append(part)
-        size += len(part)
-        total += len(part)
-    seal()
-    return total
 
 
 def run(records: int) -> dict[str, float]:
     """Write a log of about so many records, recover it, and return what was measured."""
     with tempfile.TemporaryDirectory() as directory:
-        size = _write_log(directory, records)
+        size = _write_log(Path(directory), records)
         gc.collect()
         gc.disable()
         try:
@@ -148,4 +89,4 @@ def run(records: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)))
+    print(json.dumps(run(int(sys.argv[1]) if len(sys.argv) > 1 else RECORDS_DEFAULT)))

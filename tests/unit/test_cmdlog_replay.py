@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import google_crc32c
 import pytest
 
 from fastjournal.cmdlog.envelope import (
@@ -452,9 +453,8 @@ def bad_records() -> list[tuple[str, bytes]]:
 
 
 def resealed(record: bytearray) -> bytes:
-    import google_crc32c
-
-    return bytes(record[:-4]) + google_crc32c.value(bytes(record[:-4])).to_bytes(4)
+    content = bytes(record[:-4])
+    return content + int(google_crc32c.value(content)).to_bytes(4)
 
 
 @pytest.mark.parametrize(("what", "record"), bad_records(), ids=[w for w, _ in bad_records()])

@@ -1,0 +1,581 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import google_crc32c
+import pytest
+
+from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentStart
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.records import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.recover import Progress, Recovered, recover, verify
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import OsDisk
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.logs import START_US, SegmentBuilder
+
+LOG = "/log"
+NOW = START_US + 3_600_000_000
+STAMP = "20261120T100309.000000Z"
+SECOND = 1_000_000
+KEY = b"pages:128:0000000000000001:a"
+OTHER = b"pages:100:0000000000000002:b"
+URI = b"https://example.com/a"
+
+
+def put(disk: SimulatedDisk, name: str, data: bytes) -> None:
+    file = disk.create(f"{LOG}/{name}")
+    file.write(data)
+    file.sync()
+    disk.sync_directory(LOG)
+
+
+def a_disk(**files: bytes | SegmentBuilder) -> SimulatedDisk:
+    """A log directory; ``s1=`` is the file 000000001.log."""
+    disk = SimulatedDisk()
+    disk.mkdir(LOG)
+    for name, data in files.items():
+        put(disk, f"{int(name[1:]):09d}.log", bytes(data))
+    return disk
+
+
+def files(disk: SimulatedDisk) -> dict[str, bytes]:
+    return {
+        name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if not name.endswith(".lock")
+    }
+
+
+def recovered(disk: SimulatedDisk, *, repair: bool = False) -> Recovered:
+    return recover(disk, LOG, now_us=NOW, repair=repair)
+
+
+def contents(state: LogState) -> object:
+    """Everything of a state but where in the log it stands."""
+    jobs = {
+        job_id: [getattr(job, name) for name in job.__struct_fields__ if name != "position"]
+        for job_id, job in state.jobs.items()
+    }
+    keys = {key: job.job_id for key, job in state.keys.items()}
+    return jobs, keys, state.tombstones, state.last_token
+
+
+def three_segments() -> tuple[SegmentBuilder, SegmentBuilder, SegmentBuilder]:
+    first = SegmentBuilder(0)
+    one = first.entry(b"a", timestamp=1)
+    first.entry(b"b", timestamp=2)
+    second = SegmentBuilder(1, ids_from=100)
+    second.complete(one, b"a")
+    second.entry(b"c")
+    third = SegmentBuilder(2, ids_from=200)
+    third.entry(b"d")
+    third.entry(b"e")
+    return first, second, third
+
+
+def keys(state: LogState) -> set[bytes]:
+    return set(state.keys)
+
+
+# --- sound logs ----------------------------------------------------------------------------------
+
+
+def test_an_empty_directory_is_an_empty_log() -> None:
+    disk = a_disk()
+    result = recovered(disk)
+    assert (result.sealed, result.active, result.findings) == ([], None, [])
+    assert result.state.jobs == {}
+
+
+def test_a_directory_that_is_not_there_is_a_failure_of_the_log() -> None:
+    with pytest.raises(LogFailedError) as caught:
+        recover(SimulatedDisk(), "/nowhere", now_us=NOW)
+    assert caught.value.path == "/nowhere"
+
+
+def test_a_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
+    first, second, third = three_segments()
+    disk = a_disk(s1=first, s2=second, s3=third)
+    before = files(disk)
+    result = recovered(disk)
+    assert keys(result.state) == {b"b", b"c", b"d", b"e"}
+    assert result.findings == []
+    assert [segment.number for segment in result.sealed] == [1, 2]
+    data = bytes(third)
+    assert result.active == SegmentInfo(
+        3, len(data), google_crc32c.value(data), START_US, START_US, 3
+    )
+    assert files(disk) == before
+    assert verify(disk, LOG) == []
+
+
+def test_a_writer_goes_on_where_recovery_ends() -> None:
+    first, second, third = three_segments()
+    disk = a_disk(s1=first, s2=second, s3=bytes(third)[:-1])
+    result = recovered(disk)
+    writer = LogWriter(
+        disk,
+        LOG,
+        segment_bytes_max=10**6,
+        sync=SyncPolicy.ALWAYS,
+        active=result.active,
+        sealed=result.sealed,
+        segment_start=lambda previous, now_us: b"",
+    )
+    more = SegmentBuilder(None, ids_from=300, now_us=NOW)
+    more.entry(b"f")
+    writer.append(bytes(more)[8:], 1, NOW)
+    writer.flush()
+    again = recovered(disk)
+    assert keys(again.state) == {b"b", b"c", b"d", b"f"}
+    assert again.active == writer.active
+
+
+def test_other_files_are_left_alone_and_a_half_rewritten_segment_is_deleted() -> None:
+    disk = a_disk(s1=three_segments()[0])
+    others = ["append.lock2", "000000001.log.torn-1", "1.log", "x.rw", "000000001.logs"]
+    for name in others:
+        put(disk, name, b"anything")
+    put(disk, "000000001.log.rw", b"half")
+    assert [(found.kind, found.bytes) for found in verify(disk, LOG)] == [("leftover", 4)]
+    result = recovered(disk)
+    assert [(found.kind, found.path) for found in result.findings] == [
+        ("leftover", f"{LOG}/000000001.log.rw")
+    ]
+    assert sorted(files(disk)) == sorted(["000000001.log", *others])
+
+
+def test_gaps_in_a_foreign_log_are_legal() -> None:
+    one, two = SegmentBuilder(None), SegmentBuilder(None, ids_from=50)
+    one.foreign(b"q")
+    two.foreign(b"q")
+    result = recovered(a_disk(s5=one, s9=two))
+    assert len(result.state.jobs) == 2
+    assert result.active is None
+    assert [segment.number for segment in result.sealed] == [5, 9]
+
+
+def test_progress_is_told_with_bytes_and_records() -> None:
+    first, second, third = three_segments()
+    seen: list[Progress] = []
+    recover(a_disk(s1=first, s2=second, s3=third), LOG, now_us=NOW, on_progress=seen.append)
+    total = sum(len(segment.data) for segment in (first, second, third))
+    assert [progress.segment for progress in seen] == [f"00000000{n}.log" for n in (1, 2, 3)]
+    assert [progress.records for progress in seen] == [3, 6, 9]
+    assert seen[-1].bytes_done == seen[-1].bytes == total
+
+
+# --- torn tails ----------------------------------------------------------------------------------
+
+
+def sample() -> SegmentBuilder:
+    """Every kind of record of ours, groups among them."""
+    log = SegmentBuilder()
+    one = log.entry(KEY, timestamp=START_US, uri=URI)
+    two = log.entry(OTHER, timestamp=START_US)
+    log.lease([one, two], START_US + 60 * SECOND)
+    log.entry(b"d:000:0000000000000003:c", timestamp=START_US + 1, uri=URI)
+    log.now_us += SECOND
+    log.simple(Command.TIMEOUT_ATTEMPT, two)
+    log.batch(2)
+    log.complete(one, KEY, START_US + 1)
+    log.fail(two, b"why")
+    log.simple(Command.DELETE, log.entry(b"plain"))
+    return log
+
+
+def whole_part(log: SegmentBuilder, cut: int) -> int:
+    """Where the last whole record, or whole group, ends in the first ``cut`` bytes."""
+    ends = [8, *log.offsets[1:], len(log.data)]
+    inside_groups = [*log.offsets[4:6], *log.offsets[9:11]]
+    return max(end for end in ends if end <= cut and end not in inside_groups)
+
+
+def test_a_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest() -> None:
+    log = sample()
+    data = bytes(log)
+    states = {
+        end: contents(recovered(a_disk(s1=data[:end])).state)
+        for end in {whole_part(log, cut) for cut in range(8, len(data) + 1)}
+    }
+    assert len(states) > 8
+    for cut in range(8, len(data) + 1):
+        whole = whole_part(log, cut)
+        disk = a_disk(s1=data[:cut])
+        findings = verify(disk, LOG)
+        assert files(disk) == {"000000001.log": data[:cut]}
+        result = recovered(disk)
+        assert contents(result.state) == states[whole]
+        assert [(found.kind, found.offset, found.bytes) for found in findings] == [
+            (found.kind, found.offset, found.bytes) for found in result.findings
+        ]
+        assert not any(found.damage for found in findings)
+        left = files(disk)
+        if whole > 8:
+            assert left.pop("000000001.log") == data[:whole]
+            assert result.active is not None
+            assert result.active.bytes == whole
+            assert result.active.crc32c == google_crc32c.value(data[:whole])
+        else:
+            assert result.active is None
+        kept = b"".join(left[name] for name in sorted(left, key=len, reverse=True))
+        assert kept == (data[whole:cut] if whole > 8 else data[:cut] if cut > 8 else b"")
+        assert sum(found.bytes for found in result.findings) == cut - (whole if whole > 8 else 0)
+        again = recovered(disk)
+        assert again.findings == []
+        assert contents(again.state) == states[whole]
+
+
+def test_a_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
+    log = sample()
+    disk = a_disk(s1=bytes(log) + b"\x01half a record")
+    result = recovered(disk)
+    (found,) = result.findings
+    kept = f"{LOG}/000000001.log.torn-{STAMP}"
+    assert (found.kind, found.path, found.offset, found.bytes, found.kept) == (
+        "torn",
+        f"{LOG}/000000001.log",
+        len(log.data),
+        14,
+        kept,
+    )
+    assert disk.read(kept) == b"\x01half a record"
+
+
+@pytest.mark.parametrize("zeros", [1, 40, 4096])
+def test_zeros_at_the_end_are_cut(zeros: int) -> None:
+    log = sample()
+    disk = a_disk(s1=bytes(log) + bytes(zeros))
+    result = recovered(disk)
+    assert result.findings[0].bytes == zeros
+    assert disk.read(f"{LOG}/000000001.log") == bytes(log)
+
+
+def test_a_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it() -> None:
+    log = sample()
+    cut = log.offsets[5] + 3
+    disk = a_disk(s1=bytes(log)[:cut])
+    result = recovered(disk)
+    assert [(found.kind, found.offset, found.bytes) for found in result.findings] == [
+        ("torn", log.offsets[5], 3),
+        ("unfinished", log.offsets[3], log.offsets[5] - log.offsets[3]),
+    ]
+    assert all(job.token == 0 for job in result.state.jobs.values())
+
+
+@pytest.mark.parametrize("data", [SEGMENT_HEADER[:n] for n in range(9)] + [bytes(8), bytes(600)])
+def test_a_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
+    data: bytes,
+) -> None:
+    first, second, _ = three_segments()
+    disk = a_disk(s1=first, s2=second, s3=data)
+    result = recovered(disk)
+    assert [(found.kind, found.kept) for found in result.findings] == [("empty", None)]
+    assert result.active is not None
+    assert result.active.number == 2
+    assert sorted(files(disk)) == ["000000001.log", "000000002.log"]
+
+
+def test_a_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
+    first, second, third = three_segments()
+    half = bytes(third)[: third.offsets[1] - 1]
+    disk = a_disk(s1=first, s2=second, s3=half)
+    result = recovered(disk)
+    (found,) = result.findings
+    assert found.kept is not None
+    assert disk.read(found.kept) == half
+    assert not disk.exists(f"{LOG}/000000003.log")
+    assert recovered(disk).findings == []
+
+
+def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> None:
+    log = sample()
+    cut = log.offsets[5] + 3
+    start = a_disk(s1=bytes(log)[:cut], s2=SEGMENT_HEADER + b"half")
+    put(start, "000000001.log.rw", b"half")
+    expected = contents(recovered(start.kill()).state)
+    call = 0
+    while True:
+        call += 1
+        disk = start.kill()
+        disk.fail_at(call)
+        try:
+            recovered(disk)
+        except LogFailedError:
+            for seed in range(4):
+                after = disk.crash(seed)
+                assert contents(recovered(after).state) == expected
+                assert recovered(after).findings == []
+            continue
+        break
+    assert call > 15
+
+
+# --- damage --------------------------------------------------------------------------------------
+
+
+def refused(disk: SimulatedDisk) -> LogCorruptError:
+    before = files(disk)
+    with pytest.raises(LogCorruptError) as caught:
+        recovered(disk)
+    assert files(disk) == before
+    assert "--repair" in str(caught.value)
+    return caught.value
+
+
+def test_damage_in_the_middle_is_refused_with_segment_and_offset() -> None:
+    log = sample()
+    data = bytearray(bytes(log))
+    data[log.offsets[2] + 30] ^= 4
+    error = refused(a_disk(s1=bytes(data)))
+    assert error.path == f"{LOG}/000000001.log"
+    assert error.offset == log.offsets[2]
+
+
+def test_a_damaged_tail_of_an_earlier_segment_is_refused() -> None:
+    first, second, third = three_segments()
+    disk = a_disk(s1=first, s2=bytes(second)[:-1], s3=third)
+    error = refused(disk)
+    assert (error.path, error.offset) == (f"{LOG}/000000002.log", second.offsets[2])
+    result = recovered(disk, repair=True)
+    assert keys(result.state) == {b"b", b"d", b"e"}
+    assert recovered(disk).findings == []
+
+
+@pytest.mark.parametrize("data", [b"", SEGMENT_HEADER[:5], bytes(50), b"something else"])
+def test_an_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
+    first, _, third = three_segments()
+    disk = a_disk(s1=first, s2=data, s3=third)
+    error = refused(disk)
+    assert (error.path, error.offset) == (f"{LOG}/000000002.log", 0)
+    result = recovered(disk, repair=True)
+    assert keys(result.state) == {b"a", b"b", b"d", b"e"}
+    assert disk.read(f"{LOG}/000000002.log") == SEGMENT_HEADER
+    assert disk.read(f"{LOG}/000000002.log.damaged-0") == data
+    assert recovered(disk).findings == []
+
+
+def test_a_bad_header_is_refused_and_repair_replaces_it() -> None:
+    log = sample()
+    data = b"wqwq\0\0\0\2" + bytes(log)[8:]
+    disk = a_disk(s1=data)
+    assert refused(disk).offset == 0
+    result = recovered(disk, repair=True)
+    assert contents(result.state) == contents(recovered(a_disk(s1=log)).state)
+    assert disk.read(f"{LOG}/000000001.log") == bytes(log)
+    assert disk.read(f"{LOG}/000000001.log.damaged-0") == data[:8]
+
+
+def test_a_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
+    first, _, third = three_segments()
+    disk = a_disk(s1=first, s3=third)
+    error = refused(disk)
+    assert error.path == f"{LOG}/000000002.log"
+    assert [(found.kind, found.path) for found in verify(disk, LOG)] == [
+        ("missing", f"{LOG}/000000002.log")
+    ]
+    result = recovered(disk, repair=True)
+    assert keys(result.state) == {b"a", b"b", b"d", b"e"}
+    assert [found.kind for found in result.findings] == ["missing"]
+    again = recovered(disk)
+    assert again.findings == []
+    assert again.state.removed == {2}
+    assert again.active is not None
+    assert again.active.number == 3
+
+
+def test_a_segment_that_was_removed_by_cleaning_is_not_missing() -> None:
+    first, _, third = three_segments()
+    third.operation(SegmentRemoved(2))
+    assert recovered(a_disk(s1=first, s3=third)).findings == []
+    assert recovered(a_disk(s3=third)).findings == []
+
+
+def test_the_first_segment_can_be_missed_too() -> None:
+    _, second, third = three_segments()
+    assert refused(a_disk(s2=second, s3=third)).path == f"{LOG}/000000001.log"
+
+
+def test_several_things_at_once_are_refused_and_repaired_at_once() -> None:
+    first, _, third = three_segments()
+    one = bytearray(bytes(first))
+    one[first.offsets[1] + 20] ^= 1
+    three = bytearray(bytes(third))
+    three[third.offsets[0] + 20] ^= 1
+    three += b"torn"
+    disk = a_disk(s1=bytes(one), s3=bytes(three))
+    put(disk, f"000000001.log.damaged-{first.offsets[1]}", b"of an earlier time")
+    error = refused(disk)
+    assert (error.path, error.offset) == (f"{LOG}/000000001.log", first.offsets[1])
+    # the record that names segment 2 is gone too
+    assert "and 2 more" in str(error)
+    result = recovered(disk, repair=True)
+    assert keys(result.state) == {b"b", b"d", b"e"}
+    assert [found.kind for found in result.findings] == ["damaged", "damaged", "damaged"]
+    for found, data in zip(result.findings, (one, three, three), strict=True):
+        assert found.kept is not None
+        assert disk.read(found.kept) == data[found.offset : found.offset + found.bytes]
+    assert result.findings[0].kept == f"{LOG}/000000001.log.damaged-{first.offsets[1]}.2"
+    assert recovered(disk).findings == []
+
+
+def test_a_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_together() -> None:
+    first, _, third = three_segments()
+    disk = a_disk(s1=first, s3=b"wqwq\0\0\0\2" + bytes(third)[8:])
+    assert "and 1 more" in str(refused(disk))
+    result = recovered(disk, repair=True)
+    assert keys(result.state) == {b"a", b"b", b"d", b"e"}
+    assert recovered(disk).findings == []
+
+
+def test_what_can_be_told_of_the_loss_is_told() -> None:
+    log = sample()
+    data = bytearray(bytes(log))
+    data[log.offsets[2] + 60] ^= 4
+    (found,) = verify(a_disk(s1=bytes(data)), LOG)
+    assert "SCHEDULE of job" in found.message
+    assert "2026-11-20T09:03:09" in found.message
+
+
+def test_repair_does_not_rewrite_a_log_that_somebody_reads() -> None:
+    log = sample()
+    data = bytearray(bytes(log))
+    data[log.offsets[2] + 30] ^= 4
+    disk = a_disk(s1=bytes(data))
+    reader = lock_read(disk, LOG)
+    before = files(disk)
+    with pytest.raises(LogLockedError):
+        recovered(disk, repair=True)
+    assert files(disk) == before
+    reader.close()
+    assert recovered(disk, repair=True).findings
+
+
+# --- damage in groups ----------------------------------------------------------------------------
+
+
+def a_lease_of_five() -> tuple[SegmentBuilder, list[bytes]]:
+    log = SegmentBuilder()
+    ids = [log.entry(b"d:000:0000000000000001:%d" % number) for number in range(5)]
+    log.lease(ids, START_US + SECOND + 7)
+    return log, ids
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_a_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: int) -> None:
+    log, ids = a_lease_of_five()
+    data = bytearray(bytes(log))
+    data[log.offsets[-5 + lost] + 30] ^= 1
+    disk = a_disk(s1=bytes(data))
+    refused(disk)
+    state = recovered(disk, repair=True).state
+    expected = [START_US + SECOND + 7] * 5
+    expected[lost] = 0
+    assert [state.jobs[job_id].token for job_id in ids] == expected
+    again = recovered(disk)
+    assert again.findings == []
+    assert contents(again.state) == contents(state)
+
+
+def test_a_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> None:
+    log, ids = a_lease_of_five()
+    data = bytearray(bytes(log))
+    data[log.offsets[-6] + 30] ^= 1
+    state = recovered(a_disk(s1=bytes(data)), repair=True).state
+    assert all(state.jobs[job_id].token > START_US for job_id in ids)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_of_a_batch_that_damage_has_broken_what_is_readable_counts(lost: int) -> None:
+    log = SegmentBuilder()
+    ids = [log.entry(b"%d" % number) for number in range(3)]
+    log.batch(3)
+    for number, job_id in enumerate(ids):
+        log.complete(job_id, b"%d" % number)
+    data = bytearray(bytes(log))
+    data[log.offsets[-3 + lost] + 30] ^= 1
+    disk = a_disk(s1=bytes(data))
+    refused(disk)
+    state = recovered(disk, repair=True).state
+    assert keys(state) == {b"%d" % lost}
+    again = recovered(disk)
+    assert again.findings == []
+    assert keys(again.state) == {b"%d" % lost}
+
+
+def test_damage_before_an_unfinished_group_is_repaired_and_the_group_is_cut() -> None:
+    log, ids = a_lease_of_five()
+    data = bytearray(bytes(log)[: log.offsets[-1] + 5])
+    data[log.offsets[3] + 30] ^= 1
+    disk = a_disk(s1=bytes(data))
+    result = recovered(disk, repair=True)
+    assert [found.kind for found in result.findings] == ["damaged", "damaged", "unfinished"]
+    assert all(job.token == 0 for job in result.state.jobs.values())
+    assert set(result.state.jobs) == set(ids) - {ids[2]}
+    assert recovered(disk).findings == []
+
+
+def test_a_record_that_cannot_be_understood_is_taken_out_like_other_damage() -> None:
+    log = SegmentBuilder()
+    log.entry(b"a")
+    log.result(Command.COMPLETE, log.job_id(), b"FJ\x01nonsense")
+    log.entry(b"b")
+    disk = a_disk(s1=log)
+    assert refused(disk).offset == log.offsets[2]
+    assert keys(recovered(disk, repair=True).state) == {b"a", b"b"}
+    assert disk.read(f"{LOG}/000000001.log") == bytes(log)[: log.offsets[2]] + bytes(
+        log.data[log.offsets[3] :]
+    )
+
+
+def test_repair_after_a_failure_at_any_of_its_calls_still_repairs() -> None:
+    log = sample()
+    data = bytearray(bytes(log))
+    data[log.offsets[2] + 30] ^= 4
+    start = a_disk(s1=bytes(data), s3=SegmentBuilder(2, ids_from=100))
+    expected = contents(recovered(start.kill(), repair=True).state)
+    call = 0
+    while True:
+        call += 1
+        disk = start.kill()
+        disk.fail_at(call)
+        try:
+            recovered(disk, repair=True)
+        except LogFailedError:
+            after = disk.crash(call)
+            assert contents(recovered(after, repair=True).state) == expected
+            kept = [content for name, content in files(after).items() if ".damaged-" in name]
+            assert bytes(data[log.offsets[2] : log.offsets[3]]) in kept
+            continue
+        break
+    assert call > 20
+
+
+def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
+    first, second, third = three_segments()
+    for number, data in enumerate((bytes(first), bytes(second), bytes(third)[:-1]), 1):
+        (tmp_path / f"00000000{number}.log").write_bytes(data)
+    result = recover(OsDisk(), str(tmp_path), now_us=NOW)
+    assert keys(result.state) == {b"b", b"c", b"d"}
+    assert [found.kind for found in result.findings] == ["torn"]
+    with (tmp_path / "000000002.log").open("r+b") as file:
+        file.seek(second.offsets[1] + 25)
+        file.write(b"XX")
+    with pytest.raises(LogCorruptError):
+        recover(OsDisk(), str(tmp_path), now_us=NOW)
+    assert keys(recover(OsDisk(), str(tmp_path), now_us=NOW, repair=True).state) == {
+        b"a",
+        b"b",
+        b"c",
+        b"d",
+    }
+    assert recover(OsDisk(), str(tmp_path), now_us=NOW).findings == []
+
+
+def test_a_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
+    log = SegmentBuilder(None)
+    log.foreign(b"q")
+    log.operation(SegmentStart(0))
+    assert recovered(a_disk(s4=log)).findings == []
