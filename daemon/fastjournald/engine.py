@@ -9,6 +9,7 @@ log, and the same requests at the same instants give the same state, replies and
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -23,7 +24,7 @@ from fastjournal.protocol import (
 )
 from fastjournald.entry import Entry
 from fastjournald.handlers import HANDLERS, next_work, nothing_due
-from fastjournald.indexes import NEVER, Tombstones
+from fastjournald.indexes import NEVER, Domain, Tombstones
 from fastjournald.invariants import check_store
 from fastjournald.journal import Append, Journal
 from fastjournald.store import Store
@@ -50,9 +51,7 @@ def _discard(data: bytes, records: int, now: int) -> int:
 
 def new_journal(settings: Settings, append: Append, seed: bytes) -> Journal:
     """Return a journal that fits these settings."""
-    return Journal(
-        append, seed=seed, lease_us=settings.lease_us_default, attempts_max=settings.attempts_max
-    )
+    return Journal(append, seed=seed, lease_us=settings.lease_us_default)
 
 
 class Engine:
@@ -163,19 +162,41 @@ class Engine:
         if now >= store.wake:
             self.advance(now)
         if store.newly_ready:
-            for domain in store.newly_ready:
-                while domain.ready and not self.read_only:
-                    waiter = waiters.first_for(domain.name)
-                    if waiter is None:
-                        break
-                    reply = next_work(self, waiter.request, now)
-                    answers.append(self._answer(waiter, reply, now))
+            if not self.read_only:
+                self._serve_ready(store.newly_ready, now, answers)
             store.newly_ready.clear()
         for waiter in waiters.overdue(now):
             answers.append(self._answer(waiter, nothing_due(self, waiter.request), now))
-        if not waiters:
-            store.newly_ready = None
+        self._stop_watching()
         return answers
+
+    def _serve_ready(
+        self, domains: list[Domain], now: int, answers: list[tuple[Hashable, bytes]]
+    ) -> None:
+        """Answer who asked first, as long as one of the domains has something for somebody."""
+        asked = [
+            (waiter.serial, name)
+            for name in {domain.name for domain in domains if domain.ready}
+            if (waiter := self.waiters.first_for(name)) is not None
+        ]
+        heapify(asked)
+        while asked:
+            serial, name = heappop(asked)
+            domain = self.store.domains.get(name)
+            waiter = self.waiters.first_for(name)
+            if domain is None or not domain.ready or waiter is None:
+                continue
+            if waiter.serial == serial:
+                reply = next_work(self, waiter.request, now)
+                answers.append(self._answer(waiter, reply, now))
+                waiter = self.waiters.first_for(name)
+            if waiter is not None:
+                heappush(asked, (waiter.serial, name))
+
+    def _stop_watching(self) -> None:
+        """Where nobody waits, nobody has to be told what becomes ready."""
+        if not self.waiters:
+            self.store.newly_ready = None
 
     def resume(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Hand out again what stood still while the engine was read-only."""
@@ -193,22 +214,27 @@ class Engine:
 
     def end_waits(self, session: Hashable, now: int) -> bytes:
         """Answer the waiting requests of a session with nothing, because it quits."""
-        return b"".join(
+        answers = [
             self._answer(waiter, nothing_due(self, waiter.request), now)[1]
             for waiter in self.waiters.of_session(session)
-        )
+        ]
+        self._stop_watching()
+        return b"".join(answers)
 
     def forget(self, session: Hashable) -> None:
         """The connection is gone, and nobody waits on it any more."""
         for waiter in self.waiters.of_session(session):
             self.waiters.remove(waiter)
+        self._stop_watching()
 
     def shut_down(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Tell all who wait that the daemon stops."""
-        return [
+        answers = [
             self._answer(waiter, Reply(error=ErrorCode.SHUTTING_DOWN), now)
             for waiter in self.waiters.all()
         ]
+        self._stop_watching()
+        return answers
 
     def _answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
         self.waiters.remove(waiter)

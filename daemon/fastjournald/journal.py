@@ -52,15 +52,13 @@ class Journal:
         append: Where the records go.
         seed: 8 random bytes: job ids differ between runs by them.
         lease_us: Default lease, which workq is told as time to run.
-        attempts_max: Told to workq, at most 255; 0: no limit.
     """
 
-    def __init__(self, append: Append, *, seed: bytes, lease_us: int, attempts_max: int) -> None:
+    def __init__(self, append: Append, *, seed: bytes, lease_us: int) -> None:
         self._append = append
         self._prefix = id_prefix(seed)
         self._counter = _COUNTER_BASE
         self._ttr_ms = workq.workq_ttr_ms(lease_us)
-        self._attempts_max = min(attempts_max, workq.ATTEMPTS_MAX)
         self._heads: dict[tuple[bytes, int], bytes] = {}
         self._operation_head = self._head(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
         self._now = -1
@@ -116,7 +114,16 @@ class Journal:
     def completed(self, entry: Entry, timestamp: int, now: int) -> None:
         """The entry is gone and leaves a tombstone with this timestamp."""
         self.live_bytes -= entry.record_bytes
-        self._append(self._completion(entry, timestamp, now), 1, now)
+        if entry.reason is None:
+            self._append(self._completion(entry, timestamp, now), 1, now)
+            return
+        # buried is failed to workq, which refuses to complete a failed job
+        parts = (
+            self._operation(envelope.Batch(2), now),
+            encode_simple(Command.DELETE, self._time_at(now), entry.job_id),
+            self._operation(envelope.Tombstone(entry.key, timestamp), now),
+        )
+        self._append(b"".join(parts), len(parts), now)
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
@@ -236,7 +243,8 @@ class Journal:
         return head
 
     def _head(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
-        return encode_head(name, self._ttr_ms, ttl_ms, priority, self._attempts_max, 0)
+        # max attempts 0: workq counts releases too, and would fail a job that waits here
+        return encode_head(name, self._ttr_ms, ttl_ms, priority, 0, 0)
 
     @staticmethod
     def _name(entry: Entry) -> bytes:

@@ -136,7 +136,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("attempts_max", [0])
+@pytest.mark.parametrize("attempts_max", [0, 1, 2])
 def test_whatever_clients_do_workq_replays_the_log(seed: int, attempts_max: int) -> None:
     run = Run(seed, attempts_max)
     for _ in range(400):
