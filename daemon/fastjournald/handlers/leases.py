@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.handlers.arguments import BAD_KEY, HALF_TOKEN, token_of
@@ -30,8 +31,9 @@ def release(engine: Engine, _session: Hashable, request: Request, now: int) -> s
         return ErrorCode.NOT_FOUND.value
     if entry.token != token or not token:
         return ErrorCode.LEASE_LOST.value
-    if request.ttl is not None and entry.journal:
-        entry.not_before = min(now + request.ttl, INSTANT_MAX)
+    parts = None if request.ttl is None else parse_journal_key(entry.key)
+    if request.ttl is not None and parts is not None:
+        entry.not_before = max(parts.timestamp, min(now + request.ttl, INSTANT_MAX))
         store.end_lease(entry, now, ran_out=False, delayed=True)
     else:
         store.end_lease(entry, now, ran_out=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import PAIRS_MAX
+from fastjournal.limits import KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.protocol import Pair, Reply, Request
 from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
@@ -33,7 +33,7 @@ _REPLY_BYTES = 64
 
 def next_(engine: Engine, session: Hashable, request: Request, now: int) -> str | Reply | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
-    if b":" in request.key:
+    if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return f"{BAD_KEY}, and a domain holds no ':'"
     if engine.read_only:
         return READ_ONLY

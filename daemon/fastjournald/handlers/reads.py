@@ -31,7 +31,7 @@ def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
     if key != entry.key:
         second_key = entry.key
     else:
-        second_key = entry.uri or b""
+        second_key = b"" if entry.superseded else entry.uri or b""
     return Pair(
         key,
         entry.value_type,

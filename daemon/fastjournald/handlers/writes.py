@@ -28,6 +28,7 @@ _BAD_TYPE = f"{ErrorCode.BAD_VALUE} value types are 0 to {_TYPE_MAX}"
 _VOID_WITH_DATA = f"{ErrorCode.BAD_VALUE} a void value has no data"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
 _FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
+_PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another entry"
 _NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} SET does not take LISTEN"
 
 
@@ -73,6 +74,8 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
             return ErrorCode.EXISTS.value
         if standing.key != key:
             return _FURTHER_KEY
+    if other is not None and other.key == uri:
+        return _PRIMARY_KEY
     if engine.read_only:
         return READ_ONLY
 
@@ -103,24 +106,23 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
     if deleted is not None:
         tombstones.discard(key)
     if other is not None:
-        entry.created = other.created
+        if other.place == Place.LEASED:
+            store.supersede(other, timestamp)
+        else:
+            entry.created = other.created
     if standing is not None:
         _inherit(entry, standing)
     if entry.persistent:
         engine.journal.stored(entry, now)
+    # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
+    # one whose only page is reported over and over is not put off for ever.
+    store.insert(entry, now)
     if standing is not None:
         store.remove(standing, now)
         if standing.persistent:
             engine.journal.deleted(standing, now)
-    if other is not None:
-        if other.place == Place.LEASED:
-            store.supersede(other, timestamp)
-        else:
-            store.replace_by_uri(other, timestamp, now)
-    if parts is not None and entry.domain.entries == 0:
-        # a removal took the last entry of this domain, and the domain with it
-        entry.domain = store.domain_of(parts.domain)
-    store.insert(entry, now)
+    if other is not None and not other.superseded:
+        store.replace_by_uri(other, timestamp, now)
     return ""
 
 
