@@ -10,31 +10,33 @@ Where the protocol is silent, the model and the engine agree on this (docs/decis
     deletes a value that stands there under its own name. A URI equal to the key: ``bad-key``.
 2.  A key that is another entry's URI: a SET on it is no repeat, whatever its timestamp; ``stale``
     where it is older than that entry or not newer than a tombstone, else ``exists``.
-3.  A tombstone is replaced only by one with a later timestamp. The oldest is the one laid first.
-    A DELETE of nothing with a token changes nothing, with OVERWRITE or without.
+3.  A DELETE of nothing renews a tombstone that stands there, with the later of both timestamps.
+    With a token it changes nothing, with OVERWRITE or without.
 4.  A SET with OVERWRITE keeps its own created time, also where it takes a URI from another entry.
     Over an entry that had lost its URI to a newer one it is an entry of its own: not dropped.
-5.  Instants beyond 2**64 - 1 are cut to it. A token never exceeds it.
+5.  Instants beyond 2**64 - 1 are cut to it, tokens about a millisecond before it.
 6.  Every GET is a read, a probe too. An explicit UPDATE_TIMEOUT is not moved by the touch.
-    UPDATE_TIMEOUT without a timeout is ignored. NEXT does not touch. SET, GET and NEXT set the
+    UPDATE_TIMEOUT without a timeout is ignored. NEXT does not touch. SET, GET and leases set the
     accessed time.
 7.  RELEASE with a ttl sets a new delay, but never before the key's timestamp; without one, a
-    delay that still runs goes on. META shows this instant. RELEASE without a token: bad-request.
+    delay that still runs goes on. META shows this instant, and it stands for the timestamp in the
+    order of work. RELEASE without a token: bad-request.
 8.  An entry that a newer one displaced from its URI is dropped when its lease ends, with a
-    tombstone, also where it would have expired by then.
+    tombstone, also where it would have expired by then. The URI is not its second key any more.
 9.  A domain that has due entries before and after a request, or an instant, keeps its turn.
-10. Next-at is the first instant at which an entry becomes due if no request comes.
-11. NEXT with LISTEN and ttl 0 does not wait. A wait whose time is over still gets work that is
-    due when it is served. QUIT gives nothing out any more.
-12. An entry that waits for another's lease on its URI is delayed. Worked on and buried count
-    plain entries too. A domain without entries has zeros.
+    What comes late is applied in the order leases and delays by instant, then expiry.
+10. Next-at is the first end of a lease or of a delay; what comes then may expire or be buried.
+11. NEXT with count 0 only asks for next-at. A wait whose time is over still gets work that is due
+    when it is served. QUIT gives nothing out any more. A domain with ``:`` is bad-key.
+12. An entry that waits for another's lease on its URI is delayed. Worked on counts plain entries
+    too; these are never buried for their attempts. A domain without entries has zeros.
+13. Room in a reply is reckoned with the widest sizes: 64 bytes, 9 a pair, 68 with META.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -43,131 +45,19 @@ from fastjournal.protocol.constants import Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
-    U64_MAX,
     Entry,
     RefusedError,
-    Rules,
     Waiter,
     check_key,
     refuse,
     reply_bytes,
     token_of,
 )
+from tests.property.model_state import State
 
 
-@dataclass
-class Model:
+class Model(State):
     """The engine, naively."""
-
-    rules: Rules = field(default_factory=Rules)
-    clock: int = 0
-    entries: list[Entry] = field(default_factory=list)
-    tombstones: dict[bytes, tuple[int, int]] = field(default_factory=dict)
-    """Primary key to (timestamp, instant at which it was laid), the oldest first."""
-    turns: list[bytes] = field(default_factory=list)
-    waiters: list[Waiter] = field(default_factory=list)
-    ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
-    arrivals: int = 0
-    leases: int = 0
-
-    # --- what can be computed from the list ------------------------------------------------------
-
-    def find(self, key: bytes | None) -> Entry | None:
-        """The entry that stands under this key, primary or URI."""
-        for e in self.entries:
-            if key == e.key or (key is not None and key == e.uri and e.displaced_at is None):
-                return e
-        return None
-
-    def holders(self, e: Entry) -> list[Entry]:
-        """Other entries that are worked on and stand for the same URI."""
-        same = [o for o in self.entries if o is not e and o.uri == e.uri and o.token]
-        return same if e.uri is not None else []
-
-    def waits(self, e: Entry) -> bool:
-        return e.parts is not None and not e.token and not e.buried
-
-    def is_due(self, e: Entry) -> bool:
-        return self.waits(e) and e.not_before <= self.clock and not self.holders(e)
-
-    def due(self, domain: bytes) -> list[Entry]:
-        mine = [e for e in self.entries if e.parts and e.parts.domain == domain and self.is_due(e)]
-        return sorted(mine, key=Entry.order)
-
-    def due_at(self, e: Entry) -> int | None:
-        """When it becomes due if nothing else happens; None: never."""
-        last = bool(self.rules.attempts_max) and e.attempts + 1 >= self.rules.attempts_max
-        if e.parts is None or e.buried or (e.token and (last or e.displaced_at is not None)):
-            return None
-        at = max([e.not_before, e.token, *(o.token for o in self.holders(e))])
-        return None if e.expires and e.expires <= at else at
-
-    def next_at(self, domain: bytes) -> int | None:
-        ats = [self.due_at(e) for e in self.entries if e.parts and domain in (b"", e.parts.domain)]
-        return min((at for at in ats if at is not None), default=None)
-
-    # --- time ------------------------------------------------------------------------------------
-
-    def later(self, duration: int) -> int:
-        return min(self.clock + duration, U64_MAX)
-
-    def next_event(self) -> int | None:
-        """The first instant at which time alone changes an entry."""
-        instants = [e.token for e in self.entries if e.token]
-        instants += [e.expires for e in self.entries if e.expires and not e.token]
-        instants += [e.not_before for e in self.entries if e.not_before > self.clock]
-        return min(instants, default=None)
-
-    def advance(self, now: int) -> None:
-        """Let everything happen that time brings up to now, one instant after the other."""
-        while (at := self.next_event()) is not None and at <= now:
-            self.clock = max(self.clock, at)
-            for e in [e for e in self.entries if e.token and e.token <= at]:
-                e.attempts = min(e.attempts + 1, 0xFFFF)
-                e.buried = bool(self.rules.attempts_max) and e.attempts >= self.rules.attempts_max
-                self.end_lease(e)
-            for e in [e for e in self.entries if e.expires and e.expires <= at and not e.token]:
-                self.entries.remove(e)
-            self.update_turns()
-        self.clock = now
-        for key, (_, laid) in list(self.tombstones.items()):
-            if laid + self.rules.tombstone_ttl_us <= now:
-                del self.tombstones[key]
-
-    def update_turns(self) -> None:
-        """Domains that are no longer due leave, those that became due enter by name."""
-        due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}
-        self.turns = [d for d in self.turns if d in due]
-        self.turns += sorted(due - set(self.turns))
-
-    # --- small changes ---------------------------------------------------------------------------
-
-    def lay_tombstone(self, key: bytes, timestamp: int) -> None:
-        if key in self.tombstones and timestamp <= self.tombstones[key][0]:
-            return
-        self.tombstones.pop(key, None)
-        self.tombstones[key] = (timestamp, self.clock)
-        while len(self.tombstones) > self.rules.tombstones_max:
-            del self.tombstones[next(iter(self.tombstones))]
-
-    def end_lease(self, e: Entry) -> None:
-        e.token = 0
-        if e.displaced_at is not None:
-            self.entries.remove(e)
-            self.lay_tombstone(e.key, e.displaced_at)
-
-    def lease(self, entries: list[Entry], duration: int) -> int:
-        """Lease all of them until the instant that is the token."""
-        deadline = self.later(duration) // 1000 * 1000
-        while True:
-            token = deadline + self.leases % 1000
-            token = token if token <= U64_MAX else token - 1000
-            self.leases += 1
-            if all(e.token_before != token for e in entries):
-                break
-        for e in entries:
-            e.token = e.token_before = token
-        return token
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -220,7 +110,6 @@ class Model:
             refuse("bad-key", uri == r.key)
         void_with_data = r.value_type == ValueType.VOID and r.value != b""
         refuse("bad-value", r.value_type is None or r.value_type > 5 or void_with_data)
-        refuse("too-large", len(r.value) > self.rules.value_bytes_max)
         refuse("clock-skew", self.skewed(r))
         other = self.find(uri)
         if other is here:
@@ -272,9 +161,7 @@ class Model:
         elif e.ttl and e.expires:
             e.expires = max(e.expires, self.later(e.ttl))
         token = self.lease([e], r.timeout or self.rules.lease_us_default) if lease else None
-        pair = e.pair(r)
-        pair.key, pair.second_key = r.key, b""
-        return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[pair])
+        return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[e.pair(r, r.key)])
 
     def delete(self, r: Request) -> Reply:
         check_key(r.key)
@@ -297,10 +184,9 @@ class Model:
         return Reply()
 
     def next(self, session: Hashable, r: Request) -> Reply | None:
-        refuse("bad-key", len(r.key) > KEY_BYTES_MAX)
-        refuse("bad-request", r.count == 0)
+        refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
         reply = self.take(r)
-        if reply is None and r.flags & Flag.LISTEN and r.ttl != 0:
+        if reply is None and r.flags & Flag.LISTEN and r.count != 0:
             deadline = None if r.ttl is None else self.later(r.ttl)
             self.waiters.append(Waiter(session, r, deadline))
             return None
@@ -318,7 +204,7 @@ class Model:
             due = [e for e in self.due(domain) if e not in taken]
             if not due:
                 break
-            size = reply_bytes([e.pair(r) for e in [*taken, due[0]]], timeout=not pop)
+            size = reply_bytes([e.pair(r) for e in [*taken, due[0]]])
             if taken and size > self.rules.reply_bytes_max:
                 break
             taken.append(due[0])
@@ -326,16 +212,17 @@ class Model:
                 self.turns = self.turns[1:] + [domain] * (len(due) > 1)
         if not taken:
             return None
-        for e in taken:
-            e.accessed = self.clock
         token = None
         if not pop:
             token = self.lease(taken, r.timeout or self.rules.lease_us_default)
+            for e in taken:
+                e.accessed = self.clock
         pairs = [e.pair(r) for e in taken]
         for e in taken if pop else []:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.timestamp)
-        return Reply(flags=Flag.WORKED_ON * (not pop), timeout=token, pairs=pairs)
+        flags = Flag.TWO_KEYS | Flag.WORKED_ON * (not pop)
+        return Reply(flags=flags, timeout=token, pairs=pairs)
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Give work to those who wait, first come first served; end the waits that are over."""
@@ -344,11 +231,13 @@ class Model:
         for w in list(self.waiters):
             reply = self.take(w.request)
             self.update_turns()
-            if reply is None and w.deadline is not None and w.deadline <= now:
-                reply = self.nothing(w.request)
             if reply is not None:
                 self.waiters.remove(w)
                 replies.append((w.session, self.stamp(reply, w.request)))
+        over = [w for w in self.waiters if w.deadline is not None and w.deadline <= now]
+        for w in sorted(over, key=lambda w: w.deadline or 0):
+            self.waiters.remove(w)
+            replies.append((w.session, self.stamp(self.nothing(w.request), w.request)))
         return replies
 
     def forget(self, session: Hashable) -> None:
@@ -378,6 +267,7 @@ class Model:
         return Reply()
 
     def stats(self, r: Request) -> Reply:
+        refuse("bad-key", b":" in r.key)
         mine = [e for e in self.entries if not r.key or (e.parts and e.parts.domain == r.key)]
         waiting = [e for e in mine if self.waits(e)]
         due = [e for e in waiting if self.is_due(e)]

@@ -17,7 +17,6 @@ KEY_BYTES_MAX = 4096
 class Rules:
     """The settings of the engine, by the same names."""
 
-    value_bytes_max: int = 1_000_000
     reply_bytes_max: int = 4 * 1024 * 1024
     lease_us_default: int = 24 * 3600 * 1_000_000
     attempts_max: int = 0
@@ -53,7 +52,7 @@ class Entry:
 
     def order(self) -> tuple[int, int, int]:
         assert self.parts is not None
-        return (self.parts.priority, self.parts.timestamp, self.arrival)
+        return (self.parts.priority, self.not_before, self.arrival)
 
     def meta(self) -> Meta:
         state = State.PERSISTENT * self.persistent | State.BURIED * self.buried
@@ -71,12 +70,14 @@ class Entry:
             attempts=self.attempts,
         )
 
-    def pair(self, r: Request) -> Pair:
+    def pair(self, r: Request, key: bytes | None = None) -> Pair:
+        """The pair of a reply under this key, with the entry's other key."""
+        other = b"" if self.uri is None or self.displaced_at is not None else self.uri
         return Pair(
-            self.key,
+            key or self.key,
             self.value_type,
             self.value if r.flags & Flag.DATA else b"",
-            self.uri or b"",
+            self.key if key not in (None, self.key) else other,
             self.meta() if r.flags & Flag.META else None,
         )
 
@@ -111,12 +112,7 @@ def token_of(r: Request, *, needed: bool = False) -> int | None:
     return r.timeout
 
 
-def reply_bytes(pairs: list[Pair], *, timeout: bool) -> int:
-    """Size of a reply to NEXT: one width for all key sizes, one for all value sizes."""
-    keys = [len(k) for p in pairs for k in (p.key, p.second_key)]
-    values = [len(p.value) + 1 for p in pairs]
-    key_width = 1 if max(keys) < 2**8 else 2
-    value_width = 1 if max(values) < 2**8 else 2 if max(values) < 2**16 else 4
-    sizes = sum(keys) + sum(values) + len(pairs) * (2 * key_width + value_width)
-    metas = sum(68 for p in pairs if p.meta is not None)
-    return 2 + 2 + 2 + 2 + 8 + 8 * timeout + 2 + key_width + sizes + metas
+def reply_bytes(pairs: list[Pair]) -> int:
+    """What a reply to NEXT has at the most: 64 bytes, and a pair with its sizes at their widest."""
+    data = sum(len(p.key) + len(p.second_key) + len(p.value) for p in pairs)
+    return 64 + data + 9 * len(pairs) + sum(68 for p in pairs if p.meta is not None)

@@ -1,0 +1,194 @@
+"""One interface to the engine and to its naive model, and short ways to build requests.
+
+The engine gets every request as it comes off the wire (encoded and decoded again), and its
+replies are decoded, so that flags and fields are those that a client sees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable
+from dataclasses import asdict
+from typing import Any
+
+from fastjournal.protocol import ClientConnection, decode_reply, decode_request, encode_request
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
+from fastjournal.protocol.messages import Meta, Pair, Reply, Request
+from fastjournald.engine import Engine, Settings
+from tests.property.model import Model
+from tests.property.model_parts import Rules
+
+START = 1_700_000_000_000_000
+SECOND = 1_000_000
+SESSION = "one"
+
+
+class EngineSubject:
+    """The engine behind the wire format."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.engine = Engine(Settings(**asdict(rules)))
+        self.ended: list[tuple[Hashable, Reply]] = []
+
+    def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
+        data = self.engine.handle(session, decode_request(encode_request(request)), now)
+        self.engine.check()
+        if data is None:
+            return None
+        connection = ClientConnection()
+        connection.receive_data(data)
+        replies = []
+        while isinstance(event := connection.next_event(), Reply):
+            replies.append(event)
+        self.ended += [(session, reply) for reply in replies[:-1]]
+        return replies[-1]
+
+    def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
+        """Replies to those who waited, first those that QUIT has ended."""
+        served, self.ended = self.ended, []
+        served += [
+            (session, decode_reply(data)) for session, data in self.engine.serve_waiters(now)
+        ]
+        self.engine.check()
+        return served
+
+    def advance(self, now: int) -> None:
+        self.engine.advance(now)
+        self.engine.check()
+
+    def forget(self, session: Hashable) -> None:
+        self.ended = [(s, reply) for s, reply in self.ended if s != session]
+        self.engine.forget(session)
+        self.engine.check()
+
+
+def request(
+    function: int,
+    key: bytes = b"",
+    value: bytes | None = None,
+    *,
+    kind: int = ValueType.BUFFER,
+    flags: int = 0,
+    uri: bytes | None = None,
+    at: int = START,
+    timeout: int | None = None,
+    ttl: int | None = None,
+    count: int | None = None,
+    identifier: int = 7,
+) -> Request:
+    """Build a request with the flags that its fields need."""
+    return Request(
+        function=function,
+        identifier=identifier,
+        flags=flags | (Query.RANGE << QUERY_SHIFT if uri is not None else 0),
+        timestamp=at,
+        key=key,
+        second_key=uri,
+        value_type=None if value is None else kind,
+        value=value or b"",
+        timeout=timeout,
+        ttl=ttl,
+        count=count,
+    )
+
+
+class Subject:
+    """A subject under test with its own clock, driven by short calls; each returns the reply."""
+
+    def __init__(self, target: EngineSubject | Model) -> None:
+        self.target = target
+        self.now = START
+
+    def under(self, **rules: int) -> Subject:
+        """A fresh one of the same kind with these settings."""
+        return Subject(type(self.target)(Rules(**rules)))
+
+    def later(self, us: int) -> None:
+        """Move the clock."""
+        self.now += us
+
+    def ask(self, req: Request, session: Hashable = SESSION) -> Reply:
+        """Send a request that is answered at once."""
+        reply = self.target.handle(session, req, self.now)
+        assert reply is not None, "the request waits"
+        assert reply.identifier == req.identifier
+        assert reply.timestamp == self.now
+        return reply
+
+    def set(self, key: bytes, value: bytes | None = b"v", **fields: Any) -> str:
+        """SET; returns the error code, empty for success."""
+        return self.ask(request(Function.SET, key, value, **fields)).code
+
+    def get(self, key: bytes, **fields: Any) -> Reply:
+        return self.ask(request(Function.GET, key, **fields))
+
+    def value(self, key: bytes) -> bytes | None:
+        """What GET with DATA returns; None: not found."""
+        reply = self.get(key, flags=Flag.DATA)
+        assert reply.code in ("", "not-found")
+        return reply.pairs[0].value if reply.pairs else None
+
+    def pair(self, key: bytes, **fields: Any) -> Pair:
+        """The pair of a successful GET with DATA and META."""
+        reply = self.get(key, **{"flags": Flag.DATA | Flag.META, **fields})
+        assert reply.error == ""
+        assert reply.pairs is not None
+        assert len(reply.pairs) == 1
+        return reply.pairs[0]
+
+    def meta(self, key: bytes, **fields: Any) -> Meta:
+        """The metadata block that GET returns."""
+        meta = self.pair(key, **fields).meta
+        assert meta is not None
+        return meta
+
+    def delete(self, key: bytes, *, token: int | None = None, **fields: Any) -> str:
+        if token is not None:
+            fields = {**fields, "timeout": token, "flags": fields.get("flags", 0) | Flag.WORKED_ON}
+        return self.ask(request(Function.DELETE, key, **fields)).code
+
+    def next(self, domain: bytes = b"", **fields: Any) -> Reply:
+        """NEXT that is answered at once."""
+        return self.ask(request(Function.NEXT, domain, **fields))
+
+    def jobs(self, domain: bytes = b"", **fields: Any) -> list[bytes]:
+        """The keys that NEXT returns."""
+        reply = self.next(domain, **fields)
+        assert reply.error == ""
+        assert reply.pairs is not None
+        return [pair.key for pair in reply.pairs]
+
+    def lease(self, domain: bytes = b"", **fields: Any) -> int:
+        """The token of a NEXT that returns work."""
+        reply = self.next(domain, **fields)
+        assert reply.pairs
+        assert reply.timeout is not None
+        return reply.timeout
+
+    def listen(self, domain: bytes = b"", session: Hashable = SESSION, **fields: Any) -> None:
+        """NEXT that waits for work."""
+        req = request(Function.NEXT, domain, flags=Flag.LISTEN | fields.pop("flags", 0), **fields)
+        assert self.target.handle(session, req, self.now) is None, "the request does not wait"
+
+    def serve(self) -> list[tuple[Hashable, Reply]]:
+        """Answers to those who wait."""
+        return self.target.serve_waiters(self.now)
+
+    def release(self, key: bytes, token: int, **fields: Any) -> str:
+        fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}
+        return self.ask(request(Function.RELEASE, key, **fields)).code
+
+    def touch(self, key: bytes, token: int | None = None, **fields: Any) -> Reply:
+        if token is not None:
+            fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}
+        return self.ask(request(Function.TOUCH, key, **fields))
+
+    def stats(self, key: bytes = b"", **fields: Any) -> dict[str, Any]:
+        """The numbers of STATS."""
+        reply = self.ask(request(Function.STATS, key, **fields))
+        assert reply.error == ""
+        assert reply.pairs is not None
+        assert [pair.value_type for pair in reply.pairs] == [ValueType.STRING]
+        numbers = json.loads(reply.pairs[0].value)
+        assert isinstance(numbers, dict)
+        return numbers

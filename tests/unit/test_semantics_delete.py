@@ -1,0 +1,199 @@
+"""DELETE: every sentence of docs/protocol.md about it, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function
+from tests.property.model import Model
+from tests.property.subject import SECOND, START, EngineSubject, Rules, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 4097])
+def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+    assert s.delete(key) == "bad-key"
+
+
+@pytest.mark.parametrize("by", [JOB, URI])
+def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: bytes) -> None:
+    s.set(JOB, uri=URI)
+    assert s.delete(by) == ""
+    assert (s.value(JOB), s.value(URI)) == (None, None)
+    assert s.jobs() == []
+
+
+def test_the_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
+    s.set(JOB, uri=URI, at=START)
+    s.delete(URI, at=START + 5)
+    assert s.set(URI, at=START) == ""
+    assert s.set(JOB, at=START + 5) == "stale"
+
+
+def test_a_delete_with_a_smaller_timestamp_is_stale(s: Subject) -> None:
+    s.set(b"p", at=START)
+    assert s.delete(b"p", at=START - 1) == "stale"
+    assert s.value(b"p") == b"v"
+
+
+def test_a_delete_with_the_entrys_timestamp_wins(s: Subject) -> None:
+    s.set(b"p", at=START)
+    assert s.delete(b"p", at=START) == ""
+    assert s.value(b"p") is None
+
+
+def test_an_entry_worked_on_can_be_deleted_without_a_token(s: Subject) -> None:
+    s.set(JOB, at=START)
+    token = s.lease()
+    assert s.delete(JOB, at=START + 1) == ""
+    assert s.delete(JOB, token=token, at=START + 2) == "not-found"
+
+
+# --- nothing there --------------------------------------------------------------------------------
+
+
+def test_deleting_nothing_is_not_found_and_leaves_a_tombstone(s: Subject) -> None:
+    assert s.delete(b"p", at=START) == "not-found"
+    assert s.set(b"p", at=START) == "stale"
+    assert s.set(b"p", at=START + 1) == ""
+
+
+def test_an_older_delete_of_nothing_leaves_a_newer_tombstone(s: Subject) -> None:
+    s.delete(b"p", at=START)
+    assert s.delete(b"p", at=START - 5) == "not-found"
+    assert s.set(b"p", at=START) == "stale"
+
+
+def test_a_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
+    s = s.under(tombstone_ttl_us=SECOND)
+    s.delete(b"p", at=START)
+    s.later(SECOND - 1)
+    s.delete(b"p", at=START - 5)
+    s.later(SECOND - 1)
+    assert s.set(b"p", at=START) == "stale"
+    s.later(1)
+    assert s.set(b"p", at=START) == ""
+
+
+def test_overwrite_of_nothing_is_not_found_and_removes_a_tombstone(s: Subject) -> None:
+    s.delete(b"p", at=START)
+    assert s.delete(b"p", at=START + 1, flags=Flag.OVERWRITE) == "not-found"
+    assert s.set(b"p", at=START) == ""
+
+
+def test_with_a_token_and_nothing_there_no_tombstone_is_left(s: Subject) -> None:
+    assert s.delete(b"p", token=START, at=START) == "not-found"
+    assert s.set(b"p", at=START - 5) == ""
+
+
+def test_with_a_token_and_nothing_there_a_tombstone_stays(s: Subject) -> None:
+    s.delete(b"p", at=START)
+    assert s.delete(b"p", token=START, at=START, flags=Flag.OVERWRITE) == "not-found"
+    assert s.set(b"p", at=START) == "stale"
+
+
+def test_deleting_nothing_from_the_future_leaves_no_tombstone(s: Subject) -> None:
+    assert s.delete(b"p", at=START + 60 * SECOND + 1) == "not-found"
+    assert s.set(b"p", at=START) == ""
+
+
+# --- OVERWRITE ------------------------------------------------------------------------------------
+
+
+def test_overwrite_leaves_no_tombstone(s: Subject) -> None:
+    s.set(b"p", at=START)
+    assert s.delete(b"p", at=START + 5, flags=Flag.OVERWRITE) == ""
+    assert s.set(b"p", b"again", at=START) == ""
+
+
+def test_overwrite_does_not_make_an_older_delete_win(s: Subject) -> None:
+    s.set(b"p", at=START)
+    assert s.delete(b"p", at=START - 1, flags=Flag.OVERWRITE) == "stale"
+
+
+# --- completing a job -----------------------------------------------------------------------------
+
+
+def test_a_worker_completes_its_job_with_the_token(s: Subject) -> None:
+    s.set(JOB)
+    assert s.delete(JOB, token=s.lease()) == ""
+    assert s.value(JOB) is None
+
+
+def test_a_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
+    s.set(JOB, uri=URI)
+    assert s.delete(URI, token=s.lease()) == ""
+    assert s.value(JOB) is None
+
+
+@pytest.mark.parametrize("difference", [-1, 1, 1000])
+def test_a_token_is_compared_for_equality(s: Subject, difference: int) -> None:
+    s.set(JOB)
+    token = s.lease()
+    assert s.delete(JOB, token=token + difference) == "lease-lost"
+    assert s.value(JOB) == b"v"
+
+
+@pytest.mark.parametrize("token", [0, START])
+def test_a_token_for_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
+    s.set(JOB)
+    assert s.delete(JOB, token=token) == "lease-lost"
+
+
+def test_a_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
+    s.set(JOB)
+    first = s.lease(timeout=SECOND)
+    s.later(2 * SECOND)
+    second = s.lease(timeout=SECOND)
+    assert s.delete(JOB, token=first) == "lease-lost"
+    assert s.delete(JOB, token=second) == ""
+
+
+def test_a_delete_with_a_token_is_never_stale(s: Subject) -> None:
+    s.set(JOB, at=START)
+    assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
+
+
+def test_its_tombstone_carries_the_later_of_both_timestamps(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.delete(JOB, token=s.lease(), at=START - 9)
+    s.set(OTHER, at=START)
+    s.delete(OTHER, token=s.lease(), at=START + 9)
+    assert [s.set(JOB, at=START), s.set(JOB, at=START + 1)] == ["stale", ""]
+    assert [s.set(OTHER, at=START + 9), s.set(OTHER, at=START + 10)] == ["stale", ""]
+
+
+@pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
+def test_only_one_of_worked_on_and_timeout_is_bad_request(
+    s: Subject, flags: int, timeout: int | None
+) -> None:
+    s.set(JOB)
+    reply = s.ask(request(Function.DELETE, JOB, flags=flags, timeout=timeout))
+    assert reply.code == "bad-request"
+    assert s.value(JOB) == b"v"
+
+
+# --- which error, where several apply -------------------------------------------------------------
+
+
+def test_not_found_comes_before_clock_skew(s: Subject) -> None:
+    assert s.delete(b"p", at=START + 999 * SECOND) == "not-found"
+
+
+def test_clock_skew_comes_before_lease_lost(s: Subject) -> None:
+    s.set(JOB)
+    assert s.delete(JOB, token=1, at=START + 60 * SECOND) == "lease-lost"
+    assert s.delete(JOB, token=1, at=START + 60 * SECOND + 1) == "clock-skew"
+
+
+def test_lease_lost_comes_before_stale(s: Subject) -> None:
+    s.set(JOB, at=START)
+    assert s.delete(JOB, token=1, at=START - 1) == "lease-lost"

@@ -1,0 +1,213 @@
+"""GET by key: every sentence of docs/protocol.md about it, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Query, State, ValueType
+from fastjournal.protocol.messages import Pair
+from tests.property.model import Model
+from tests.property.subject import SECOND, START, EngineSubject, Rules, Subject
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
+    s.set(b"p", b"one", kind=ValueType.STRING)
+    reply = s.get(b"p", flags=Flag.DATA)
+    assert reply.pairs == [Pair(b"p", ValueType.STRING, b"one")]
+    assert (reply.timeout, reply.flags & Flag.WORKED_ON) == (None, 0)
+    missing = s.get(b"q", flags=Flag.DATA)
+    assert (missing.code, missing.pairs) == ("not-found", None)
+
+
+def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
+    s.set(b"p", b"one", kind=ValueType.STRING)
+    assert s.get(b"p").pairs == [Pair(b"p", ValueType.STRING, b"")]
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 4097])
+def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+    assert s.get(key).code == "bad-key"
+
+
+@pytest.mark.parametrize("query", [Query.RANGE, Query.REGEX, Query.CURSOR])
+def test_other_queries_are_unknown_functions(s: Subject, query: Query) -> None:
+    fields = {"uri": b"z", "count": 1} if query is Query.RANGE else {}
+    assert s.get(b"a", flags=query << QUERY_SHIFT, **fields).code == "unknown-function"
+
+
+def test_the_pairs_key_is_the_one_asked_for_and_its_other_key_comes_too(s: Subject) -> None:
+    s.set(JOB, b"one", uri=URI)
+    assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"one", JOB)]
+    assert s.get(JOB, flags=Flag.DATA).pairs == [Pair(JOB, ValueType.BUFFER, b"one", URI)]
+
+
+def test_a_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
+    s.set(JOB, b"one", uri=URI, at=START)
+    s.lease()
+    s.set(OTHER, b"two", uri=URI, at=START + 1)
+    assert s.get(JOB, flags=Flag.DATA).pairs == [Pair(JOB, ValueType.BUFFER, b"one")]
+    assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"two", OTHER)]
+
+
+def test_get_does_not_look_at_the_timestamp(s: Subject) -> None:
+    s.set(b"p", at=START)
+    assert s.get(b"p", at=0).code == ""
+    assert s.get(b"p", at=START + 999 * SECOND).code == ""
+
+
+def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
+    s.set(JOB, flags=Flag.PERSIST, at=START - 5)
+    assert s.pair(JOB, flags=Flag.DATA).meta is None
+    meta = s.pair(JOB, flags=Flag.META).meta
+    assert meta is not None
+    assert (meta.timestamp, meta.created, meta.priority) == (START - 5, START, 1)
+    assert meta.state == State.PERSISTENT | State.JOURNAL
+
+
+def test_a_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
+    s.set(b"p", at=START - 5)
+    s.later(9)
+    meta = s.meta(b"p", timeout=START + SECOND, flags=Flag.META | Flag.UPDATE_TIMEOUT)
+    assert (meta.timestamp, meta.modified, meta.accessed) == (START - 5, START, START + 9)
+
+
+# --- expiry and touch -----------------------------------------------------------------------------
+
+
+def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
+    s.set(b"p", ttl=10 * SECOND)
+    s.later(9 * SECOND)
+    assert s.meta(b"p").expires == START + 19 * SECOND
+    s.later(9 * SECOND)
+    assert s.value(b"p") == b"v"
+
+
+def test_a_probe_is_a_read(s: Subject) -> None:
+    s.set(b"p", ttl=10 * SECOND)
+    s.later(9 * SECOND)
+    s.get(b"p")
+    s.later(9 * SECOND)
+    assert s.value(b"p") == b"v"
+
+
+def test_reading_never_moves_an_expiry_back(s: Subject) -> None:
+    s.set(b"p", ttl=SECOND, timeout=START + 60 * SECOND)
+    assert s.meta(b"p").expires == START + 60 * SECOND
+
+
+def test_reading_what_never_expires_does_not_make_it_expire(s: Subject) -> None:
+    s.set(b"p", ttl=SECOND, timeout=0)
+    assert s.meta(b"p").expires == 0
+
+
+@pytest.mark.parametrize("expires", [0, START + 5 * SECOND])
+def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
+    s.set(b"p", ttl=60 * SECOND)
+    flags = Flag.UPDATE_TIMEOUT | Flag.META
+    reply = s.get(b"p", flags=flags, timeout=expires)
+    assert reply.timeout is None
+    assert reply.pairs is not None
+    assert reply.pairs[0].meta is not None
+    assert reply.pairs[0].meta.expires == expires
+    assert reply.pairs[0].meta.worked_on_until == 0
+
+
+def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
+    s.set(b"p", timeout=START + SECOND)
+    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires == START + SECOND
+
+
+def test_an_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> None:
+    s.set(b"p")
+    assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META, timeout=1).expires == 1
+    assert s.value(b"p") is None
+
+
+# --- WORKED_ON ------------------------------------------------------------------------------------
+
+
+def test_worked_on_answers_worked_on_for_a_leased_entry_only(s: Subject) -> None:
+    s.set(JOB)
+    assert s.get(JOB, flags=Flag.WORKED_ON).code == ""
+    s.lease()
+    assert s.get(JOB, flags=Flag.WORKED_ON).code == "worked-on"
+    assert s.get(JOB).code == ""
+
+
+# --- leases by GET --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [JOB, b"p"])
+def test_a_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
+    s: Subject, key: bytes
+) -> None:
+    s.set(key)
+    reply = s.get(key, timeout=10 * SECOND, flags=Flag.META)
+    assert reply.flags & Flag.WORKED_ON
+    assert reply.timeout is not None
+    assert reply.timeout // 1000 == (START + 10 * SECOND) // 1000
+    assert reply.pairs is not None
+    assert reply.pairs[0].meta is not None
+    assert reply.pairs[0].meta.worked_on_until == reply.timeout
+    assert s.delete(key, token=reply.timeout) == ""
+
+
+def test_a_lease_of_0_is_the_default_lease(s: Subject) -> None:
+    s = s.under(lease_us_default=7 * SECOND)
+    s.set(b"p")
+    token = s.get(b"p", timeout=0).timeout
+    assert token is not None
+    assert token // 1000 == (START + 7 * SECOND) // 1000
+
+
+def test_a_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
+    s.set(JOB)
+    token = s.lease()
+    reply = s.get(JOB, timeout=SECOND)
+    assert (reply.code, reply.timeout, reply.pairs) == ("worked-on", None, None)
+    assert s.delete(JOB, token=token) == ""
+
+
+def test_an_entry_leased_by_get_is_not_handed_out_by_next(s: Subject) -> None:
+    s.set(JOB)
+    token = s.get(JOB, timeout=10 * SECOND).timeout
+    reply = s.next()
+    assert (reply.pairs, reply.timeout) == ([], token)
+
+
+def test_an_entry_can_be_leased_before_its_time(s: Subject) -> None:
+    key = b"a:1:%d:x" % (START + 60 * SECOND)
+    s.set(key)
+    token = s.get(key, timeout=10 * SECOND).timeout
+    assert s.next().timeout == token
+    s.later(11 * SECOND)
+    reply = s.next()
+    assert (reply.pairs, reply.timeout) == ([], START + 60 * SECOND)
+
+
+def test_a_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
+    s = s.under(attempts_max=1)
+    s.set(JOB)
+    s.lease(timeout=SECOND)
+    s.later(2 * SECOND)
+    assert s.get(JOB, timeout=SECOND).code == "not-found"
+    assert s.get(JOB).code == ""
+
+
+def test_a_lease_of_an_entry_whose_uri_is_worked_on_is_worked_on(s: Subject) -> None:
+    s.set(JOB, uri=URI, at=START)
+    token = s.lease()
+    s.set(OTHER, uri=URI, at=START + 1)
+    assert s.get(URI, timeout=SECOND).code == "worked-on"
+    assert s.get(OTHER, flags=Flag.WORKED_ON).code == ""
+    s.delete(JOB, token=token, at=START + 2)
+    assert s.get(URI, timeout=SECOND).code == ""

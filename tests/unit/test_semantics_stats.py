@@ -1,0 +1,169 @@
+"""STATS and the functions that touch no entry: docs/protocol.md, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function
+from tests.property.model import Model
+from tests.property.subject import SECOND, START, EngineSubject, Rules, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+NONE = {"entries": 0, "waiting": 0, "due": 0, "delayed": 0, "worked_on": 0, "buried": 0}
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
+    assert {name: numbers[name] for name in NONE} == {**NONE, **expected}
+
+
+def test_an_empty_daemon_has_zeros(s: Subject) -> None:
+    numbers = s.stats()
+    assert_numbers(numbers)
+    assert (numbers["domains"], numbers["oldest_due_us"]) == (0, 0)
+
+
+def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
+    numbers = s.stats(b"none")
+    assert_numbers(numbers)
+    assert numbers["oldest_due_us"] == 0
+
+
+def test_what_cannot_be_a_domain_is_bad_key(s: Subject) -> None:
+    assert s.ask(request(Function.STATS, b"a:1")).code == "bad-key"
+
+
+def test_waiting_is_due_or_delayed(s: Subject) -> None:
+    s.set(JOB)
+    s.set(OTHER)
+    s.set(b"a:1:%d:x" % (START + SECOND))
+    assert_numbers(s.stats(b"a"), entries=3, waiting=3, due=2, delayed=1)
+    s.later(SECOND)
+    assert_numbers(s.stats(b"a"), entries=3, waiting=3, due=3)
+
+
+def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
+    s = s.under(attempts_max=1)
+    s.set(JOB)
+    s.set(OTHER)
+    s.lease(timeout=SECOND)
+    assert_numbers(s.stats(b"a"), entries=2, waiting=1, due=1, worked_on=1)
+    s.later(2 * SECOND)
+    assert_numbers(s.stats(b"a"), entries=2, waiting=1, due=1, buried=1)
+
+
+def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> None:
+    s.set(JOB, uri=URI, at=START)
+    token = s.lease()
+    s.set(OTHER, uri=URI, at=START + 1)
+    assert_numbers(s.stats(b"a"), entries=2, waiting=1, delayed=1, worked_on=1)
+    s.delete(JOB, token=token)
+    assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
+
+
+def test_a_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
+    s.set(JOB)
+    s.set(b"b:1:0:x")
+    s.set(b"p")
+    assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
+    assert_numbers(s.stats(), entries=3, waiting=2, due=2)
+    assert s.stats()["domains"] == 2
+
+
+def test_plain_entries_are_neither_waiting_nor_due(s: Subject) -> None:
+    s.set(b"p")
+    s.get(b"p", timeout=SECOND)
+    assert_numbers(s.stats(), entries=1, worked_on=1)
+
+
+def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) -> None:
+    s.set(b"a:1:%d:x" % (START + SECOND))
+    s.set(b"a:0:%d:y" % (START + 3 * SECOND))
+    s.set(b"b:0:%d:y" % (START - SECOND))
+    assert s.stats(b"a")["oldest_due_us"] == 0
+    s.later(5 * SECOND)
+    assert s.stats(b"a")["oldest_due_us"] == 4 * SECOND
+    assert s.stats()["oldest_due_us"] == 6 * SECOND
+
+
+def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
+    s.set(JOB)
+    s.release(JOB, s.lease(), ttl=SECOND)
+    s.later(3 * SECOND)
+    assert s.stats()["oldest_due_us"] == 2 * SECOND
+
+
+def test_oldest_due_does_not_count_what_is_worked_on(s: Subject) -> None:
+    s.set(b"a:1:%d:x" % (START - SECOND))
+    s.lease()
+    assert s.stats()["oldest_due_us"] == 0
+
+
+def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
+    s.set(JOB)
+    reply = s.ask(request(Function.STATS, b"a"))
+    assert reply.pairs is not None
+    assert [pair.key for pair in reply.pairs] == [b"a"]
+
+
+def test_stats_does_not_count_as_reading(s: Subject) -> None:
+    s.set(JOB)
+    s.later(9)
+    s.stats(b"a")
+    reply = s.next(flags=Flag.META | Flag.OVERWRITE)
+    assert reply.pairs is not None
+    assert reply.pairs[0].meta is not None
+    assert reply.pairs[0].meta.modified == START
+
+
+# --- NOP, QUIT, AUTH, and what is not there -------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [Function.NOP, Function.QUIT, Function.AUTH])
+def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
+    reply = s.ask(request(function, value=b"token", identifier=0xFFFF))
+    assert (reply.error, reply.pairs, reply.timeout, reply.ttl) == ("", None, None, None)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        Function.ADD,
+        Function.NOT,
+        Function.TRUNCATE,
+        Function.LOCK,
+        Function.UNLOCK,
+        Function.RENAME,
+        Function.LINK,
+        Function.BURY,
+        Function.KICK,
+        Function.PAUSE,
+        20,
+        255,
+        65535,
+    ],
+)
+def test_what_is_not_there_is_an_unknown_function(s: Subject, function: int) -> None:
+    s.set(JOB, b"one", uri=URI)
+    reply = s.ask(request(function, JOB, b"\x01", uri=b"second", at=START + 1, ttl=1))
+    assert reply.code == "unknown-function"
+    assert s.value(JOB) == b"one"
+
+
+ALL_FLAGS = Flag.UPDATE_TIMEOUT | Flag.OVERWRITE | Flag.WORKED_ON | Flag.PERSIST | Flag.META
+ALL_FLAGS |= Flag.DATA | Flag.LISTEN | Flag.PERSIST_ALIAS
+
+
+def test_a_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
+    everything = {"flags": ALL_FLAGS, "uri": b"second", "timeout": 1, "ttl": 1, "count": 1}
+    assert s.ask(request(Function.NOP, b"k", b"v", **everything)).error == ""
+    assert s.ask(request(Function.AUTH, b"k", b"v", **everything)).error == ""
+    s.set(JOB, flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.META, count=3)
+    assert s.meta(JOB).worked_on_until == 0
+    assert s.jobs(flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.PERSIST) == [JOB]
