@@ -88,7 +88,7 @@ class Forwarder:
         with Watch(self._settings.spool) as watch:
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._stop_on_signal)
+                    await nursery.start(self._stop_on_signal)
                     for source in watch.sources:
                         nursery.start_soon(self._wake_on, source)
                     with self._scope:
@@ -304,8 +304,9 @@ class Forwarder:
             source.drain()
             self._wake()
 
-    async def _stop_on_signal(self) -> None:
+    async def _stop_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
             async for number in signals:
                 log.info("%s: stopping", signal.Signals(number).name)
                 notify("STOPPING=1")

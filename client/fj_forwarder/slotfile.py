@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
     ERASED_BYTE,
-    FILE_HEADER_BYTES,
     HEAD_BYTES,
     RECORD_BYTES_MAX,
     RECORD_OVERHEAD,
@@ -70,9 +69,9 @@ class SlotFile:
         self._outstanding: dict[int, None] = {}
         """Offsets of the records that were returned by ``take`` and not erased, in file order."""
         self._unreleased = 0
-        """Erased bytes since the last release."""
-        self._released = FILE_HEADER_BYTES
-        """Everything before this byte is released or was looked at."""
+        """Erased bytes that are not released, wherever in the file."""
+        self._released = -1
+        """Everything from the first record to this byte is released; -1: no record was seen."""
         self._can_release = True
 
     @property
@@ -105,6 +104,8 @@ class SlotFile:
             )
             if not pieces:
                 break
+            if self._released < 0:
+                self._released = pieces[0].offset
             for piece in pieces:
                 if piece.kind is Kind.PENDING:
                     self._outstanding[piece.offset] = None
@@ -195,7 +196,6 @@ class SlotFile:
 
     def _release(self) -> None:
         """Make the erased run at the start of the file one blank, and its frame a hole."""
-        self._unreleased = 0
         end = next(iter(self._outstanding), self._reader.position)
         while end - self._released >= RELEASE_BYTES:
             part_end = self._boundary(end)
@@ -205,6 +205,7 @@ class SlotFile:
                 self._blank(self._released, part_end)
             if not self._can_release:
                 return
+            self._unreleased -= part_end - self._released
             self._released = part_end
 
     def _boundary(self, end: int) -> int:

@@ -1,0 +1,334 @@
+"""The command fj-forwarder against a scripted daemon: replies, servers, signals, exit codes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fastjournal.keys import build_journal_key
+from fastjournal.protocol import Flag, Function, Request, encode_request
+from fastjournal.spool import DeadDirectory, Spool, spool_status
+from fastjournal.spool import format as form
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+
+HOUR_US = 3_600_000_000
+
+
+def command(spool: Path, *servers: str, options: tuple[str, ...] = ()) -> list[str]:
+    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--seed", "1"]
+    for server in servers:
+        line += ["--server", server]
+    return [*line, *options]
+
+
+def once(spool: Path, *servers: str, status: int = 0) -> str:
+    """Run ``--once`` and return what it told."""
+    line = command(spool, *servers, options=("--once",))
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == status, done.stderr
+    return done.stderr
+
+
+@contextmanager
+def running(spool: Path, *servers: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the forwarder; stop it with SIGTERM and expect that it stops well."""
+    process = subprocess.Popen(command(spool, *servers))
+    try:
+        yield process
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def key_of(id: str) -> bytes:
+    return build_journal_key("d", id)
+
+
+def test_what_is_there_is_sent_oldest_slot_first_and_erased(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Spool(tmp_path) as spool:
+        keys = [spool.append(domain="d", uri=f"u{n}", value=b"v" * n) for n in range(3000)]
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+        assert [r.key for r in daemon.requests] == keys
+        assert [r.value for r in daemon.requests[:3]] == [b"", b"v", b"vv"]
+        assert once(tmp_path, daemon.address)
+    assert ledger.seen == 3000
+    status = spool_status(tmp_path)
+    assert (status.pending, status.dead) == (0, 0)
+
+
+def test_an_empty_spool_is_done_at_once_without_a_daemon(tmp_path: Path) -> None:
+    once(tmp_path / "new", "127.0.0.1:1")
+    assert (tmp_path / "new").is_dir()
+
+
+REFUSED = {
+    "done-stale": "stale",
+    "done-exists": "exists and stands",
+    "dead-large": "too-large over max-value",
+    "dead-key": "bad-key",
+    "dead-value": "bad-value why",
+    "dead-request": "bad-request",
+    "dead-type": "type-mismatch",
+    "dead-function": "unknown-function",
+    "dead-skew-old": "clock-skew",
+    "kept-skew": "clock-skew",
+    "kept-locked": "locked",
+    "kept-worked-on": "worked-on",
+    "kept-unheard-of": "unheard-of",
+}
+
+
+def test_each_reply_has_its_consequence(tmp_path: Path) -> None:
+    errors = {key_of(id): error for id, error in REFUSED.items()}
+    ledger = Ledger(refuse=lambda request: errors.get(request.key))
+    now_us = time.time_ns() // 1000
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d", id="fine")
+        for id in REFUSED:
+            spool.append(
+                domain="d", id=id, timestamp=now_us - 2 * HOUR_US if id.endswith("old") else None
+            )
+        spool.append_request(Request(Function.DELETE, key=b"nothing there"))
+        spool.append(domain="d", id="fine, too")
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+        sent = {r.key: r for r in daemon.requests}
+    assert set(ledger.applied) == {key_of("fine"), key_of("fine, too")}
+    assert spool_status(tmp_path).pending == sum(id.startswith("kept") for id in REFUSED)
+
+    dead = {}
+    for piece in DeadDirectory(tmp_path).list():
+        raw = bytearray(Path(piece.raw_path).read_bytes())
+        request = next(r for r in sent.values() if r.key in raw)
+        identifier = request.identifier.to_bytes(2)
+        assert raw[:6] + identifier + raw[8:] == encode_request(request)
+        assert piece.reason is not None
+        assert (piece.reason.kind, piece.reason.bytes) == ("frame", len(raw))
+        dead[request.key] = f"{piece.reason.code} {piece.reason.reason}".strip()
+    assert dead == {key_of(id): error for id, error in REFUSED.items() if id.startswith("dead")}
+
+    # What was kept is sent again, as it was; what is dead is not.
+    errors.clear()
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+        again = {r.key: r.timestamp for r in daemon.requests}
+    assert again == {r.key: r.timestamp for r in sent.values() if b":kept" in r.key}
+    assert spool_status(tmp_path).pending == 0
+
+
+@pytest.mark.parametrize("code", ["read-only", "not-persisted", "busy", "shutting-down"])
+def test_a_daemon_that_takes_nothing_for_a_while_gets_all_in_the_end(
+    tmp_path: Path, code: str
+) -> None:
+    refusals = 3
+
+    def refuse(_: Request) -> str | None:
+        nonlocal refusals
+        refusals -= 1
+        return code if refusals >= 0 else None
+
+    ledger = Ledger(refuse=refuse)
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d") for _ in range(5)}
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+    assert set(ledger.applied) == keys
+    assert set(ledger.times_applied.values()) == {1}
+    assert spool_status(tmp_path).pending == 0
+
+
+def test_a_lost_reply_is_answered_by_sending_the_same_timestamp_again(tmp_path: Path) -> None:
+    lost: set[int] = set()
+
+    def lose(request: Request) -> bool:
+        number = len(ledger.times_seen)
+        if number % 40 != 0 or number in lost:
+            return False
+        lost.add(number)
+        return True
+
+    ledger = Ledger(lose_reply=lose)
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d", uri=str(n)) for n in range(200)}
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+        stamps = {(r.key, r.timestamp) for r in daemon.requests}
+        assert daemon.connections == 6
+    assert len(lost) == 5
+    assert set(ledger.applied) == keys
+    assert set(ledger.times_applied.values()) == {1}
+    assert max(ledger.times_seen.values()) > 1
+    assert len(stamps) == 200
+
+
+def append_raw(spool: Path, frame: bytes) -> None:
+    (path,) = spool.glob("*.fjs")
+    with path.open("ab") as file:
+        file.write(form.encode_record(frame))
+
+
+def test_what_is_no_request_or_no_write_is_put_aside_and_the_rest_is_sent(tmp_path: Path) -> None:
+    good = encode_request(Request(Function.SET, 7, Flag.PERSIST, 5, b"k", value_type=1))
+    bad = {
+        b"": "bad-request",
+        b"GET / HTTP/1.1": "bad-request",
+        good + b"?": "bad-request",
+        good[:-1]: "bad-request",
+        good + good: "bad-request",
+        good[:2] + b"\0\x02" + good[4:]: "unsupported-version",
+        encode_request(Request(Function.NEXT, timestamp=5)): "bad-request",
+        encode_request(Request(Function.QUIT, timestamp=5)): "bad-request",
+    }
+    ledger = Ledger()
+    with Spool(tmp_path) as spool:
+        first = spool.append(domain="d")
+        for frame in bad:
+            append_raw(tmp_path, frame)
+        last = spool.append(domain="d")
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+        assert [r.key for r in daemon.requests] == [first, last]
+    pieces = DeadDirectory(tmp_path).list()
+    assert {Path(p.raw_path).read_bytes(): p.reason.code for p in pieces if p.reason} == bad
+    assert spool_status(tmp_path).pending == 0
+
+
+def test_damage_in_the_middle_is_put_aside_byte_for_byte(tmp_path: Path) -> None:
+    ledger = Ledger()
+    ends = []
+    with Spool(tmp_path) as spool:
+        keys = []
+        for _ in range(9):
+            keys.append(spool.append(domain="d", value=b"x" * 100))
+            (path,) = tmp_path.glob("*.fjs")
+            ends.append(path.stat().st_size)
+        with path.open("r+b") as file:
+            file.seek(ends[3] + 50)
+            file.write(b"\xff\xff\xff")
+    damaged = path.read_bytes()[ends[3] : ends[4]]
+    with ScriptedDaemon(ledger.answer) as daemon:
+        once(tmp_path, daemon.address)
+    assert set(ledger.applied) == set(keys) - {keys[4]}
+    (piece,) = DeadDirectory(tmp_path).list()
+    assert Path(piece.raw_path).read_bytes() == damaged
+    reason = json.loads(Path(piece.raw_path).with_suffix(".json").read_text())
+    assert (reason["kind"], reason["slot"], reason["bytes"]) == ("damage", path.name, len(damaged))
+    assert reason["offset"] == ends[3]
+
+
+def test_records_that_come_later_wake_it_and_sigterm_stops_it_well(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with (
+        ScriptedDaemon(ledger.answer, unix_path=str(tmp_path / "sock")) as daemon,
+        Spool(tmp_path / "s") as spool,
+        running(tmp_path / "s", daemon.address),
+    ):
+        for _ in range(5):
+            ledger.wait_applied([spool.append(domain="d")])
+        assert daemon.connections == 1
+
+
+def test_it_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> None:
+    first, second = Ledger(), Ledger()
+    with (
+        ScriptedDaemon(second.answer) as two,
+        Spool(tmp_path) as spool,
+    ):
+        with ScriptedDaemon(first.answer) as one:
+            with running(tmp_path, "127.0.0.1:1", one.address, two.address):
+                first.wait_applied([spool.append(domain="d", id="a")])
+                first.wait_applied([spool.append(domain="d", id="b")])
+                one.__exit__(None, None, None)
+                second.wait_applied([spool.append(domain="d", id="c")])
+                second.wait_applied([spool.append(domain="d", id="d")])
+            assert one.connections == 1
+        assert two.connections == 1
+    assert list(first.applied) == [key_of("a"), key_of("b")]
+
+
+def test_the_daemon_may_come_later(tmp_path: Path) -> None:
+    ledger = Ledger()
+    address = tmp_path / "sock"
+    with Spool(tmp_path / "s") as spool, running(tmp_path / "s", f"unix:{address}"):
+        key = spool.append(domain="d")
+        wait_for(tmp_path / "s" / "wake")
+        with ScriptedDaemon(ledger.answer, unix_path=str(address)):
+            ledger.wait_applied([key])
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_service_manager_hears_that_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with running(tmp_path / "s", "127.0.0.1:1"):
+            assert manager.recv(100) == b"READY=1"
+            assert spool_status(tmp_path / "s").forwarder_running
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_a_second_forwarder_of_one_spool_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "forwarder.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert "forwarder.lock" in once(tmp_path, "127.0.0.1:1", status=75)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--spool"),
+        (["--spool", "s"], "--server"),
+        (["--spool", "s", "--server", "nowhere"], "nowhere"),
+        (["--spool", "s", "--server", "h:1", "--batch", "0"], "--batch"),
+        (["--spool", "s", "--server", "h:1", "--log-level", "loud"], "--log-level"),
+        (["--unheard-of"], "--unheard-of"),
+    ],
+)
+def test_a_wrong_option_names_itself_and_exits_64(
+    tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    line = [sys.executable, "-m", "fj_forwarder", *arguments]
+    done = subprocess.run(
+        line,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, named in done.stderr) == (64, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spool_that_cannot_be_written_exits_74(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    told = once(tmp_path / "file" / "spool", "127.0.0.1:1", status=74)
+    assert str(tmp_path / "file") in told
+    blocked = tmp_path / "s"
+    (blocked / "wake").mkdir(parents=True)
+    assert "wake" in once(blocked, "127.0.0.1:1", status=74)

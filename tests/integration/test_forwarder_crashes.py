@@ -1,0 +1,142 @@
+"""Several writers at once, a forwarder that is killed again and again: nothing lost, none doubled.
+
+The daemon keeps a ledger; the writers tell each key after its append returned. The kills come after
+so many requests, not after so much time.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fastjournal.protocol import Request
+from fastjournal.spool import DeadDirectory, spool_status
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+
+WRITER = """
+import sys
+from fastjournal.spool import Spool
+
+class JumpingClock:
+    "Begins in the year 2001; each look is a microsecond later, each jump a slot."
+    now = 1_000_000_000_000_000
+    def now_us(self):
+        self.now += 1
+        return self.now
+
+directory, name, count, jump = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+clock = JumpingClock() if jump else None
+with Spool(directory, slot_seconds=10 if jump else 3600, clock=clock) as spool:
+    for number in range(count):
+        if jump and number % jump == 0:
+            clock.now += 10_000_000
+        value = b"x" * (number * 37 % 5000)
+        print(spool.append(domain=name, uri=f"{name}/{number}", value=value).decode())
+"""
+
+
+def start_writers(
+    spool: Path, names: str, count: int, *, jump: int = 0
+) -> list[subprocess.Popen[str]]:
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(spool), name, str(count), str(jump)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in names
+    ]
+
+
+def keys_told(writers: list[subprocess.Popen[str]]) -> list[bytes]:
+    keys = []
+    for writer in writers:
+        told, _ = writer.communicate(timeout=120)
+        assert writer.returncode == 0
+        keys += [line.encode() for line in told.splitlines()]
+    return keys
+
+
+def start_forwarder(spool: Path, server: str, *options: str) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--server", server]
+    return subprocess.Popen([*line, "--log-level", "error", "--batch", "64", *options])
+
+
+def finish(spool: Path, server: str, *options: str) -> None:
+    """Send all that is left."""
+    assert start_forwarder(spool, server, "--once", *options).wait(120) == 0
+
+
+def check(ledger: Ledger, keys: list[bytes], spool: Path) -> None:
+    assert len(set(keys)) == len(keys)
+    assert set(ledger.applied) == set(keys), "lost, or never appended"
+    assert set(ledger.times_applied.values()) == {1}, "doubled"
+    assert spool_status(spool).pending == 0
+    assert DeadDirectory(spool).list() == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_in_a_loop_nothing_is_lost_and_nothing_doubled(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    losses = Random(seed)
+
+    def sometimes(_: Request) -> bool:
+        return losses.random() < 0.001
+
+    ledger = Ledger(lose_reply=sometimes, lose_request=sometimes)
+    with ScriptedDaemon(ledger.answer) as daemon:
+        writers = start_writers(tmp_path, "abc", 1500)
+        for _ in range(6):
+            forwarder = start_forwarder(tmp_path, daemon.address)
+            ledger.wait_seen(ledger.seen + random.randrange(1, 400))
+            forwarder.send_signal(signal.SIGKILL)
+            forwarder.wait()
+        keys = keys_told(writers)
+        finish(tmp_path, daemon.address)
+        stamps = {(r.key, r.timestamp) for r in daemon.requests}
+    check(ledger, keys, tmp_path)
+    assert len(stamps) == len(keys), "a repeat had another timestamp"
+    assert ledger.seen > len(keys), "no kill hit anything in flight"
+
+
+def test_slots_end_and_are_deleted_under_several_writers_and_no_append_is_lost(
+    tmp_path: Path,
+) -> None:
+    ledger = Ledger()
+    with ScriptedDaemon(ledger.answer) as daemon:
+        forwarder = start_forwarder(tmp_path, daemon.address, "--slot-seconds", "10")
+        writers = start_writers(tmp_path, "abcd", 1500, jump=5)
+        keys = keys_told(writers)
+        ledger.wait_applied(keys)
+        forwarder.send_signal(signal.SIGTERM)
+        assert forwarder.wait(60) == 0
+        finish(tmp_path, daemon.address, "--slot-seconds", "10")
+    check(ledger, keys, tmp_path)
+    assert list(tmp_path.glob("*.fjs")) == []
+
+
+def test_killed_writers_leave_what_they_told_and_harm_nobody_else(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with ScriptedDaemon(ledger.answer) as daemon:
+        forwarder = start_forwarder(tmp_path, daemon.address)
+        told = []
+        for name in "abcde":
+            (writer,) = start_writers(tmp_path, name, 10**9)
+            assert writer.stdout is not None
+            told += [writer.stdout.readline() for _ in range(200)]
+            writer.kill()
+            rest, _ = writer.communicate()
+            told += rest.splitlines(keepends=True)
+        keys = {line.strip().encode() for line in told if line.endswith("\n")}
+        ledger.wait_applied(keys)
+        forwarder.send_signal(signal.SIGTERM)
+        assert forwarder.wait(60) == 0
+        finish(tmp_path, daemon.address)
+    assert keys <= set(ledger.applied)
+    assert set(ledger.times_applied.values()) == {1}

@@ -1,0 +1,367 @@
+"""One slot in the forwarder's hands: damage, erasing, releasing space, deletion."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from fastjournal.spool import Kind, Piece, SlotReader, list_slots
+from fastjournal.spool import format as form
+from fj_forwarder import holes, slotfile
+from fj_forwarder.slotfile import SlotFile
+from fj_forwarder.store import SlotStore
+
+NAME = "20261120T080000Z.fjs"
+START_S = 1_795_161_600
+
+
+class PutAside:
+    def __init__(self) -> None:
+        self.pieces: list[tuple[str, bytes, str]] = []
+
+    def __call__(self, slot: str, piece: Piece, code: str, sentence: str) -> None:
+        assert sentence
+        self.pieces.append((slot, piece.data, code))
+
+    @property
+    def raw(self) -> list[bytes]:
+        return [raw for _, raw, _ in self.pieces]
+
+
+def write(directory: Path, *parts: bytes, name: str = NAME) -> Path:
+    path = directory / name
+    path.write_bytes(form.FILE_HEADER + b"".join(parts))
+    return path
+
+
+def open_slot(path: Path, aside: PutAside | None = None) -> SlotFile:
+    (slot,) = [slot for slot in list_slots(path.parent) if slot.name == path.name]
+    return SlotFile(slot, aside or PutAside())
+
+
+def kinds(path: Path) -> list[Kind]:
+    with SlotReader(str(path)) as reader:
+        return [piece.kind for piece in reader.read(100_000, final=True)]
+
+
+def records(count: int, size: int = 100) -> list[bytes]:
+    return [form.encode_record(b"FJ%d " % n + b"x" * size) for n in range(count)]
+
+
+def test_an_erased_record_differs_in_one_byte_and_is_not_taken_again(tmp_path: Path) -> None:
+    path = write(tmp_path, *records(3))
+    before = path.read_bytes()
+    file = open_slot(path)
+    taken = file.take(10, 10**6)
+    file.erase(taken[1].offset, len(taken[1].data))
+    assert file.outstanding == 2
+    file.close()
+    at = taken[1].offset
+    assert path.read_bytes() == before[:at] + b"E" + before[at + 1 :]
+    again = open_slot(path)
+    assert [piece.offset for piece in again.take(10, 10**6)] == [taken[0].offset, taken[2].offset]
+    again.close()
+
+
+def test_damage_is_put_aside_once_and_is_an_erased_record_then(tmp_path: Path) -> None:
+    first, second = records(2)
+    junk = b"this is no record at all"
+    path = write(tmp_path, first, junk, second)
+    aside = PutAside()
+    for wanted in (1, 1):
+        file = open_slot(path, aside)
+        assert len(file.take(10, 10**6)) == 2
+        file.close()
+        assert len(aside.pieces) == wanted
+    assert aside.pieces == [(NAME, junk, "damaged")]
+    assert kinds(path) == [Kind.PENDING, Kind.ERASED, Kind.PENDING]
+
+
+def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> None:
+    first, second = records(2)
+    path = write(tmp_path, first, b"junk", second)
+    aside = PutAside()
+    file = open_slot(path, aside)
+    assert len(file.take(10, 10**6)) == 2
+    file.close()
+    assert aside.raw == [b"junk"]
+    assert path.read_bytes() == form.FILE_HEADER + first + b"junk" + second
+
+
+@pytest.fixture
+def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slotfile, "RELEASE_BYTES", 16_384)
+
+
+def can_punch(directory: Path) -> bool:
+    path = directory / "probe"
+    path.write_bytes(b"x" * 65_536)
+    with path.open("r+b") as file:
+        able = holes.punch_hole(file.fileno(), 0, 65_536)
+    path.unlink()
+    return able
+
+
+@pytest.mark.usefixtures("small_release")
+def test_an_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
+    if not can_punch(tmp_path):
+        pytest.skip("this file system has no holes")
+    path = write(tmp_path, *records(3000))
+    size = path.stat().st_size
+    file = open_slot(path)
+    taken = file.take(10_000, 10**9)
+    for piece in taken[:-1]:
+        file.erase(piece.offset, len(piece.data))
+    file.close()
+    assert path.stat().st_size == size
+    assert path.stat().st_blocks * 512 < size / 2
+    again = open_slot(path)
+    assert again.take(10, 10**9) == taken[-1:]
+    again.close()
+    assert set(kinds(path)[:-1]) == {Kind.ERASED}
+
+
+@pytest.mark.usefixtures("small_release")
+def test_nothing_behind_a_pending_record_is_released(tmp_path: Path) -> None:
+    path = write(tmp_path, *records(1000))
+    file = open_slot(path)
+    taken = file.take(10_000, 10**9)
+    for piece in taken[1:]:
+        file.erase(piece.offset, len(piece.data))
+    file.close()
+    data = path.read_bytes()
+    assert all(data[p.offset + 5 : p.end - 4] == p.data for p in taken)
+
+
+@pytest.mark.usefixtures("small_release")
+def test_a_file_system_without_holes_changes_nothing_but_the_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slotfile, "punch_hole", lambda *_: False)
+    path = write(tmp_path, *records(1000))
+    wanted = bytearray(path.read_bytes())
+    file = open_slot(path)
+    for piece in file.take(10_000, 10**9):
+        file.erase(piece.offset, len(piece.data))
+        wanted[piece.offset] = form.ERASED
+    file.close()
+    assert path.read_bytes() == bytes(wanted)
+
+
+class KilledError(Exception):
+    """Stands for SIGKILL between two calls."""
+
+
+@pytest.mark.usefixtures("small_release")
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_killed_while_space_is_released_nothing_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    path = write(tmp_path, *records(1000))
+    aside = PutAside()
+    file = open_slot(path, aside)
+    taken = file.take(10_000, 10**9)
+    left = calls
+    pwrite, punch = os.pwrite, holes.punch_hole
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KilledError
+
+    def counting_pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if data != form.ERASED_BYTE:
+            count()
+        return pwrite(descriptor, data, offset)
+
+    def counting_punch(descriptor: int, offset: int, size: int) -> bool:
+        count()
+        return punch(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "pwrite", counting_pwrite)
+    monkeypatch.setattr(slotfile, "punch_hole", counting_punch)
+    erased = 0
+
+    def erase_until_killed() -> None:
+        nonlocal erased
+        for piece in taken:
+            erased += 1
+            file.erase(piece.offset, len(piece.data))
+
+    with pytest.raises(KilledError):
+        erase_until_killed()
+    file.close()
+    monkeypatch.undo()
+    again = open_slot(path, aside)
+    assert again.take(10_000, 10**9) == taken[erased:]
+    again.close()
+    assert aside.pieces == []
+
+
+@pytest.mark.usefixtures("small_release")
+def test_a_run_longer_than_a_record_may_be_is_released_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_punch(tmp_path):
+        pytest.skip("this file system has no holes")
+    monkeypatch.setattr(slotfile, "RECORD_BYTES_MAX", 40_000)
+    path = write(tmp_path, *records(2000))
+    file = open_slot(path)
+    taken = file.take(10_000, 10**9)
+    for piece in [*taken[1:], taken[0]]:
+        file.erase(piece.offset, len(piece.data))
+    file.close()
+    assert set(kinds(path)) == {Kind.ERASED}
+    assert 4 < len(kinds(path)) < 400
+
+
+# --- ends of slots ----------------------------------------------------------------------------
+
+
+def store(directory: Path, aside: PutAside | None = None) -> SlotStore:
+    made = SlotStore(str(directory), slot_seconds=3600, put_aside=aside or PutAside())
+    made.refresh()
+    return made
+
+
+def erase_all(made: SlotStore) -> int:
+    taken = made.take(10_000, 10**9)
+    for slot, piece in taken:
+        slot.erase(piece.offset, len(piece.data))
+    return len(taken)
+
+
+def finish(made: SlotStore, now_s: float) -> int:
+    return len(made.finish_old(now_s, 1000, 10**9))
+
+
+def test_a_slot_is_deleted_when_it_is_over_and_all_is_erased(tmp_path: Path) -> None:
+    path = write(tmp_path, *records(3))
+    made = store(tmp_path)
+    assert erase_all(made) == 3
+    finish(made, START_S + 3599)
+    assert path.exists()
+    finish(made, START_S + 3600)
+    assert not path.exists()
+    made.close()
+
+
+def test_a_newer_slot_says_that_an_older_one_is_over(tmp_path: Path) -> None:
+    path = write(tmp_path, *records(3))
+    newer = write(tmp_path, name="20261120T090000Z.fjs")
+    made = store(tmp_path)
+    assert erase_all(made) == 3
+    finish(made, START_S)
+    assert not path.exists()
+    assert newer.exists()
+    made.close()
+
+
+def test_a_slot_with_a_pending_record_stays(tmp_path: Path) -> None:
+    path = write(tmp_path, *records(3))
+    made = store(tmp_path)
+    assert len(made.take(10, 10**9)) == 3
+    finish(made, START_S + 10**6)
+    assert path.exists()
+    made.close()
+
+
+def test_a_slot_that_a_writer_holds_stays_and_its_tail_waits(tmp_path: Path) -> None:
+    (record,) = records(1)
+    path = write(tmp_path, record, record[:50])
+    aside = PutAside()
+    made = store(tmp_path, aside)
+    assert erase_all(made) == 1
+    with path.open("ab", buffering=0) as writer:
+        fcntl.flock(writer, fcntl.LOCK_SH)
+        finish(made, START_S + 10**6)
+        assert path.exists()
+        assert aside.pieces == []
+        writer.write(record[50:])
+    assert erase_all(made) == 1
+    finish(made, START_S + 10**6)
+    assert not path.exists()
+    assert aside.pieces == []
+    made.close()
+
+
+def test_a_torn_tail_is_put_aside_when_the_slot_is_over(tmp_path: Path) -> None:
+    (record,) = records(1)
+    path = write(tmp_path, record, record[:50])
+    aside = PutAside()
+    made = store(tmp_path, aside)
+    assert erase_all(made) == 1
+    finish(made, START_S)
+    assert (path.exists(), aside.pieces) == (True, [])
+    finish(made, START_S + 10**6)
+    assert not path.exists()
+    assert aside.pieces == [(NAME, record[:50], "torn")]
+    made.close()
+
+
+def test_a_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: Path) -> None:
+    big, last = form.encode_record(b"x" * 5000), records(1)[0]
+    path = write(tmp_path, big[:700], last)
+    aside = PutAside()
+    made = store(tmp_path, aside)
+    assert made.take(10, 10**9) == []
+    taken = made.finish_old(START_S + 10**6, 1000, 10**9)
+    assert [t.piece.data for t in taken] == [last[5:-4]]
+    assert aside.raw == [big[:700]]
+    taken[0].slot.erase(taken[0].piece.offset, len(last) - 9)
+    finish(made, START_S + 10**6)
+    assert not path.exists()
+    made.close()
+
+
+def test_a_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_path: Path) -> None:
+    big, last = form.encode_record(b"x" * 5000), records(1)[0]
+    write(tmp_path, big[:700], last)
+    aside = PutAside()
+    made = store(tmp_path, aside)
+    assert made.take(10, 10**9) == []
+    taken = made.take_behind_torn(10, 10**9)
+    assert [t.piece.data for t in taken] == [last[5:-4]]
+    assert aside.pieces == [(NAME, big[:700], "torn")]
+    made.close()
+
+
+def test_slots_are_taken_oldest_first_and_up_to_the_limits(tmp_path: Path) -> None:
+    first, second, third = records(3)
+    write(tmp_path, third, name="20261120T100000Z.fjs")
+    write(tmp_path, first)
+    write(tmp_path, second, second, name="20261120T090000Z.fjs")
+    made = store(tmp_path)
+    taken = made.take(2, 10**9) + made.take(1, 10**9) + made.take(9, 10**9)
+    assert [t.slot.name[9:11] for t in taken] == ["08", "09", "09", "10"]
+    assert len(store(tmp_path).take(9, 1)) == 1
+    made.close()
+
+
+def test_a_slot_of_another_version_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+    foreign = tmp_path / NAME
+    foreign.write_bytes(b"fjsp\0\0\0\x02?")
+    write(tmp_path, *records(2), name="20261120T090000Z.fjs")
+    made = store(tmp_path)
+    assert erase_all(made) == 2
+    made.refresh()
+    finish(made, START_S + 10**6)
+    assert [path.name for path in tmp_path.iterdir()] == [NAME]
+    assert foreign.read_bytes() == b"fjsp\0\0\0\x02?"
+    made.close()
+
+
+def test_what_a_killed_writer_left_while_creating_a_slot_is_removed_later(tmp_path: Path) -> None:
+    old = tmp_path / f".{NAME}.0123456789abcdef.tmp"
+    young = tmp_path / f".{NAME}.fedcba9876543210.tmp"
+    other = tmp_path / ".something.tmp"
+    for path in (old, young, other):
+        path.touch()
+        os.utime(path, (START_S, START_S))
+    os.utime(young, (START_S + 3000, START_S + 3000))
+    store(tmp_path).remove_temporary_files(START_S + 3601)
+    assert sorted(tmp_path.iterdir()) == sorted([young, other])
