@@ -74,7 +74,8 @@ format: $(VENV)/.ready ## write the format and the fixes that ruff knows
 
 .PHONY: bench
 bench: $(VENV)/.ready ## measure speed and memory, beside beanstalkd where it is installed
-	$(BIN)/python -m tests.bench $(ARGS)
+	for file in tests/bench/bench_*.py; do \
+		echo "== $$file"; $(BIN)/python -m "tests.bench.$$(basename "$$file" .py)" $(ARGS); done
 
 .PHONY: build
 build: $(VENV)/.ready ## source distribution and wheel, into dist/

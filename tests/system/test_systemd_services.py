@@ -1,0 +1,151 @@
+"""The services as systemd starts them: the installed command line, with a notify socket."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fastjournal import Spool, SyncClient
+from fastjournald.config import Config, load_config
+from tests.system.staging import ROOT, Unit, install
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """A directory whose path is short enough for the name of a unix socket."""
+    with tempfile.TemporaryDirectory(prefix="fj-") as name:
+        yield Path(name)
+
+
+def command_line(directory: Path, unit: str, environment: dict[str, str]) -> list[str]:
+    """What systemd executes for a unit that is installed with its configuration in directory."""
+    stage = directory / "stage"
+    done = install(stage, bindir=str(Path(sys.executable).parent), sysconfdir=str(directory))
+    assert done.returncode == 0, done.stderr
+    line = Unit(stage / "usr/local/lib/systemd/system" / unit)["Service"]["ExecStart"]
+    return [
+        re.sub(r"\$\{(\w+)\}", lambda name: environment[name[1]], word)
+        for word in shlex.split(line)
+    ]
+
+
+def start_daemon(directory: Path) -> list[str]:
+    """Write a configuration and return how the unit starts the daemon on it."""
+    (directory / "fastjournal").mkdir(exist_ok=True)
+    (directory / "fastjournal/fastjournald.toml").write_text(
+        f'cmdlog_path = "{directory}/log"\nlisten = ["unix:{directory}/socket"]\n', encoding="utf-8"
+    )
+    return command_line(directory, "fastjournald.service", {})
+
+
+@contextmanager
+def running(
+    line: list[str], environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the block, whatever goes wrong in it."""
+    process = subprocess.Popen(line, env=environment)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def states_until_ready(manager: socket.socket) -> list[str]:
+    """What a service tells its manager, up to and with READY=1."""
+    states: list[str] = []
+    while "READY=1" not in states:
+        states += manager.recv(4096).decode().splitlines()
+    return states
+
+
+@pytest.fixture
+def manager(directory: Path) -> Iterator[socket.socket]:
+    """The service manager's end of the notify socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.settimeout(DEADLINE_S)
+        receiver.bind(str(directory / "notify"))
+        yield receiver
+
+
+def test_the_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
+    directory: Path, manager: socket.socket
+) -> None:
+    line = start_daemon(directory)
+    environment = {**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
+    address = f"unix:{directory}/socket"
+
+    with running(line, environment) as daemon:
+        states_until_ready(manager)
+        with SyncClient(address) as client:
+            client.set("pages:128:0:1", "kept", uri="https://example.org/")
+        daemon.kill()
+    with running(line, environment) as daemon:
+        states_until_ready(manager)
+        with SyncClient(address) as client:
+            assert client.get("pages:128:0:1").value == b"kept"
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(DEADLINE_S) == 0
+
+    assert manager.recv(4096) == b"STOPPING=1"
+
+
+def test_the_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.socket) -> None:
+    environment = {**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
+    variables = {
+        "FASTJOURNAL_SPOOL": str(directory / "spool"),
+        "FASTJOURNAL_SERVER": f"unix:{directory}/socket",
+    }
+    with Spool(directory / "spool") as spool:
+        key = spool.append(domain="pages", uri="https://example.org/", value=b"changed")
+
+    with running(start_daemon(directory), environment) as daemon:
+        states_until_ready(manager)
+        line = command_line(directory, "fj-forwarder.service", variables)
+        with (
+            running(line, environment) as forwarder,
+            SyncClient(variables["FASTJOURNAL_SERVER"]) as client,
+        ):
+            states_until_ready(manager)
+            (job,) = client.next("pages", wait_us=DEADLINE_S * 1_000_000)
+            assert (job.key, job.value) == (key, b"changed")
+            forwarder.send_signal(signal.SIGTERM)
+            assert forwarder.wait(DEADLINE_S) == 0
+        daemon.terminate()
+        assert daemon.wait(DEADLINE_S) == 0
+
+
+@pytest.mark.parametrize("unit", ["fj-forwarder.service", "fastjournal-nightly.service"])
+def test_a_program_knows_the_options_that_its_unit_gives(directory: Path, unit: str) -> None:
+    names = ("FASTJOURNAL_SPOOL", "FASTJOURNAL_SERVER", "FASTJOURNAL_REPORTS")
+    program, *words = command_line(directory, unit, dict.fromkeys(names, "value"))
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
+
+    given = {word for word in words if word.startswith("--")}
+    assert given
+    assert given <= set(re.findall(r"--[a-z-]+", done.stdout))
+
+
+def test_the_example_configuration_shows_the_defaults(tmp_path: Path) -> None:
+    example = (ROOT / "systemd/fastjournald.toml.example").read_text(encoding="utf-8")
+    shown = tmp_path / "shown.toml"
+    shown.write_text(re.sub(r"^# (?=\w+ = )", "", example, flags=re.MULTILINE), encoding="utf-8")
+
+    config = load_config(str(shown), {})
+
+    defaults = Config(cmdlog_path=config.cmdlog_path, snapshot_dir=config.snapshot_dir)
+    assert msgspec.structs.asdict(config) == msgspec.structs.asdict(defaults)
