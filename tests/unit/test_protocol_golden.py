@@ -124,6 +124,11 @@ REQUESTS = [
         request(10, 0x0080, key=b"a", second_key=b"bc"),
     ),
     Vector(
+        "the longest keys with u8 sizes",
+        f"464a 0001 000c 0102 0080 {T} ff {'6b' * 255} ff {'75' * 255}",
+        request(12, 0x0080, key=b"k" * 255, second_key=b"u" * 255),
+    ),
+    Vector(
         "empty second key",
         f"464a 0001 0010 0102 0080 {T} 00 00",
         request(16, 0x0080, second_key=b""),
@@ -531,7 +536,11 @@ def test_a_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
 def test_only_exactly_one_message_is_decoded_alone(vector: Vector) -> None:
     data = vector.data
     decode = decode_request if isinstance(vector.message, Request) else decode_reply
-    for wrong in (b"", data[:1], data[:-1], data + b"\0", data + data):
+    known = vector.message.identifier
+    for wrong, identifier in ((b"", 0), (data[:1], 0), (data[:-1], known), (data + data, known)):
         with pytest.raises(ProtocolError) as caught:
             decode(wrong)
         assert caught.value.code == "bad-request"
+        assert caught.value.identifier == identifier
+    with pytest.raises(ProtocolError):
+        decode(data + b"\0")

@@ -8,6 +8,8 @@ from fastjournal.protocol import (
     CONNECTION_CLOSED,
     NEED_DATA,
     ClientConnection,
+    Flag,
+    Meta,
     Pair,
     ProtocolError,
     Reply,
@@ -205,14 +207,18 @@ def test_replies_before_a_malformed_one_are_delivered(
 
 
 @pytest.mark.parametrize("step", [1, 7, 1000])
-def test_the_limit_of_a_reply_is_exact_however_it_is_cut(step: int) -> None:
-    data = encode_reply(Reply(7, pairs=[Pair(b"k", 1, b"v" * 30) for _ in range(10)]))
+@pytest.mark.parametrize("pair", [Pair(b"k", 1, b"v" * 30), Pair(b""), Pair(b"", meta=Meta())])
+@pytest.mark.parametrize("flags", [0, Flag.TWO_KEYS])
+def test_the_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, flags: int) -> None:
+    data = encode_reply(Reply(7, flags, pairs=[pair] * 10))
     for limit, whole in ((len(data), True), (len(data) - 1, False)):
         connection = ClientConnection(reply_bytes_max=limit)
         for start in range(0, len(data), step):
             connection.receive_data(data[start : start + step])
         if whole:
-            assert isinstance(connection.next_event(), Reply)
+            # The next reply has the whole limit again.
+            connection.receive_data(data)
+            assert len(connection.next_events()) == 2
             continue
         with pytest.raises(ProtocolError) as caught:
             connection.next_event()
