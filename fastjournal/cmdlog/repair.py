@@ -103,9 +103,10 @@ def repair_segments(
             path = f"{directory}/{segment_name(fault.number)}"
             data = disk.read(path)
             for damage in fault.damage:
-                aside = f"{path}.damaged-{damage.offset}"
                 lost = data[damage.offset : damage.end]
-                kept[path, damage.offset] = keep_aside(disk, aside, lost)
+                if lost:
+                    aside = f"{path}.damaged-{damage.offset}"
+                    kept[path, damage.offset] = keep_aside(disk, aside, lost)
             disk.sync_directory(directory)
             rewritten = f"{path}.rw"
             if disk.exists(rewritten):
@@ -135,10 +136,11 @@ def repaired(data: bytes, fault: Fault, last: bool, now_us: int) -> bytes:
         note = _operation(SegmentRemoved(fault.missing), now_us)
         edits.append((behind_start, behind_start, note))
     parts = [SEGMENT_HEADER]
-    at = HEADER_BYTES
+    # a bad header is damage that starts at 0 and ends anywhere
+    at = 0 if 0 in damaged else HEADER_BYTES
     for start, end, replacement in sorted(edits):
         parts += (data[at:start], replacement)
-        at = max(at, end)
+        at = end
     parts.append(data[at:])
     return b"".join(parts)
 

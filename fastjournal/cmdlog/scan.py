@@ -131,7 +131,8 @@ def scan_segment(data: bytes) -> Scan:
     if not data.startswith(SEGMENT_HEADER):
         written = data.rstrip(b"\0")
         unwritten = len(written) < HEADER_BYTES and SEGMENT_HEADER.startswith(written)
-        found = HEADER_BYTES if _valid_end(data, HEADER_BYTES) else find_record(data, 0)
+        usual = [at for at in (HEADER_BYTES, 0) if _valid_end(data, at) is not None]
+        found = usual[0] if usual else find_record(data, 0)
         at = len(data) if found is None else found
         reason = _NO_HEADER if unwritten and found is None else "the header is not a segment's"
         scan.damage.append(Damage(0, at, reason))
