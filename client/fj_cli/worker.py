@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+from collections.abc import AsyncIterator
 
 import msgspec
 import trio
@@ -85,17 +86,19 @@ class Worker:
             CannotConnectError: The daemon stayed away.
             RefusedError: It hands out no work.
         """
-        plan = self._plan
-        async with Client(plan.server) as asking, Client(plan.server) as telling:
-            self._asking, self._telling = Courier(asking), Courier(telling)
-            refusal: RefusedError | None = None
-            async with trio.open_nursery() as nursery:
-                commands = trio.CancelScope()
-                await nursery.start(self._watch_signals, nursery, asking, commands)
-                with commands:
-                    async with trio.open_nursery() as jobs:
-                        refusal = await self._take_work(jobs)
-                nursery.cancel_scope.cancel()
+        server = self._plan.server
+        refusal: RefusedError | None = None
+        # The signals come first: from here on, none of them ends the program by itself.
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with Client(server) as asking, Client(server) as telling:
+                self._asking, self._telling = Courier(asking), Courier(telling)
+                async with trio.open_nursery() as nursery:
+                    commands = trio.CancelScope()
+                    nursery.start_soon(self._watch, signals, nursery, asking, commands)
+                    with commands:
+                        async with trio.open_nursery() as jobs:
+                            refusal = await self._take_work(jobs)
+                    nursery.cancel_scope.cancel()
         self._reports.summary()
         failure = self._unreachable or refusal
         if failure is not None and not self._stopping:
@@ -186,26 +189,24 @@ class Worker:
 
     # --- being stopped --------------------------------------------------------------------------
 
-    async def _watch_signals(
+    async def _watch(
         self,
+        signals: AsyncIterator[int],
         nursery: trio.Nursery,
         asking: Client,
         commands: trio.CancelScope,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            task_status.started()
-            async for _ in signals:
-                if self._stopping:
-                    self._telling.gave_up.set()
-                    commands.cancel()
-                    continue
-                self._stopping = True
-                note(f"stopping: {self._running} running; once more to end them")
-                self._asking.gave_up.set()
-                self._one_finished.set()
-                nursery.start_soon(_end_waiting, asking)
+        """Act on signals: the first one lets running commands finish, the second ends them."""
+        async for _ in signals:
+            if self._stopping:
+                self._telling.gave_up.set()
+                commands.cancel()
+                continue
+            self._stopping = True
+            note(f"stopping: {self._running} running; once more to end them")
+            self._asking.gave_up.set()
+            self._one_finished.set()
+            nursery.start_soon(_end_waiting, asking)
 
 
 async def _end_waiting(asking: Client) -> None:

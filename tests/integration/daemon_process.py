@@ -1,0 +1,113 @@
+"""Starts a real ``fastjournald`` in a process of its own, and ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+from types import TracebackType
+
+START_S = 60.0
+"""Far longer than a start takes, so that a loaded machine fails no test."""
+
+_POLL_S = 0.01
+
+
+def installed(command: str) -> str:
+    """Return the path of a command of this project, as it was installed beside this Python."""
+    return str(Path(sysconfig.get_path("scripts")) / command)
+
+
+class DaemonProcess:
+    """A daemon on a directory, listening on a free port of the loopback interface.
+
+    Args:
+        directory: The log goes below it, and what the daemon says.
+        options: More command line options.
+    """
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self.log_path = directory / "log"
+        self.stderr_path = directory / "fastjournald.err"
+        self._ready_file = directory / "ready"
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.addresses: list[str] = []
+        """Where it listens, since the last start."""
+
+    @property
+    def address(self) -> str:
+        """The first address."""
+        return self.addresses[0]
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and return when it takes requests."""
+        self._ready_file.unlink(missing_ok=True)
+        listen = () if "--listen" in self._options else ("--listen", "127.0.0.1:0")
+        with open(self.stderr_path, "ab") as stderr:
+            self._process = subprocess.Popen(
+                [
+                    installed("fastjournald"),
+                    *("--cmdlog-path", str(self.log_path)),
+                    *("--ready-file", str(self._ready_file)),
+                    *listen,
+                    *self._options,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+            )
+        deadline = time.monotonic() + START_S
+        while not self._ready_file.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"fastjournald did not start: {self.said()}")
+            time.sleep(_POLL_S)
+        self.addresses = self._ready_file.read_text().split()
+
+    def kill(self) -> None:
+        """SIGKILL: as a crash of the process."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """SIGTERM; return the exit code."""
+        return self._end(signal.SIGTERM)
+
+    def said(self) -> str:
+        """Return what it wrote to standard output and error."""
+        return self.stderr_path.read_text() if self.stderr_path.exists() else ""
+
+    def __enter__(self) -> DaemonProcess:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.kill()
+
+    def _end(self, number: signal.Signals) -> int:
+        assert self._process is not None, "not started"
+        process, self._process = self._process, None
+        if process.poll() is None:
+            os.kill(process.pid, number)
+        try:
+            return process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise

@@ -1,0 +1,333 @@
+"""fj-cli next --exec, as it is installed: a whole worker against a real daemon."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
+from fastjournal.keys import build_journal_key
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+NOTHING_TO_DO, CANNOT_CONNECT = 75, 69
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    with SyncClient(daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
+    return Cli(tmp_path, daemon.address)
+
+
+def add(client: SyncClient, *names: str) -> list[bytes]:
+    keys = [build_journal_key("d", name) for name in names]
+    for key, name in zip(keys, names, strict=True):
+        client.set(key, f"value of {name}", uri=f"uri:{name}")
+    return keys
+
+
+def reports(stderr: bytes) -> list[dict[str, Any]]:
+    """What the worker said with --json, without the summary and lines for people."""
+    found = [json.loads(line) for line in stderr.splitlines() if line.startswith(b"{")]
+    return [report for report in found if report["result"] != "summary"]
+
+
+def results(stderr: bytes) -> list[str]:
+    return [report["result"] for report in reports(stderr)]
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+
+
+def test_the_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -> None:
+    (key,) = add(client, "one")
+    shell = 'cat; echo; env | grep ^FASTJOURNAL_ | sort; echo "$0" "$@"'
+    done = cli("next", "d", "--exec", "sh", "-c", shell, "--count", "-x", "--exec")
+    assert done.returncode == 0
+    assert done.stdout.decode().splitlines() == [
+        "value of one",
+        "FASTJOURNAL_ATTEMPTS=0",
+        "FASTJOURNAL_DOMAIN=d",
+        "FASTJOURNAL_ID=one",
+        f"FASTJOURNAL_KEY={key.decode()}",
+        "FASTJOURNAL_NOT_BEFORE_US=0",
+        "FASTJOURNAL_PRIORITY=128",
+        f"FASTJOURNAL_SERVER={cli.environment['FASTJOURNAL_SERVER']}",
+        "FASTJOURNAL_URI=uri:one",
+        "FASTJOURNAL_VALUE=value of one",
+        "FASTJOURNAL_VALUE_TYPE=string",
+        "--count -x --exec",
+    ]
+    assert done.stderr.startswith(b"done    d:128:")
+    assert done.stderr.endswith(b"1 done, 0 failed, 0 buried, 0 lost, 0 stopped\n")
+    with pytest.raises(RefusedError) as caught:
+        client.get(key)
+    assert caught.value.code == "not-found"
+    assert cli("next", "d", "--exec", "true").returncode == NOTHING_TO_DO
+
+
+def test_bytes_that_no_environment_can_hold_come_in_base64_and_whole_on_standard_input(
+    cli: Cli, client: SyncClient
+) -> None:
+    client.set(build_journal_key("d", b"a\0b"), b"\0\xff" * 100_000)
+    client.set(build_journal_key("d", "n", priority=200), -7)
+    shell = 'printf \'%s \' "$FASTJOURNAL_ID_B64" "$FASTJOURNAL_VALUE"; md5sum | cut -c1-32'
+    done = cli("next", "--exec", "sh", "-c", shell)
+    assert done.stdout.split() == [
+        b"YQBi",
+        subprocess.run(
+            ["md5sum"], input=b"\0\xff" * 100_000, capture_output=True, check=True
+        ).stdout[:32],
+        b"-7",
+        subprocess.run(["md5sum"], input=b"-7", capture_output=True, check=True).stdout[:32],
+    ]
+
+
+def test_a_failure_is_tried_again_after_a_growing_delay_until_it_succeeds(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "flaky")
+    shell = f"echo $FASTJOURNAL_ATTEMPTS >> {tmp_path}/tries; exit $((3 - FASTJOURNAL_ATTEMPTS))"
+    done = cli(
+        *("next", "--wait", "30s", "--retry-delay", "10ms", "--json", "--count", "4"),
+        *("--exec", "sh", "-c", shell),
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "tries").read_text().split() == ["0", "1", "2", "3"]
+    assert [(r["result"], r["exit_code"], r["delay_us"]) for r in reports(done.stderr)] == [
+        ("failed", 3, 10_000),
+        ("failed", 2, 20_000),
+        ("failed", 1, 40_000),
+        ("done", 0, None),
+    ]
+
+
+def test_a_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: SyncClient) -> None:
+    (key,) = add(client, "one")
+    done = cli("next", "--exec", "false")
+    assert done.returncode == 0
+    assert b"exit 1, due again in 10s" in done.stderr
+    assert len(client.next()) == 0
+    assert client.get(key).value == b"value of one"
+
+
+def test_several_commands_run_at_once_and_no_more_than_asked_for(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, *"abcdef")
+    # Each counts who runs beside it, and goes on when three do: fewer at once would never end.
+    shell = f"""mkdir {tmp_path}/r.$$; n=0
+        while [ $n -lt 3 ] && [ ! -e {tmp_path}/three ]; do
+            n=$(ls -d {tmp_path}/r.* | wc -l); sleep 0.02; done
+        touch {tmp_path}/three; ls -d {tmp_path}/r.* | wc -l; sleep 0.1; rmdir {tmp_path}/r.$$"""
+    done = cli("next", "--jobs", "3", "--json", "--exec", "sh", "-c", shell)
+    assert results(done.stderr) == ["done"] * 6
+    counts = [int(line) for line in done.stdout.split()]
+    assert len(counts) == 6
+    assert max(counts) == 3
+
+
+def test_count_ends_the_worker_after_so_many(cli: Cli, client: SyncClient) -> None:
+    add(client, *"abcd")
+    done = cli("next", "--count", "3", "--jobs", "2", "--json", "--exec", "true")
+    assert results(done.stderr) == ["done"] * 3
+    assert client.stats()["due"] == 1
+
+
+def test_the_lease_is_extended_while_the_command_runs(cli: Cli, client: SyncClient) -> None:
+    add(client, "long")
+    done = cli("next", "--lease", "2s", "--json", "--exec", "sleep", "3.5")
+    assert results(done.stderr) == ["done"]
+    assert client.stats()["entries"] == 0
+
+
+def test_a_command_whose_lease_is_lost_is_ended(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    (key,) = add(client, "one")
+    worker = cli.start(
+        *("next", "--lease", "1500ms", "--json"),
+        *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
+    )
+    wait_for(tmp_path / "began")
+    client.delete(key)
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert results(stderr) == ["lost"]
+    assert reports(stderr)[0]["remark"].startswith("not-found: ")
+
+
+def test_after_sigterm_running_commands_finish_and_nothing_starts(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "first", "second")
+    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    worker = cli.start("next", "--wait", "forever", "--json", "--exec", "sh", "-c", shell)
+    wait_for(tmp_path / "began")
+    worker.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.3)
+    (tmp_path / "go").touch()
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert b"stopping: 1 running" in stderr
+    assert results(stderr) == ["done"]
+    assert [entry.key for entry in client.next()] == [build_journal_key("d", "second")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
+    cli: Cli, daemon: DaemonProcess, client: SyncClient, number: signal.Signals
+) -> None:
+    worker = cli.start("next", "--wait", "forever", "--exec", "true")
+    while client.stats()["connections"] < 3:
+        time.sleep(0.01)
+    worker.send_signal(number)
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0, stderr
+    add(client, "one")
+    assert len(client.next()) == 1
+
+
+def test_a_second_sigterm_ends_the_commands_and_gives_their_entries_back(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    (key,) = add(client, "one")
+    worker = cli.start(
+        *("next", "--json", "--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait")
+    )
+    wait_for(tmp_path / "began")
+    assert worker.stderr is not None
+    worker.send_signal(signal.SIGTERM)
+    assert worker.stderr.readline().startswith(b"stopping: 1 running")
+    worker.send_signal(signal.SIGTERM)
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert results(stderr) == ["stopped"]
+    assert [entry.key for entry in client.next()] == [key]
+
+
+def test_work_that_comes_later_is_taken_while_a_long_command_runs(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "long")
+    shell = f"""touch {tmp_path}/$FASTJOURNAL_ID
+        [ $FASTJOURNAL_ID = short ] || while [ ! -e {tmp_path}/short ]; do sleep 0.02; done"""
+    worker = cli.start(
+        *("next", "--jobs", "2", "--wait", "10ms", "--json", "--exec", "sh", "-c", shell)
+    )
+    wait_for(tmp_path / "long")
+    add(client, "short")
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0
+    assert sorted(results(stderr)) == ["done", "done"]
+
+
+def test_the_newer_entry_of_a_uri_is_worked_on_after_the_running_one(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "one")
+    shell = f"""touch {tmp_path}/began; cat
+        while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"""
+    worker = cli.start("next", "--jobs", "4", "--json", "--exec", "sh", "-c", shell)
+    wait_for(tmp_path / "began")
+    client.set(build_journal_key("d", "two"), b" again", uri="uri:one")
+    (tmp_path / "go").touch()
+    stdout, stderr = worker.communicate(timeout=60)
+    assert results(stderr) == ["done", "done"]
+    assert stdout == b"value of one again"
+
+
+def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_back(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with SyncClient(daemon.address) as client:
+        add(client, "one")
+    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    worker = cli.start("next", "--json", "--exec", "sh", "-c", shell)
+    wait_for(tmp_path / "began")
+    daemon.kill()
+    (tmp_path / "socket").unlink(missing_ok=True)
+    (tmp_path / "go").touch()
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.3)
+    daemon.start()
+    _, stderr = worker.communicate(timeout=60)
+    assert results(stderr) == ["done"], stderr
+    assert worker.returncode == 0
+    with SyncClient(daemon.address) as client:
+        assert client.stats()["entries"] == 0
+
+
+def test_a_daemon_that_stays_away_is_exit_69_once_the_worker_is_told_to_end(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with SyncClient(daemon.address) as client:
+        add(client, "one")
+    worker = cli.start(
+        *("next", "--lease", "1500ms", "--json"),
+        *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
+    )
+    wait_for(tmp_path / "began")
+    daemon.kill()
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == CANNOT_CONNECT
+    assert results(stderr) == ["lost"]
+    assert b"Traceback" not in stderr
+
+
+@pytest.mark.parametrize(("answer", "result"), [("", "buried"), ("unknown-function", "failed")])
+def test_what_has_failed_often_enough_is_buried_where_the_daemon_can(
+    tmp_path: Path, answer: str, result: str
+) -> None:
+    handed_out: list[Request] = []
+
+    def script(request: Request) -> Answer:
+        if request.function == Function.NEXT and not handed_out:
+            handed_out.append(request)
+            pair = Pair(build_journal_key("d", "one"), meta=Meta(attempts=2))
+            return [Reply(request.identifier, timeout=77, pairs=[pair])]
+        error = answer if request.function == Function.BURY else ""
+        return [Reply(request.identifier, error=error)]
+
+    with ScriptedDaemon(script) as daemon:
+        done = Cli(tmp_path, daemon.address)(
+            *("next", "--max-attempts", "3", "--retry-delay-max", "7m", "--json"),
+            *("--exec", "sh", "-c", "exit 9"),
+        )
+    assert done.returncode == 0, done.stderr
+    (report,) = reports(done.stderr)
+    assert report["result"] == result
+    buried = next(r for r in daemon.requests if r.function == Function.BURY)
+    assert (buried.timeout, buried.value) == (77, b"exit 9 at attempt 3")
+    released = [(r.timeout, r.ttl) for r in daemon.requests if r.function == Function.RELEASE]
+    if answer:
+        assert released == [(77, 420_000_000)]
+        assert "cannot bury it (unknown-function), so it comes back in 7m" in report["remark"]
+    else:
+        assert released == []

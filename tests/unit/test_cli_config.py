@@ -1,0 +1,73 @@
+"""Which daemon: option, environment, files, default, in that order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastjournal.errors import ConfigError
+from fj_cli.config import SYSTEM_FILE, config_files, find_server
+
+
+def test_option_then_environment_then_file_then_default(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    second.write_text('server = "second:4"')
+    environment = {"FASTJOURNAL_SERVER": "environment:2"}
+    assert find_server("option:1", environment, [first, second]) == "option:1"
+    assert find_server(None, environment, [first, second]) == "environment:2"
+    assert find_server(None, {"FASTJOURNAL_SERVER": ""}, [first, second]) == "second:4"
+    first.write_text('server = "unix:/run/first"')
+    assert find_server(None, {}, [first, second]) == "unix:/run/first"
+    first.write_text("# nothing set")
+    assert find_server(None, {}, [first, second]) == "127.0.0.1:9923"
+    assert find_server(None, {}, []) == "127.0.0.1:9923"
+
+
+def test_the_users_file_stands_before_that_of_the_machine() -> None:
+    assert config_files({"XDG_CONFIG_HOME": "/home/u/.config"}) == [
+        Path("/home/u/.config/fastjournal/fj-cli.toml"),
+        SYSTEM_FILE,
+    ]
+    own = config_files({})[0]
+    assert own.is_absolute()
+    assert own.parts[-3:] == (".config", "fastjournal", "fj-cli.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('servers = "a:1"', "unknown name 'servers'"),
+        ("server = 9923", "server is not a string"),
+        ("server =", "is not TOML"),
+        ('server = "nowhere"', "'nowhere' is no address"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong_in_it(
+    tmp_path: Path, text: str, named: str
+) -> None:
+    file = tmp_path / "fj-cli.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        find_server(None, {}, [file])
+    assert named in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'server = "\xff"')
+    for file in (tmp_path, tmp_path / "latin.toml"):
+        with pytest.raises(ConfigError, match="cannot be read") as caught:
+            find_server(None, {}, [file])
+        assert caught.value.path == str(file)
+
+
+@pytest.mark.parametrize(
+    ("option", "environment", "source"),
+    [("x", {}, "--server"), (None, {"FASTJOURNAL_SERVER": "x"}, "FASTJOURNAL_SERVER")],
+)
+def test_a_wrong_address_says_where_it_came_from(
+    option: str | None, environment: dict[str, str], source: str
+) -> None:
+    with pytest.raises(ConfigError, match=source):
+        find_server(option, environment, [])

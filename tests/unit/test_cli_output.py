@@ -1,0 +1,100 @@
+"""What fj-cli writes: JSON for programs, and text that harms no terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastjournal.client.results import Entry
+from fastjournal.protocol import Meta, State, ValueType
+from fj_cli.output import argument_bytes, entry_fields, put_bytes, show_bytes, show_field
+
+
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        (b"plain", {"value": "plain"}),
+        ("ünïcode\n".encode(), {"value": "ünïcode\n"}),
+        (b"", {"value": ""}),
+        (b"\xff\x00", {"value_b64": "/wA="}),
+    ],
+)
+def test_bytes_are_text_where_they_are_utf_8_and_else_base64(
+    data: bytes, fields: dict[str, Any]
+) -> None:
+    found: dict[str, Any] = {}
+    put_bytes(found, "value", data)
+    assert found == fields
+
+
+def test_nothing_that_disturbs_a_terminal_gets_there() -> None:
+    shown = show_bytes(b"a\x1b[2Jb\n\xffc\xc2\x9b")
+    assert shown == "a\\x1b[2Jb\\n\\xffc\\x9b"
+    assert shown.isprintable()
+    assert show_bytes(b"long text", 5) == "long…"
+    assert show_bytes("größe".encode()) == "größe"
+
+
+def test_an_argument_that_is_not_utf_8_keeps_its_bytes() -> None:
+    assert argument_bytes("a\udcff") == b"a\xff"
+
+
+def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> None:
+    entry = Entry(
+        b"d:007:0000000000000009:x:y",
+        b"u",
+        ValueType.STRING,
+        b"v",
+        Meta(not_before=50, attempts=2, state=State.PERSISTENT | State.JOURNAL, expires=0),
+        77,
+    )
+    fields = entry_fields(entry)
+    assert {name: fields[name] for name in list(fields)[:10]} == {
+        "key": "d:007:0000000000000009:x:y",
+        "uri": "u",
+        "domain": "d",
+        "priority": 7,
+        "not_before_us": 50,
+        "id": "x:y",
+        "type": "string",
+        "value": "v",
+        "token": 77,
+        "attempts": 2,
+    }
+    assert fields["state"] == ["persistent", "journal"]
+    assert fields["expires_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("value_type", "data", "value"),
+    [
+        (ValueType.VOID, b"", None),
+        (ValueType.INTEGER, b"\xff", -1),
+        (ValueType.FLOAT, b"\x3f\x80\0\0", 1.0),
+        (ValueType.BOOLEAN, b"\1", True),
+        (ValueType.BUFFER, b"x", "x"),
+    ],
+)
+def test_a_value_has_the_json_type_that_it_stands_for(
+    value_type: ValueType, data: bytes, value: object
+) -> None:
+    fields = entry_fields(Entry(b"plain", value_type=value_type, value=data))
+    assert fields == {"key": "plain", "type": value_type.name.lower(), "value": value}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("entries", 1234567, "1,234,567"),
+        ("uptime_us", 90_000_000, "1m 30s"),
+        ("created_us", 0, "1970-01-01T00:00:00Z"),
+        ("token", 1_000_000, "1970-01-01T00:00:01Z"),
+        ("read_only", False, "False"),
+        ("keys", ["a"], '["a"]'),
+        ("expires_us", None, ""),
+        ("state", "ready", "ready"),
+    ],
+)
+def test_a_field_is_shown_as_what_its_name_says(name: str, value: object, shown: str) -> None:
+    assert show_field(name, value) == shown
