@@ -17,14 +17,16 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 from random import Random
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from fastjournal.limits import IDENTIFIER_MAX, RETRY_PAUSE_US_MAX
 from fastjournal.protocol import Flag, Reply
-from fj_forwarder.slotfile import SlotFile
 from fj_forwarder.verdicts import SKEW_PATIENCE_US, Verdict, verdict
+
+if TYPE_CHECKING:
+    from fj_forwarder.slotfile import SlotFile
 
 PAUSE_US_MIN: Final = 100_000
 """The first pause."""

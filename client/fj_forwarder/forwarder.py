@@ -175,10 +175,10 @@ class Forwarder:
         while True:
             if not self._stopping:
                 self._fill()
+                if not self._engine.in_flight:
+                    self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(self._now_us())
                 if frames:
-                    if self._engine.in_flight == 1:
-                        self._last_heard = trio.current_time()
                     await stream.send_all(frames)
                     continue
             if self._is_finished():
@@ -193,9 +193,10 @@ class Forwarder:
                 with trio.move_on_at(self._last_heard + SILENCE_SECONDS_MAX) as scope:
                     data = await stream.receive_some(RECEIVE_BYTES_MAX)
                 if scope.cancelled_caught:
-                    if self._engine.in_flight:
-                        return f"no reply for {SILENCE_SECONDS_MAX:.0f} s"
-                    self._last_heard = trio.current_time()
+                    if not self._engine.in_flight:
+                        self._last_heard = trio.current_time()
+                    elif trio.current_time() >= self._last_heard + SILENCE_SECONDS_MAX:
+                        return f"no reply for {SILENCE_SECONDS_MAX:g} s"
                     continue
                 self._last_heard = trio.current_time()
                 connection.receive_data(data)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import inotify_simple
 
+from fastjournal.spool.slots import WAKE_NAME
 from fastjournal.spool.wake import bind_wake_socket
 
 log = logging.getLogger("fj_forwarder")
@@ -34,6 +36,7 @@ class Watch:
     """
 
     def __init__(self, directory: str) -> None:
+        self._path = os.path.join(directory, WAKE_NAME)
         self._socket = bind_wake_socket(directory)
         self.sources = [Source(self._socket.fileno(), self._drain_socket)]
         self._inotify: inotify_simple.INotify | None = None
@@ -49,8 +52,10 @@ class Watch:
             self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
 
     def close(self) -> None:
-        """Close both."""
+        """Close both; writers find no socket then."""
         self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
         if self._inotify is not None:
             self._inotify.close()
 

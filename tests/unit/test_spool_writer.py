@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -206,10 +207,13 @@ def test_a_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_app
 def wait_until_locked_out(descriptor: int) -> None:
     """Return when somebody waits for the lock that is held on this file (see /proc/locks)."""
     inode = f":{os.fstat(descriptor).st_ino} "
-    while True:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         lines = Path("/proc/locks").read_text().splitlines()
         if any("->" in line and inode in line for line in lines):
             return
+        time.sleep(0.001)
+    raise TimeoutError("nobody waits for the lock")
 
 
 def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
