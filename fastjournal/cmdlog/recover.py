@@ -23,7 +23,7 @@ from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.survey import Finding, Progress, Survey, format_time, take_survey
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
-from fastjournal.limits import TOMBSTONES_MAX
+from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_MAX
 
 __all__ = ["Finding", "Progress", "Recovered", "recover", "verify"]
 
@@ -47,6 +47,7 @@ def recover(
     now_us: int,
     repair: bool = False,
     tombstones_max: int = TOMBSTONES_MAX,
+    tombstone_ttl_us: int = TOMBSTONE_TTL_US,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recovered:
     """Replay a log and make it fit to be appended to.
@@ -57,6 +58,8 @@ def recover(
         now_us: The present, in microseconds since the Unix epoch: names what is kept aside.
         repair: Take out damage, keeping its bytes aside, instead of refusing it.
         tombstones_max: Of more than so many the oldest are forgotten.
+        tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
+            one under its key.
         on_progress: Called a few times a second.
 
     Raises:
@@ -64,7 +67,7 @@ def recover(
         LogLockedError: A repair is due, and another process reads the log.
         LogFailedError: Something cannot be read or written.
     """
-    survey = take_survey(disk, directory, tombstones_max=tombstones_max, on_progress=on_progress)
+    survey = take_survey(disk, directory, LogState(tombstones_max, tombstone_ttl_us), on_progress)
     repaired: list[Finding] = []
     if survey.faults:
         if not repair:
@@ -77,9 +80,8 @@ def recover(
             if finding.damage
         ]
         # positions have moved, and this proves that the log loads without repair
-        survey = take_survey(
-            disk, directory, tombstones_max=tombstones_max, on_progress=on_progress
-        )
+        state = LogState(tombstones_max, tombstone_ttl_us)
+        survey = take_survey(disk, directory, state, on_progress)
         if survey.faults:
             raise _refusal(survey)
     findings = repaired + [_settle(disk, finding, now_us) for finding in survey.findings]
@@ -104,8 +106,7 @@ def verify(
     Raises:
         LogFailedError: Something cannot be read.
     """
-    survey = take_survey(disk, directory, tombstones_max=TOMBSTONES_MAX, on_progress=on_progress)
-    return survey.findings
+    return take_survey(disk, directory, LogState(), on_progress).findings
 
 
 def _refusal(survey: Survey) -> LogCorruptError:

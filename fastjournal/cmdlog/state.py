@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.cmdlog.envelope import Envelope
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import TOMBSTONES_MAX
+from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_MAX
 
 
 class LiveJob(Envelope):
@@ -56,10 +56,16 @@ class LogState:
 
     Args:
         tombstones_max: Of more than so many the oldest go, at the end of each replay.
+        tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
     """
 
-    def __init__(self, tombstones_max: int = TOMBSTONES_MAX) -> None:
+    def __init__(
+        self,
+        tombstones_max: int = TOMBSTONES_MAX,
+        tombstone_ttl_us: int = TOMBSTONE_TTL_US,
+    ) -> None:
         self.tombstones_max = tombstones_max
+        self.tombstone_ttl_us = tombstone_ttl_us
         self.jobs: dict[bytes, LiveJob] = {}
         self.keys: dict[bytes, LiveJob] = {}
         self.tombstones: dict[bytes, Tomb] = {}
@@ -138,12 +144,17 @@ class LogState:
                     del keys[link]
 
     def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
-        """Leave a tombstone under a primary key, as the newest one."""
+        """Leave a tombstone under a primary key, as the newest one.
+
+        The later timestamp of this and of one that still stands there counts.
+        """
         other = self.keys.get(key)
         if other is not None and other.key == key:
             self.odd["tombstone under a live key"] += 1
             return
-        self.tombstones.pop(key, None)
+        before = self.tombstones.pop(key, None)
+        if before is not None and before.learnt + self.tombstone_ttl_us > learnt:
+            timestamp = max(timestamp, before.timestamp)
         self.tombstones[key] = Tomb(timestamp, learnt)
 
     def drop_tombstones(self) -> None:

@@ -101,16 +101,15 @@ class Survey(msgspec.Struct, gc=False):
 def take_survey(
     disk: Disk,
     directory: str,
-    *,
-    tombstones_max: int,
+    state: LogState,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Survey:
-    """Read all segments of a log directory, and replay them.
+    """Read all segments of a log directory, and replay them into an empty state.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
-    return _Surveyor(disk, directory, tombstones_max, on_progress).run()
+    return _Surveyor(disk, directory, state, on_progress).run()
 
 
 class _Surveyor:
@@ -118,14 +117,14 @@ class _Surveyor:
         self,
         disk: Disk,
         directory: str,
-        tombstones_max: int,
+        state: LogState,
         on_progress: Callable[[Progress], None] | None,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._on_progress = on_progress
-        self._replay = Replay(LogState(tombstones_max))
-        self._survey = Survey(self._replay.state, [], [], [])
+        self._replay = Replay(state)
+        self._survey = Survey(state, [], [], [])
         self._bytes = 0
         self._bytes_done = 0
 

@@ -18,7 +18,7 @@ from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.cmdlog.segments import pack_position
 from fastjournal.cmdlog.state import LiveJob, LogState
-from fastjournal.limits import LEASE_US_DEFAULT
+from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_TTL_US
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 KEY = b"pages:128:0000000000000001:a"
@@ -256,6 +256,18 @@ def test_tombstones_are_told_oldest_first_and_the_oldest_go_when_there_are_too_m
     replay.start_segment(1, bytes(log))
     replay.replay(scan_segment(bytes(log)).runs[0], last=True)
     assert list(replay.state.tombstones) == [b"2", b"3"]
+
+
+def test_of_two_tombstones_under_a_key_the_later_timestamp_counts_while_the_first_stands() -> None:
+    log = SegmentBuilder()
+    log.operation(Tombstone(KEY, T + 9))
+    log.now_us += 10
+    log.operation(Tombstone(KEY, T + 5))
+    state = state_of(log)
+    assert (tombs(state), state.tombstones[KEY].learnt) == ({KEY: T + 9}, T + 10)
+    log.now_us += TOMBSTONE_TTL_US
+    log.operation(Tombstone(KEY, T + 5))
+    assert tombs(state_of(log)) == {KEY: T + 5}
 
 
 def test_a_tombstone_can_be_forgotten() -> None:

@@ -1,0 +1,164 @@
+"""Replay equals live: after any requests the log leaves what the engine that wrote it knows."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.protocol import Flag, Function, decode_reply
+from fastjournal.protocol.messages import Request
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.engine import Engine, Settings
+from fastjournald.entry import Entry, Place
+from fastjournald.recovery import load_engine
+from tests.property.subject import SECOND, START, request
+
+LOG = "/log"
+KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
+URIS = [b"u", b"v", None]
+KEPT = [
+    *("key", "value_type", "value", "timestamp", "created", "modified", "arrival"),
+    *("not_before", "expires", "ttl", "attempts", "token", "superseded"),
+    *("job_id", "position", "record_bytes", "starts", "priority"),
+]
+
+
+class Daemon:
+    """An engine with a log on a simulated disk, without sockets."""
+
+    def __init__(self, seed: int, settings: Settings) -> None:
+        self.draw = random.Random(seed)
+        self.settings = settings
+        self.disk = SimulatedDisk(seed)
+        self.disk.mkdir(LOG)
+        self.now = START
+        self.tokens: list[tuple[bytes, int]] = []
+        self.start()
+
+    def start(self) -> None:
+        found = recover(self.disk, LOG, now_us=self.now)
+        assert not found.findings
+        self.engine = load_engine(
+            found.state,
+            self.settings,
+            self.append,
+            seed=self.draw.randbytes(8),
+            now=self.now,
+        )
+        self.writer = LogWriter(
+            self.disk,
+            LOG,
+            segment_bytes_max=3000,
+            sync=SyncPolicy.ALWAYS,
+            active=found.active,
+            sealed=found.sealed,
+            segment_start=self.engine.journal.segment_start,
+        )
+
+    def append(self, data: bytes, records: int, now: int) -> int:
+        return self.writer.append(data, records, now)
+
+    def step(self) -> None:
+        draw = self.draw
+        self.now += draw.choice((0, 1, 1000, SECOND, 9 * SECOND))
+        asked = self.request()
+        data = self.engine.handle("session", asked, self.now)
+        assert data is not None
+        reply = decode_reply(data)
+        if asked.function in (Function.NEXT, Function.GET) and reply.timeout and reply.pairs:
+            self.tokens += [(pair.key, reply.timeout) for pair in reply.pairs]
+            del self.tokens[:-10]
+
+    def request(self) -> Request:
+        draw = self.draw
+        function = draw.choices(
+            [
+                *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
+                *(Function.RELEASE, Function.TOUCH),
+            ],
+            (8, 2, 3, 4, 3, 2),
+        )[0]
+        flags = Flag.PERSIST | draw.choice((0, 0, Flag.OVERWRITE))
+        at = self.now - draw.choice((0, 0, 5, SECOND))
+        key, token = draw.choice(KEYS), None
+        if self.tokens and function != Function.SET and draw.random() < 0.7:
+            key, token = draw.choice(self.tokens)
+            flags |= Flag.WORKED_ON
+        if function == Function.SET:
+            return request(
+                function,
+                key,
+                draw.randbytes(draw.choice((0, 5, 300))),
+                uri=draw.choice(URIS),
+                flags=flags,
+                at=at,
+                timeout=draw.choice((None, None, self.now + 30 * SECOND)),
+                ttl=draw.choice((None, None, 15 * SECOND)),
+            )
+        if function == Function.NEXT:
+            return request(
+                function,
+                draw.choice((b"", b"a")),
+                flags=flags,
+                at=at,
+                count=draw.choice((None, 2, 5)),
+                timeout=draw.choice((None, 3 * SECOND)),
+            )
+        ttl = draw.choice((None, SECOND, 20 * SECOND))
+        if function == Function.GET:
+            token = draw.choice((None, 4 * SECOND))
+        return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
+
+
+def live(engine: Engine) -> dict[bytes, dict[str, object]]:
+    return {entry.key: told(entry) for entry in engine.store}
+
+
+def told(entry: Entry) -> dict[str, object]:
+    fields = {name: getattr(entry, name) for name in KEPT}
+    fields["uri"] = entry.uri
+    fields["leased"] = entry.place == Place.LEASED
+    fields["reason"] = entry.reason if entry.place == Place.BURIED else None
+    return fields
+
+
+def replayed(state: LogState) -> dict[bytes, dict[str, object]]:
+    entries = {}
+    for job in state.jobs.values():
+        fields: dict[str, object] = {name: getattr(job, name) for name in KEPT}
+        fields |= {"uri": job.uri, "leased": job.token > 0, "reason": job.reason}
+        entries[job.key] = fields
+    return entries
+
+
+@pytest.mark.parametrize("attempts_max", [0, 2])
+@pytest.mark.parametrize("seed", range(25))
+def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> None:
+    daemon = Daemon(seed, Settings(attempts_max=attempts_max, lease_us_default=30 * SECOND))
+    for count in range(300):
+        daemon.step()
+        if count % 10:
+            continue
+        daemon.writer.flush()
+        found = recover(daemon.disk, LOG, now_us=daemon.now)
+        engine = daemon.engine
+        assert replayed(found.state) == live(engine)
+        for key, job in found.state.keys.items():
+            entry = engine.store.find(key)
+            assert entry is not None
+            assert entry.key == job.key
+        tombs = {
+            key: tomb.timestamp
+            for key, tomb in found.state.tombstones.items()
+            if engine.store.tombstones.get(key, daemon.now) is not None
+        }
+        assert tombs == dict(engine.store.tombstones.items())
+        assert not found.state.odd
+        assert found.active == daemon.writer.active
+        if count % 50 == 0:
+            daemon.disk = daemon.disk.kill()
+            daemon.start()
