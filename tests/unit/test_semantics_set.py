@@ -162,6 +162,13 @@ def test_ttl_without_timeout_makes_the_first_expiry_now_plus_ttl(s: Subject) -> 
     assert s.value(b"p") is None
 
 
+def test_a_ttl_of_0_is_none(s: Subject) -> None:
+    s.set(b"p", ttl=0)
+    s.later(1)
+    meta = s.meta(b"p")
+    assert (meta.expires, meta.ttl) == (0, 0)
+
+
 def test_an_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
     assert s.meta(b"p").expires == U64_MAX

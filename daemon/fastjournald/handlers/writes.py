@@ -81,7 +81,7 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
 
     expires, ttl = request.timeout, request.ttl
     if expires is None:
-        expires = 0 if ttl is None else min(now + ttl, INSTANT_MAX)
+        expires = min(now + ttl, INSTANT_MAX) if ttl else 0
     parts = parse_journal_key(key)
     store.arrivals += 1
     entry = Entry(
