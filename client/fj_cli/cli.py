@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from typing import Any
+
 import click
 
 from fj_cli.lazy import LazyGroup
-from fj_cli.options import server_option
+from fj_cli.options import DONE, server_option
 
 _C = "fj_cli.commands."
 
@@ -24,9 +28,26 @@ COMMANDS = {
 }
 
 
+class Root(LazyGroup):
+    """The whole command line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a subcommand; a reader of the output that has seen enough is no failure."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            drop_output()
+            return DONE
+
+
+def drop_output() -> None:
+    """Let nothing more go to standard output, not even what Python flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @click.group(
     name="fj-cli",
-    cls=LazyGroup,
+    cls=Root,
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
@@ -17,7 +16,7 @@ from fastjournal.errors import (
     RefusedError,
     SpoolFailedError,
 )
-from fj_cli.cli import cli
+from fj_cli.cli import cli, drop_output
 from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
 
 _INTERRUPTED = 130
@@ -48,8 +47,7 @@ def run(arguments: list[str]) -> int:
     except click.Abort:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read standard output has seen enough; Python must not flush into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return DONE
     except FastjournalError as error:
         text = f"{error.code}: {error}" if isinstance(error, RefusedError) else str(error)

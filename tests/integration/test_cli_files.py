@@ -1,0 +1,175 @@
+"""fj-cli, as it is installed, on files: spools, command logs and snapshots, without a daemon."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
+from fastjournal.keys import build_journal_key
+from fastjournal.spool import Spool
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+DONE, REFUSED, USAGE = 0, 1, 2
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, None)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The log of a daemon that was stopped: three entries, one of them done, in one segment."""
+    with DaemonProcess(tmp_path) as daemon:
+        with SyncClient(daemon.address) as client:
+            for name in "abc":
+                client.set(build_journal_key("d", name), name * 40, uri=f"uri:{name}")
+            job = client.next().pairs[0]
+            client.delete(job.key, token=job.token)
+            client.set("plain", b"\xff")
+            with pytest.raises(RefusedError):
+                client.delete("never there")
+        assert daemon.stop() == 0
+        return daemon.log_path
+
+
+def test_the_status_of_a_spool_tells_what_is_pending_and_since_when(
+    cli: Cli, tmp_path: Path
+) -> None:
+    with Spool(tmp_path / "spool") as spool:
+        for timestamp in (5_000_000, 6_000_000, 7_000_000):
+            spool.append(domain="d", value=b"x", timestamp=timestamp)
+    *slots, sums = cli.json("spool", "status", str(tmp_path / "spool"))
+    assert [slot["pending"] for slot in slots] == [3]
+    assert (sums["slot"], sums["slots"], sums["pending"], sums["dead"]) == (None, 1, 3, 0)
+    assert sums["oldest_pending_us"] == 5_000_000
+    assert sums["oldest_pending_age_us"] > 0
+    assert sums["forwarder_running"] is False
+    shown = cli("spool", "status", str(tmp_path / "spool"), "--table")
+    assert "pending: 3, the oldest for " in shown.stdout.decode()
+    assert b"start one: fj-forwarder" in shown.stderr
+
+
+def test_an_empty_spool_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:
+    with Spool(tmp_path / "spool"):
+        pass
+    (sums,) = cli.json("spool", "status", str(tmp_path / "spool"))
+    assert (sums["pending"], sums["oldest_pending_us"]) == (0, None)
+    assert "pending: 0" in cli("spool", "status", f"{tmp_path}/spool", "--table").stdout.decode()
+
+
+def test_a_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: Path) -> None:
+    records = cli.json("log", "dump", str(log))
+    assert [record["offset"] for record in records] == [
+        8,
+        *(record["offset"] + record["bytes"] for record in records[:-1]),
+    ]
+    assert [(r["command"], r.get("name")) for r in records] == [
+        ("add", "fj.op"),
+        ("schedule", "d"),
+        ("schedule", "d"),
+        ("schedule", "d"),
+        ("add", "fj.op"),
+        ("start_attempt", None),
+        ("complete", None),
+        ("add", "fj.kv"),
+        ("add", "fj.op"),
+    ]
+    assert records[0]["operation"] == {"op": "segment", "previous": 0}
+    assert records[1]["entry"]["key"] == "d:128:0000000000000000:a"
+    assert records[1]["entry"]["value"] == "a" * 40
+    assert records[4]["operation"]["op"] == "lease"
+    assert records[5]["job_id"] == records[6]["job_id"] == records[1]["job_id"]
+    assert records[6]["completion"]["key"] == records[1]["entry"]["key"]
+    assert records[7]["entry"]["value_b64"] == "/w=="
+    assert records[8]["operation"]["op"] == "tombstone"
+    assert records[8]["operation"]["key"] == "never there"
+
+
+def test_one_segment_can_be_dumped_alone(cli: Cli, log: Path) -> None:
+    assert len(cli.json("log", "dump", str(log), "--segment", "1")) == 9
+    missing = cli("log", "dump", str(log), "--segment", "7")
+    assert missing.returncode == USAGE
+    assert b"000000007.log" in missing.stderr
+
+
+def test_a_whole_log_is_said_to_be_whole(cli: Cli, log: Path) -> None:
+    for options in ([], ["--table"]):
+        done = cli("log", "verify", str(log), *options)
+        assert (done.returncode, done.stdout) == (DONE, b"")
+        assert done.stderr.decode() == f"{log} is whole: 1 segments, 9 records\n"
+
+
+def test_damage_in_the_middle_is_named_with_file_offset_and_what_to_do(cli: Cli, log: Path) -> None:
+    segment = log / "000000001.log"
+    third = cli.json("log", "dump", str(log))[2]
+    data = bytearray(segment.read_bytes())
+    data[third["offset"] + 60] ^= 1
+    segment.write_bytes(data)
+    done = cli("log", "verify", str(log), "--json")
+    assert done.returncode == REFUSED
+    (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert finding["kind"] == "damaged"
+    assert finding["file"] == str(segment)
+    assert (finding["offset"], finding["bytes"]) == (third["offset"], third["bytes"])
+    assert "--repair" in finding["advice"]
+    shown = cli("log", "verify", str(log), "--table").stdout.decode()
+    assert str(third["offset"]) in shown
+    dumped = cli("log", "dump", str(log), "--json")
+    assert dumped.returncode == REFUSED
+    assert len(dumped.stdout.splitlines()) == 8
+    assert f"at offset {third['offset']}: {third['bytes']} bytes are no record" in (
+        dumped.stderr.decode()
+    )
+    assert segment.read_bytes() == data
+
+
+def test_a_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:
+    segment = log / "000000001.log"
+    segment.write_bytes(segment.read_bytes()[:-5])
+    done = cli("log", "verify", str(log), "--json")
+    assert done.returncode == REFUSED
+    (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert finding["kind"] == "torn"
+    assert finding["advice"].startswith("nothing: a daemon that starts on it deals with it")
+
+
+def test_a_snapshot_that_differs_from_its_manifest_is_found(cli: Cli, tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        client.set("k", b"v")
+        path = Path(client.snapshot())
+    manifest = json.loads((path / "MANIFEST.json").read_text())
+    manifest["segments"][0]["crc32c"] = "00000000"
+    (path / "MANIFEST.json").write_text(json.dumps(manifest))
+    done = cli("log", "verify", str(path), "--json")
+    assert done.returncode == REFUSED
+    (finding,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert finding["kind"] == "snapshot"
+    assert finding["file"] == str(path / "000000001.log")
+
+
+def test_a_directory_without_segments_is_not_said_to_be_whole(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for command in ("verify", "dump"):
+        done = cli("log", command, str(tmp_path / "empty"))
+        assert done.returncode == USAGE
+        assert b"holds no segment" in done.stderr
+
+
+def test_a_reader_that_has_seen_enough_ends_the_dump_without_a_word(cli: Cli, log: Path) -> None:
+    big = log / "000000001.log"
+    data = big.read_bytes()
+    big.write_bytes(data + data[8:] * 2000)
+    dump = cli.start("log", "dump", str(log))
+    assert dump.stdout is not None
+    assert dump.stderr is not None
+    assert dump.stdout.readline()
+    dump.stdout.close()
+    assert dump.stderr.read() == b""
+    dump.stderr.close()
+    assert dump.wait(60) == DONE
