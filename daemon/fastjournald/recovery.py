@@ -51,7 +51,8 @@ def recover_engine(
         config.cmdlog_path,
         now_us=started_us,
         repair=config.repair,
-        tombstones_max=config.tombstones_max,
+        tombstones_max=settings.tombstones_max,
+        tombstone_ttl_us=settings.tombstone_ttl_us,
         on_progress=on_progress,
     )
     _report(recovered)
