@@ -1,1 +1,35 @@
-"""TBD."""
+"""Command logs and snapshots for Spark: data source, jobs, export.
+
+    import fastjournal.spark
+
+    spark = fastjournal.spark.start_session()     # or: fastjournal.spark.register(your_session)
+    spark.read.format("fastjournal").option("view", "entries").load("/path/of/a/snapshot")
+
+PySpark and pyarrow (the extra ``spark``) are loaded when something here is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastjournal.spark.entries import entries
+    from fastjournal.spark.export import export_snapshot
+    from fastjournal.spark.register import register
+    from fastjournal.spark.session import start_session
+
+__all__ = ["entries", "export_snapshot", "register", "start_session"]
+
+_HOMES = {
+    "entries": "entries",
+    "export_snapshot": "export",
+    "register": "register",
+    "start_session": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

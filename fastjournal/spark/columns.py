@@ -1,0 +1,251 @@
+"""The columns of the views: name, type, and where the value of a row comes from.
+
+Keys, URIs and values are binary, as they are in the log: ``CAST(key AS STRING)`` shows them. What
+is made for reading (domain, id, name, reason) is a string; bytes in it that are no UTF-8 stand as
+``\\\\xNN``. Instants and durations are 64-bit microseconds; one beyond 2**63-1, some 290,000 years
+ahead, is shown as 2**63-1. ``time`` is the same instant twice: as ``time_us``, and as a timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from fastjournal.cmdlog import envelope
+from fastjournal.cmdlog.records import Command
+from fastjournal.spark.rows import Row
+
+MICROSECONDS_MAX = 2**63 - 1
+_TIMESTAMPS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+"""The years 1 to 9999, in microseconds: what Spark and Python can show."""
+
+_SQL = {
+    "int": "INT",
+    "long": "BIGINT",
+    "text": "STRING",
+    "bytes": "BINARY",
+    "list": "ARRAY<BINARY>",
+    "time": "TIMESTAMP",
+    "flag": "BOOLEAN",
+}
+ARROW_TYPES = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "text": pa.string(),
+    "bytes": pa.binary(),
+    "list": pa.list_(pa.field("element", pa.binary())),
+    "time": pa.timestamp("us", tz="UTC"),
+    "flag": pa.bool_(),
+}
+
+
+class HasKind(Protocol):
+    """A column of any view."""
+
+    @property
+    def name(self) -> str:
+        """As in the table."""
+
+    @property
+    def kind(self) -> str:
+        """Key of the tables of types."""
+
+
+class Column(NamedTuple):
+    """One column of a view."""
+
+    name: str
+    kind: str
+    value: Callable[[Row], Any]
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Its Arrow type."""
+        return ARROW_TYPES[self.kind]
+
+
+_NAMES = {command: command.name.lower().replace("_", "-") for command in Command}
+
+
+def text(data: bytes) -> str:
+    """Return bytes as text: UTF-8, other bytes as ``\\\\xNN``."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def cut(instant: int) -> int:
+    """Return an instant or duration as far as 63 bits hold it."""
+    return min(instant, MICROSECONDS_MAX)
+
+
+def sql_schema(columns: Sequence[HasKind]) -> str:
+    """Return the schema as Spark reads it from a string."""
+    return ", ".join(f"`{column.name}` {_SQL[column.kind]}" for column in columns)
+
+
+def to_batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
+    """Return rows as an Arrow batch."""
+    arrays = [
+        pa.array([column.value(row) for row in rows], type=column.arrow) for column in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
+
+
+def _timestamp(instant: int | None) -> int | None:
+    return instant if instant in _TIMESTAMPS else None
+
+
+def _of_record(name: str) -> Callable[[Row], Any]:
+    return lambda row: None if row.record is None else getattr(row.record, name)
+
+
+def _of_job(name: str) -> Callable[[Row], Any]:
+    def value(row: Row) -> Any:
+        record = row.record
+        if record is None or record.command > Command.SCHEDULE:
+            return None
+        return getattr(record, name)
+
+    return value
+
+
+def _of_entry(name: str) -> Callable[[Row], Any]:
+    return lambda row: None if row.entry is None else getattr(row.entry, name)
+
+
+def _instant_of_entry(name: str) -> Callable[[Row], Any]:
+    return lambda row: None if row.entry is None else cut(getattr(row.entry, name))
+
+
+def _of_operation(name: str) -> Callable[[Row], Any]:
+    return lambda row: getattr(row.operation, name, None)
+
+
+def _key(row: Row) -> bytes | None:
+    for source in (row.entry, row.completion, row.operation):
+        key: bytes | None = getattr(source, "key", None)
+        if key is not None:
+            return key
+    return None
+
+
+def _timestamp_of(row: Row) -> int | None:
+    for source in (row.entry, row.completion, row.operation):
+        timestamp: int | None = getattr(source, "timestamp", None)
+        if timestamp is not None:
+            return cut(timestamp)
+    return None
+
+
+def _operation(row: Row) -> str | None:
+    operation = row.operation
+    return None if operation is None else str(operation.__struct_config__.tag)
+
+
+def _token(row: Row) -> int | None:
+    return None if row.token is None else cut(row.token)
+
+
+def _number(row: Row) -> int | None:
+    operation = row.operation
+    if isinstance(operation, envelope.SegmentStart):
+        return operation.previous
+    return operation.number if isinstance(operation, envelope.SegmentRemoved) else None
+
+
+def _not_before(row: Row) -> int | None:
+    if isinstance(row.operation, envelope.Delay):
+        return cut(row.operation.not_before)
+    return None if row.entry is None else cut(row.entry.not_before)
+
+
+def _expires(row: Row) -> int | None:
+    if isinstance(row.operation, envelope.Touch):
+        return cut(row.operation.expires)
+    return None if row.entry is None else cut(row.entry.expires)
+
+
+def _reason(row: Row) -> str | None:
+    reason = row.reason if row.entry is None else row.entry.reason
+    return None if reason is None else text(reason)
+
+
+def _result(row: Row) -> bytes | None:
+    record = row.record
+    if record is None or record.command not in (Command.COMPLETE, Command.FAIL):
+        return None
+    return record.result
+
+
+_RECORD = (
+    Column("segment", "int", lambda row: row.segment),
+    Column("offset", "long", lambda row: row.offset),
+    Column("size", "int", lambda row: len(row.raw)),
+    Column("time", "time", lambda row: row.record and _timestamp(row.record.time_us)),
+    Column("time_us", "long", _of_record("time_us")),
+    Column("command", "text", lambda row: row.record and _NAMES[row.record.command]),
+    Column("job_id", "text", lambda row: row.record and row.record.job_id.hex()),
+    Column("target", "text", lambda row: row.target.hex() if row.target else None),
+)
+"""Of every record. ``target``: the job that it concerns, be it named by an operation."""
+
+_JOB = (
+    Column("name", "text", _of_job("name")),
+    Column("job_priority", "long", _of_job("priority")),
+    Column("ttr_ms", "long", _of_job("ttr_ms")),
+    Column("ttl_ms", "long", _of_job("ttl_ms")),
+    Column("max_attempts", "int", _of_job("max_attempts")),
+    Column("max_fails", "int", _of_job("max_fails")),
+    Column("payload", "bytes", _of_job("payload")),
+    Column("scheduled_us", "long", _of_job("not_before_us")),
+    Column("job_created_us", "long", _of_job("created_us")),
+    Column("result", "bytes", _result),
+    Column("foreign", "flag", lambda row: None if row.entry is None else row.foreign),
+)
+"""What workq's format says of a job; ``result`` also of its end. ``foreign``: workq's own job."""
+
+_OPERATION = (
+    Column("operation", "text", _operation),
+    Column("following", "int", _of_operation("following")),
+    Column("token", "long", _token),
+    Column("number", "int", _number),
+)
+"""What an operation says; ``token`` also of the start-attempts that follow a lease."""
+
+_ENTRY = (
+    Column("key", "bytes", _key),
+    Column("uri", "bytes", _of_entry("uri")),
+    Column("links", "list", _of_entry("links")),
+    Column("domain", "text", lambda row: row.journal and text(row.journal.domain)),
+    Column("priority", "int", lambda row: row.journal and row.journal.priority),
+    Column("not_before", "long", _not_before),
+    Column("id", "text", lambda row: row.journal and text(row.journal.id)),
+    Column("value_type", "int", _of_entry("value_type")),
+    Column("value", "bytes", _of_entry("value")),
+    Column("timestamp", "long", _timestamp_of),
+    Column("created", "long", _instant_of_entry("created")),
+    Column("modified", "long", _instant_of_entry("modified")),
+    Column("expires", "long", _expires),
+    Column("ttl", "long", _instant_of_entry("ttl")),
+    Column("arrival", "long", _instant_of_entry("arrival")),
+    Column("attempts", "int", _of_entry("attempts")),
+    Column("worked_on_until", "long", _instant_of_entry("token")),
+    Column("superseded", "long", _instant_of_entry("superseded")),
+    Column("reason", "text", _reason),
+)
+"""What an envelope, a completion, a failure, or an operation says of an entry."""
+
+RECORD_COLUMNS = (*_RECORD, *_JOB, *_OPERATION, *_ENTRY)
+CORRUPT_COLUMN = Column("_corrupt", "text", lambda row: row.corrupt)
+"""Only in mode permissive: file, offset and what is wrong there."""
+
+INTERNAL_COLUMNS = (
+    Column("_raw", "bytes", lambda row: row.raw),
+    Column("_target", "bytes", lambda row: row.target),
+    Column("_token", "bytes", lambda row: row.token and row.token.to_bytes(8, "big")),
+    Column("_ours", "flag", lambda row: row.ours),
+)
+"""What the view ``entries`` is computed from; only where a schema names them."""
+
+READABLE = {column.name: column for column in (*RECORD_COLUMNS, CORRUPT_COLUMN, *INTERNAL_COLUMNS)}

@@ -1,0 +1,184 @@
+"""The view ``entries``: what was live at the end of a log, computed by Spark from its records.
+
+1. The records that make entries are grouped by job id, key, URI and links. Records whose entry has
+   a URI get the URI's hash as their label, others that of their key. Where an id, a key or a link
+   stands under two labels, these are one group; the smallest label is its name. Usually there is
+   no such case, or few.
+2. All other records get the label of their job.
+3. Spark moves the records of a group to one place, in the order of the log, and each partition is
+   replayed by the daemon's own rules (``spark.fold``). No process sees the whole log.
+
+The serial number ``arrival`` of workq's own jobs counts through the whole log: it is made of sums
+by segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from fastjournal.spark.fold import ENTRY_SCHEMA, PartReplay, chunked, to_batch
+
+if TYPE_CHECKING:
+    import os
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS = 8192
+BATCH_BYTES = 8 * 1024 * 1024
+
+_KEYS_SCHEMA = (
+    "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
+    "links ARRAY<BINARY>, arrival BIGINT, _target BINARY, foreign BOOLEAN"
+)
+_RAW_SCHEMA = (
+    "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
+    "_target BINARY, _token BINARY, _raw BINARY, _ours BOOLEAN"
+)
+_IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
+_CHANGES_ENTRY = "operation IS NULL OR operation IN ('extend', 'touch', 'delay')"
+_LABEL = "xxhash64(coalesce(uri, key)) AS label"
+_TERM = (
+    "explode(concat(array(xxhash64(key), xxhash64(_target), xxhash64(coalesce(uri, key))), "
+    "transform(links, link -> xxhash64(link)))) AS term"
+)
+
+
+def entries(
+    spark: SparkSession, directory: str | os.PathLike[str], *, mode: str = "failfast"
+) -> DataFrame:
+    """Return what was live at the end of a log or snapshot, one row an entry.
+
+    Reads the log once at this call, for its keys, and once when the rows are asked for.
+
+    Args:
+        spark: A session with the data source registered.
+        directory: Path or URI.
+        mode: ``failfast`` or ``permissive``; the latter has a column ``_corrupt``, and a row for
+            every stretch of damage.
+    """
+    permissive = mode.lower() == "permissive"
+
+    def read(schema: str) -> DataFrame:
+        reader = spark.read.format("fastjournal").option("view", "records").option("mode", mode)
+        return reader.schema(schema).load(str(directory))
+
+    keys = read(_KEYS_SCHEMA).where(_IS_ENTRY).persist()
+    groups = _groups(keys.selectExpr(_LABEL, _TERM))
+    before = _before_segments(keys)
+    keys.unpersist()
+
+    own_label = f.expr(f"CASE WHEN {_IS_ENTRY} THEN xxhash64(coalesce(uri, key)) END")
+    raw = read(_RAW_SCHEMA).where(f"command IS NOT NULL AND ({_CHANGES_ENTRY})")
+    labelled = raw.select(
+        "segment", "offset", "_token", "_raw", "_ours", "_target", own_label.alias("own")
+    ).selectExpr("*", "min(own) OVER (PARTITION BY _target) AS label")
+    labelled = labelled.where("label IS NOT NULL")
+    if groups is not None:
+        labelled = labelled.join(groups, "label", "left")
+        labelled = labelled.withColumn("label", f.expr("coalesce(root, label)"))
+    found = (
+        labelled.select("label", "segment", "offset", "_token", "_raw", "_ours")
+        .repartition("label")
+        .sortWithinPartitions("segment", "offset")
+        .mapInArrow(_fold, ENTRY_SCHEMA)
+    )
+    if before is not None:
+        found = _with_arrivals(found, read(_KEYS_SCHEMA).where(_IS_ENTRY), before)
+    if permissive:
+        corrupt = read("segment INT, offset BIGINT, _corrupt STRING").where("_corrupt IS NOT NULL")
+        found = found.unionByName(corrupt, allowMissingColumns=True)
+    return found
+
+
+def _fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Replay one partition, in Spark's worker."""
+    part = PartReplay()
+    for batch in batches:
+        names = ("segment", "offset", "_raw", "_token", "_ours")
+        columns = (batch.column(name).to_pylist() for name in names)
+        for segment, offset, raw, token, ours in zip(*columns, strict=True):
+            lease = None if token is None else int.from_bytes(token, "big")
+            part.feed(segment, offset, raw, token=lease, ours=ours)
+    for chunk in chunked(part.finish(), rows=BATCH_ROWS, size=BATCH_BYTES):
+        yield to_batch(chunk)
+
+
+def _groups(terms: DataFrame) -> DataFrame | None:
+    """Return label and root of all labels that are in one group with another; None: there are none.
+
+    Each label takes the smallest root of its neighbours until nothing changes.
+    """
+    links = terms.groupBy("term").agg(f.min("label").alias("other"), f.max("label").alias("most"))
+    links = links.where("other <> most").localCheckpoint()
+    if links.isEmpty():
+        return None
+    links = terms.join(links, "term").where("label <> other").select("label", "other").distinct()
+    links = links.localCheckpoint()
+    both = links.union(links.selectExpr("other", "label")).distinct().localCheckpoint()
+    roots = (
+        both.groupBy("label")
+        .agg({"other": "min"})
+        .selectExpr("label", "least(label, `min(other)`) AS root")
+    )
+    while True:
+        roots = roots.localCheckpoint()
+        known = roots.selectExpr("label AS other", "root AS found")
+        moved = both.join(known, "other").groupBy("label").agg({"found": "min"})
+        moved = roots.join(moved, "label").selectExpr(
+            "label", "least(root, `min(found)`) AS root", "`min(found)` < root AS moved"
+        )
+        moved = moved.localCheckpoint()
+        roots = moved.select("label", "root")
+        if moved.where("moved").isEmpty():
+            return roots
+
+
+def _counted(keys: DataFrame) -> DataFrame:
+    """Number the foreign jobs of each segment, and say how far our serial numbers lead."""
+    so_far = "OVER (PARTITION BY segment ORDER BY offset ROWS UNBOUNDED PRECEDING)"
+    numbered = keys.selectExpr(
+        "segment", "offset", "foreign", "arrival", f"sum(int(foreign)) {so_far} AS number"
+    )
+    lead = "max(CASE WHEN NOT foreign THEN arrival - number END)"
+    return numbered.selectExpr("segment", "offset", "foreign", "number", f"{lead} {so_far} AS lead")
+
+
+def _before_segments(keys: DataFrame) -> list[tuple[int, int, int]] | None:
+    """Return (segment, foreign jobs before it, lead of our serial numbers before it).
+
+    None: the log holds no foreign job.
+    """
+    totals = _counted(keys).groupBy("segment").agg({"number": "max", "lead": "max"})
+    before: list[tuple[int, int, int]] = []
+    foreign = lead = 0
+    for row in totals.orderBy("segment").collect():
+        before.append((row["segment"], foreign, lead))
+        if row["max(lead)"] is not None:
+            lead = max(lead, row["max(lead)"] - foreign)
+        foreign += row["max(number)"]
+    return before if foreign else None
+
+
+def _with_arrivals(
+    found: DataFrame, keys: DataFrame, before: list[tuple[int, int, int]]
+) -> DataFrame:
+    """Give foreign jobs their serial numbers: the highest so far in the log, and one more."""
+    sums = found.sparkSession.createDataFrame(before, "segment INT, earlier BIGINT, ahead BIGINT")
+    numbers = (
+        _counted(keys)
+        .where("foreign")
+        .join(sums, "segment")
+        .selectExpr(
+            "segment",
+            "offset",
+            "earlier + number + greatest(0, ahead, lead - earlier) AS serial",
+        )
+    )
+    joined = found.join(numbers, ["segment", "offset"], "left")
+    return joined.selectExpr(
+        *(f"coalesce(serial, {c}) AS {c}" if c == "arrival" else c for c in found.columns)
+    )

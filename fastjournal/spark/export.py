@@ -1,0 +1,321 @@
+"""The live entries of a snapshot as Parquet, without Spark or Java.
+
+    DESTINATION/entries-<snapshot>.parquet    zstd, sorted by domain, about 1 M rows a row group
+    DESTINATION/_manifest.json                which snapshot, which files
+    DESTINATION/_SUCCESS                      empty; written last
+
+The columns are those of the Spark view ``entries``. The manifest is one JSON object::
+
+    {"format": "fastjournal-export", "version": 1, "snapshot": str, "taken_us": int,
+     "segments": [{"name": str, "bytes": int, "crc32c": str}, ...],
+     "files": [{"name": str, "bytes": int, "rows": int}], "rows": int}
+
+The Parquet file is written under a name that starts with ``_``, which readers of Parquet
+directories pass over, and then renamed. A second export to the same place removes ``_SUCCESS``
+first and the file that the manifest there names last; a directory that holds anything else is
+refused. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
+
+Memory does not grow with the snapshot: see ``fastjournal.spark.parts``.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs
+import pyarrow.parquet
+
+from fastjournal.cmdlog.snapshot import Manifest
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.columns import text
+from fastjournal.spark.files import LogDirectory, read_file, resolve, translating
+from fastjournal.spark.fold import ENTRY_ARROW_SCHEMA, Found, PartReplay, chunked, to_batch
+from fastjournal.spark.parts import Packed, read_rows, split
+
+ROW_GROUP_ROWS = 1_000_000
+ROW_GROUP_BYTES = 256 * 1024 * 1024
+"""Before compression; a row group of large values ends here, so that memory stays bounded."""
+PART_BYTES = 48 * 1024 * 1024
+"""Log bytes that are replayed at once: as Python objects some ten times as much."""
+BATCH_ROWS = 2048
+BATCH_BYTES = 1024 * 1024
+"""While runs are merged, a batch of each is in memory."""
+
+MANIFEST_NAME = "_manifest.json"
+SUCCESS_NAME = "_SUCCESS"
+_FORMAT = "fastjournal-export"
+
+
+class ExportedFile(msgspec.Struct):
+    """A Parquet file of an export."""
+
+    name: str
+    bytes: int
+    rows: int
+
+
+class SourceSegment(msgspec.Struct):
+    """A segment of the snapshot that was exported."""
+
+    name: str
+    bytes: int
+    crc32c: str
+
+
+class ExportManifest(msgspec.Struct):
+    """What an export holds, and of which snapshot."""
+
+    snapshot: str
+    """Name of the snapshot's directory."""
+    taken_us: int
+    """When the snapshot was taken, in microseconds since the Unix epoch."""
+    segments: list[SourceSegment]
+    files: list[ExportedFile]
+    rows: int
+    format: str = _FORMAT
+    version: int = 1
+
+
+def export_snapshot(
+    snapshot: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    on_progress: Callable[[int, int], None] | None = None,
+    part_bytes: int = PART_BYTES,
+    scratch: str | os.PathLike[str] | None = None,
+) -> ExportManifest:
+    """Write the live entries of a snapshot as Parquet; see the module for what comes of it.
+
+    Args:
+        snapshot: Path or URI of the snapshot's directory.
+        destination: Path or URI of a directory; it is created, or holds an earlier export.
+        on_progress: Called with what has been done and what there is to do, in bytes.
+        part_bytes: Bytes of the log that are replayed at once: decides how much memory is used.
+        scratch: Local directory for temporary files, about three times the snapshot where that is
+            larger than ``part_bytes``; None: the system's.
+
+    Raises:
+        BadRequestError: The destination holds something else.
+        LogCorruptError: The snapshot is damaged, or is none.
+        LogFailedError: Something cannot be read or written.
+    """
+    source = LogDirectory(snapshot)
+    if source.manifest is None:
+        raise LogCorruptError("there is no manifest, so this is no snapshot", path=source.path)
+    target = _Target(destination)
+    progress = _Progress(source.manifest.bytes, on_progress)
+    with (
+        translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
+        tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
+    ):
+        batches = _sorted_batches(source, Path(directory), part_bytes, progress)
+        name = f"entries-{source.path.rpartition('/')[2]}.parquet"
+        file = target.write(name, batches)
+    manifest = _describe(source, source.manifest, file)
+    target.finish(manifest)
+    progress.finish()
+    return manifest
+
+
+class _Progress:
+    """Half for reading the log, half for replaying and writing its parts."""
+
+    def __init__(self, size: int, tell: Callable[[int, int], None] | None) -> None:
+        self._all = 2 * size
+        self._done = 0
+        self._tell = tell
+
+    def add(self, size: int) -> None:
+        self._done = min(self._done + size, self._all)
+        if self._tell is not None:
+            self._tell(self._done, self._all)
+
+    def finish(self) -> None:
+        self.add(self._all)
+
+
+def _sorted_batches(
+    source: LogDirectory, scratch: Path, part_bytes: int, progress: _Progress
+) -> Iterator[pa.RecordBatch]:
+    """Yield all live entries, sorted by domain and key; those of plain keys first."""
+    size = sum(segment.bytes for segment in source.segments)
+    count = -(-size // part_bytes)
+    if count <= 1:
+        yield from _replay(read_rows(source, progress.add))
+        return
+    spilled = scratch / "log"
+    spilled.mkdir()
+    runs: list[Path] = []
+    for part in split(source, spilled, count, progress.add):
+        path = scratch / f"run-{len(runs)}"
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, ENTRY_ARROW_SCHEMA) as out:
+            for batch in _replay(part):
+                out.write_batch(batch)
+        runs.append(path)
+        progress.add(size // count)
+    yield from _merge(runs)
+
+
+def _replay(records: Iterable[Packed]) -> Iterator[pa.RecordBatch]:
+    part = PartReplay()
+    for record in records:
+        part.feed(
+            record.segment,
+            record.offset,
+            record.raw,
+            token=record.token,
+            ours=record.ours,
+            serial=record.serial,
+        )
+    found = sorted(part.finish(), key=_order)
+    for chunk in chunked(iter(found), rows=BATCH_ROWS, size=BATCH_BYTES):
+        yield to_batch(chunk)
+
+
+def _order(found: Found) -> tuple[str, bytes]:
+    return text(found.job.domain or b""), found.job.key
+
+
+class _Run:
+    """A sorted run on disk, of which one batch at a time is in memory."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        file = stack.enter_context(pa.OSFile(str(path), "rb"))
+        self._stream = stack.enter_context(pa.ipc.open_stream(file))
+        self._batch: pa.RecordBatch | None = None
+        self._start = 0
+        self.domains: list[str] = []
+        """Of the batch in memory; empty: the run is at its end."""
+        self._advance()
+
+    def _advance(self) -> None:
+        self._batch = next(self._stream, None)
+        self._start = 0
+        found = [] if self._batch is None else self._batch.column("domain").to_pylist()
+        self.domains = [domain or "" for domain in found]
+
+    def take(self, bound: str) -> pa.RecordBatch | None:
+        """Return what is in memory up to this domain, included; None: nothing."""
+        assert self._batch is not None
+        end = bisect_right(self.domains, bound, self._start)
+        taken = self._batch.slice(self._start, end - self._start)
+        self._start = end
+        if end == len(self.domains):
+            self._advance()
+        return taken if taken.num_rows else None
+
+
+def _merge(paths: list[Path]) -> Iterator[pa.RecordBatch]:
+    """Merge sorted runs by domain: always all that is in memory and surely comes next."""
+    with ExitStack() as stack:
+        runs = [_Run(path, stack) for path in paths]
+        while runs := [run for run in runs if run.domains]:
+            bound = min(run.domains[-1] for run in runs)
+            pieces = [piece for run in runs if (piece := run.take(bound)) is not None]
+            table = pa.Table.from_batches(pieces)
+            order = pc.sort_indices(
+                table, sort_keys=[("domain", "ascending")], null_placement="at_start"
+            )
+            yield from table.take(order).combine_chunks().to_batches()
+
+
+class _Target:
+    """The directory that an export is written to."""
+
+    def __init__(self, destination: str | os.PathLike[str]) -> None:
+        self._files, self._path = resolve(destination)
+        self._old: list[str] = []
+        with translating("list", self._path):
+            selector = pa.fs.FileSelector(self._path, allow_not_found=True)
+            names = {info.base_name for info in self._files.get_file_info(selector)}
+        if MANIFEST_NAME in names:
+            self._old = self._read_old()
+        own = {MANIFEST_NAME, SUCCESS_NAME, *self._old}
+        foreign = sorted(name for name in names - own if not name.startswith(_TEMPORARY))
+        if foreign:
+            raise BadRequestError(
+                f"the destination holds {foreign[0]}, which is of no earlier export",
+                path=self._path,
+                hint="choose an empty or new directory",
+            )
+        self._rest = sorted(name for name in names if name.startswith(_TEMPORARY))
+
+    def _read_old(self) -> list[str]:
+        path = f"{self._path}/{MANIFEST_NAME}"
+        try:
+            old = msgspec.json.decode(read_file(self._files, path), type=ExportManifest)
+        except msgspec.MsgspecError as error:
+            raise BadRequestError(
+                f"this is no manifest of an export: {error}", path=path
+            ) from error
+        return [file.name for file in old.files]
+
+    def write(self, name: str, batches: Iterator[pa.RecordBatch]) -> ExportedFile:
+        """Write the one Parquet file, under a temporary name."""
+        rows = 0
+        path = f"{self._path}/{_TEMPORARY}{name}"
+        with translating("write", path):
+            self._files.create_dir(self._path, recursive=True)
+            for old in self._rest:
+                self._files.delete_file(f"{self._path}/{old}")
+            with pa.parquet.ParquetWriter(
+                path, ENTRY_ARROW_SCHEMA, filesystem=self._files, compression="zstd"
+            ) as writer:
+                for table in _row_groups(batches):
+                    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+                    rows += table.num_rows
+            size = self._files.get_file_info(path).size
+        return ExportedFile(name, size, rows)
+
+    def finish(self, manifest: ExportManifest) -> None:
+        """Put everything in its place, ``_SUCCESS`` last."""
+        names = [file.name for file in manifest.files]
+        with translating("write", self._path):
+            success = f"{self._path}/{SUCCESS_NAME}"
+            if self._files.get_file_info(success).type != pa.fs.FileType.NotFound:
+                self._files.delete_file(success)
+            for name in names:
+                self._files.move(f"{self._path}/{_TEMPORARY}{name}", f"{self._path}/{name}")
+            for name in self._old:
+                if name not in names:
+                    self._files.delete_file(f"{self._path}/{name}")
+            self._put(MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            self._put(SUCCESS_NAME, b"")
+
+    def _put(self, name: str, data: bytes) -> None:
+        temporary = f"{self._path}/{_TEMPORARY}{name}"
+        with self._files.open_output_stream(temporary) as file:
+            file.write(data)
+        self._files.move(temporary, f"{self._path}/{name}")
+
+
+_TEMPORARY = "_temporary-"
+
+
+def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Gather batches into tables of one row group each; at least one, to give an empty file."""
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        group.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= ROW_GROUP_ROWS or size >= ROW_GROUP_BYTES:
+            yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
+            group, rows, size = [], 0, 0
+    if group:
+        yield pa.Table.from_batches(group, ENTRY_ARROW_SCHEMA)
+
+
+def _describe(source: LogDirectory, manifest: Manifest, file: ExportedFile) -> ExportManifest:
+    segments = [SourceSegment(s.name, s.bytes, s.crc32c) for s in manifest.segments]
+    name = source.path.rpartition("/")[2]
+    return ExportManifest(name, manifest.taken_us, segments, [file], file.rows)

@@ -1,0 +1,128 @@
+"""Log directories and snapshots on any file system that pyarrow reaches."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+
+from fastjournal.cmdlog.segments import segment_name, segment_number
+from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
+from fastjournal.errors import LogCorruptError, LogFailedError
+
+
+class SegmentFile(msgspec.Struct, frozen=True):
+    """One segment of a listed directory."""
+
+    path: str
+    """As its file system knows it, without a scheme."""
+    number: int
+    bytes: int
+    last: bool
+    """The last one: it may end in a group that is not all there."""
+    open: bool
+    """It may still be written to, so that its tail may be torn; never so in a snapshot."""
+
+
+class LogDirectory:
+    """A log directory or a snapshot.
+
+    Args:
+        uri: A path, or a URI whose scheme pyarrow knows (``file:``, ``s3:``, ``gs:``, ``hdfs:``).
+
+    Raises:
+        LogFailedError: It cannot be read.
+        LogCorruptError: A snapshot's files are not those that its manifest lists.
+    """
+
+    def __init__(self, uri: str | os.PathLike[str]) -> None:
+        self.files, self.path = resolve(uri)
+        self.manifest: Manifest | None = None
+        self.segments: list[SegmentFile] = []
+        with translating("list", self.path):
+            found = self.files.get_file_info(pa.fs.FileSelector(self.path))
+        sizes = {info.base_name: info.size for info in found if info.is_file}
+        if MANIFEST_NAME in sizes:
+            self.manifest = self._read_manifest()
+            self._check_sizes(self.manifest, sizes)
+        numbers = sorted(n for n in map(segment_number, sizes) if n is not None)
+        for number in numbers:
+            name = segment_name(number)
+            last = number == numbers[-1]
+            self.segments.append(
+                SegmentFile(
+                    path=f"{self.path}/{name}",
+                    number=number,
+                    bytes=sizes[name],
+                    last=last,
+                    open=last and self.manifest is None,
+                )
+            )
+
+    def _read_manifest(self) -> Manifest:
+        path = f"{self.path}/{MANIFEST_NAME}"
+        data = read_file(self.files, path)
+        try:
+            manifest = msgspec.json.decode(data, type=Manifest)
+        except msgspec.MsgspecError as error:
+            raise LogCorruptError(f"this is no manifest: {error}", path=path) from error
+        if manifest.format != FORMAT or manifest.version != VERSION:
+            raise LogCorruptError(
+                f"a manifest of {manifest.format} version {manifest.version} is unknown", path=path
+            )
+        return manifest
+
+    def _check_sizes(self, manifest: Manifest, sizes: dict[str, int]) -> None:
+        listed = {segment.name: segment.bytes for segment in manifest.segments}
+        for name, size in listed.items():
+            if sizes.get(name) != size:
+                found = "is missing" if name not in sizes else f"has {sizes[name]} bytes"
+                raise LogCorruptError(
+                    f"the segment {found}, the manifest says {size} bytes",
+                    path=f"{self.path}/{name}",
+                )
+        for name in sizes:
+            if segment_number(name) is not None and name not in listed:
+                raise LogCorruptError(
+                    "the manifest does not list this segment", path=f"{self.path}/{name}"
+                )
+
+
+def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:
+    """Return the pyarrow file system and the path in it of a path or URI.
+
+    Raises:
+        LogFailedError: The scheme is unknown, or its file system cannot be reached.
+    """
+    text = str(uri)
+    with translating("open", text):
+        if ":" in text.partition("/")[0]:
+            files, path = pa.fs.FileSystem.from_uri(text)
+        else:
+            files, path = pa.fs.LocalFileSystem(), os.path.abspath(text)
+    return files, path.rstrip("/") or "/"
+
+
+def read_file(files: Any, path: str) -> bytes:
+    """Return a whole file. It is not mapped: a daemon that starts may cut a torn tail.
+
+    Raises:
+        LogFailedError: It cannot be read.
+    """
+    with translating("read", path), files.open_input_file(path) as file:
+        data: bytes = file.read()
+        return data
+
+
+@contextmanager
+def translating(action: str, path: str) -> Iterator[None]:
+    """Raise what pyarrow raises in the block as a ``LogFailedError``."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise LogFailedError(f"cannot {action}: {error}", path=path) from error

@@ -1,0 +1,164 @@
+"""The rows of the view ``records``: what a segment's records say, decoded.
+
+A row is one record, or one stretch of damaged bytes. Envelopes, operations and results that
+fastjournal wrote are unpacked; a job of workq's own is turned into the entry that it stands for.
+A start-attempt carries the token of the lease operation before it: both are one append, which
+never spans two segments, so a segment can be read alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fastjournal.cmdlog import envelope, foreign
+from fastjournal.cmdlog.records import CRC_BYTES, Command, Record, decode_payload
+from fastjournal.cmdlog.scan import Damage, Run, scan_segment
+from fastjournal.cmdlog.segments import pack_position
+from fastjournal.errors import LogCorruptError
+from fastjournal.keys import JournalKey, parse_journal_key
+from fastjournal.spark.files import SegmentFile, read_file
+
+
+class Row(msgspec.Struct, gc=False):
+    """One record, or damage."""
+
+    segment: int
+    offset: int
+    """Of the record's first byte in its segment."""
+    raw: bytes
+    """The whole record, or the damaged bytes."""
+    record: Record | None = None
+    """None: damage."""
+    target: bytes = b""
+    """Id of the job that it concerns: that of the record, or the one that an operation names."""
+    entry: envelope.Envelope | None = None
+    journal: JournalKey | None = None
+    """The parts of the key of the entry, or of the completion, where it is a journal key."""
+    operation: envelope.Operation | None = None
+    completion: envelope.Completion | None = None
+    reason: bytes | None = None
+    """Of a fail record."""
+    token: int | None = None
+    """Of a lease or an extension, and of the start-attempts that belong to a lease."""
+    foreign: bool = False
+    """The add of a job that workq's own clients made."""
+    ours: bool = False
+    """The segment is one that fastjournald wrote."""
+    corrupt: str | None = None
+
+
+def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[Row]:
+    """Yield the rows of one segment, in order.
+
+    A torn tail of a segment that is still written to is no damage: its rows are left out.
+
+    Args:
+        files: The pyarrow file system that it is on.
+        segment: Which one.
+        permissive: Damage becomes a row with ``corrupt``; otherwise it ends the reading.
+
+    Raises:
+        LogCorruptError: Damage, with path and offset, where not ``permissive``.
+        LogFailedError: The file cannot be read.
+    """
+    data = read_file(files, segment.path)
+    if len(data) < segment.bytes and not segment.open:
+        raise LogCorruptError(
+            f"the segment has {len(data)} bytes, it had {segment.bytes}", path=segment.path
+        )
+    # What has been appended since the directory was listed belongs to the next look at it.
+    data = data[: segment.bytes]
+    scan = scan_segment(data)
+    damage = [] if segment.open and scan.torn else scan.damage[::-1]
+    ours = False
+    for run in scan.runs:
+        while damage and damage[-1].offset < run.start:
+            yield _damaged(segment, damage.pop(), permissive)
+        for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
+            ours = ours or isinstance(row.operation, envelope.SegmentStart)
+            row.ours = ours
+            yield row
+    while damage:
+        yield _damaged(segment, damage.pop(), permissive)
+
+
+def _read_run(
+    data: bytes, segment: SegmentFile, run: Run, permissive: bool, *, last: bool
+) -> Iterator[Row]:
+    """Yield the rows of a run; an unfinished group at the end of the log is left out.
+
+    The records of a lease follow their operation directly, a batch may hold such a lease.
+    """
+    group: list[Row] = []
+    token: int | None = None
+    leased = awaited = 0
+    for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
+        offset = run.offset(index)
+        try:
+            row = _decode(data, segment, offset, body, end)
+        except LogCorruptError as error:
+            row = _damaged(segment, Damage(offset, end, error.message), permissive)
+        awaited = max(awaited - 1, 0)
+        if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
+            leased -= 1
+            row.token = token
+        elif isinstance(row.operation, envelope.Lease):
+            leased, token = row.operation.following, row.operation.token
+        else:
+            # In the place of a start-attempt: damage took the rest of the group.
+            leased = 0
+            if isinstance(row.operation, envelope.Batch):
+                awaited = row.operation.following
+        group.append(row)
+        if not leased and not awaited:
+            yield from group
+            group.clear()
+    if not (last and segment.last):
+        yield from group
+
+
+def _damaged(segment: SegmentFile, damage: Damage, permissive: bool) -> Row:
+    error = LogCorruptError(
+        f"{damage.reason} ({damage.end - damage.offset} bytes)",
+        path=segment.path,
+        offset=damage.offset,
+        hint="option mode=permissive reads on behind it",
+    )
+    if not permissive:
+        raise error
+    error.hint = None
+    return Row(segment.number, damage.offset, b"", corrupt=str(error))
+
+
+def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
+    record = decode_payload(data, offset, body, end - CRC_BYTES)
+    row = Row(segment.number, offset, data[offset:end], record, record.job_id)
+    try:
+        if record.command <= Command.SCHEDULE:
+            if record.name == envelope.OPERATION_NAME and envelope.is_ours(record.payload):
+                operation = row.operation = envelope.unpack_operation(record.payload)
+                if isinstance(operation, envelope.Lease | envelope.Extend):
+                    row.token = operation.token
+                if isinstance(operation, envelope.Extend | envelope.Touch | envelope.Delay):
+                    row.target = operation.job_id
+            else:
+                row.foreign = not envelope.is_ours(record.payload)
+                if row.foreign:
+                    position = pack_position(segment.number, offset)
+                    row.entry = foreign.live_job(record, position, end - offset)
+                else:
+                    row.entry = envelope.unpack_envelope(record.payload)
+                row.journal = parse_journal_key(row.entry.key)
+        elif record.command == Command.COMPLETE:
+            if envelope.is_ours(record.result):
+                row.completion = envelope.unpack_completion(record.result)
+                row.journal = parse_journal_key(row.completion.key)
+        elif record.command == Command.FAIL:
+            ours = envelope.is_ours(record.result)
+            row.reason = envelope.unpack_failure(record.result).reason if ours else record.result
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise LogCorruptError(f"what fastjournal wrote does not decode: {error}") from error
+    return row

@@ -1,0 +1,79 @@
+"""Starting a Spark session that is ready for fastjournal, and quiet."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from fastjournal import errors
+from fastjournal.spark.java import prepare_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def start_session(
+    master: str | None = None, *, name: str = "fastjournal", options: dict[str, str] | None = None
+) -> SparkSession:
+    """Return a session with the data source registered; the running one where there is one.
+
+    Args:
+        master: Spark's master URL; None: what ``spark-submit`` gave, else ``local[*]``.
+        name: Shown in Spark's lists of applications.
+        options: Further Spark settings.
+
+    Raises:
+        JavaMissingError: There is no Java of version 17 or newer.
+    """
+    prepare_environment()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - PySpark is an extra
+
+    from fastjournal.spark.register import register  # noqa: PLC0415 - imports PySpark
+
+    builder = SparkSession.builder.appName(name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if master is None and not submitted:
+        master = "local[*]"
+    if master is not None:
+        builder = builder.master(master)
+    if not submitted:
+        settings = {
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.session.timeZone": "UTC",
+        }
+        if master is not None and master.startswith("local"):
+            # Without it Spark warns where the host's name leads to a loopback address.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            quiet = files("fastjournal.spark") / "log4j2.properties"
+            settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile=file:{quiet}"
+        for key, value in {**settings, **(options or {})}.items():
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+_IN_WORKER = re.compile(r"fastjournal\.errors\.(\w+): (.*)")
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise what a worker of the block reported of fastjournal as the error that it was there.
+
+    Spark wraps it into the texts of two stack traces.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - PySpark is an extra
+
+    try:
+        yield
+    except PySparkException as error:
+        found = _IN_WORKER.search(str(error))
+        kind = None if found is None else getattr(errors, found[1], None)
+        if found is None or kind is None:
+            raise
+        raise kind(found[2]) from error

@@ -1,0 +1,185 @@
+"""The Spark data source ``fastjournal``: command logs and snapshots as tables.
+
+    fastjournal.spark.register(spark)
+    spark.read.format("fastjournal").option("view", "records").load(directory)
+
+Options: ``view`` = ``records`` (default) or ``entries``; ``mode`` = ``failfast`` (default) or
+``permissive``, which adds the column ``_corrupt`` and reads on behind damage. A schema given with
+``.schema(...)`` chooses columns: what it leaves out is not built.
+
+One partition is one segment. Conditions on ``segment`` and ``command`` are applied while reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from fastjournal.errors import BadRequestError
+from fastjournal.spark.columns import (
+    CORRUPT_COLUMN,
+    READABLE,
+    RECORD_COLUMNS,
+    Column,
+    sql_schema,
+    to_batch,
+)
+from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
+from fastjournal.spark.fold import ENTRY_SCHEMA
+from fastjournal.spark.rows import Row, read_segment
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+BATCH_ROWS = 8192
+BATCH_BYTES = 8 * 1024 * 1024
+"""An Arrow batch ends at either: memory stays small, whatever the values' size."""
+
+MODES = ("failfast", "permissive")
+VIEWS = ("records", "entries")
+
+
+class FastjournalSource(DataSource):
+    """Reads command logs and snapshots; see the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``spark.read.format`` takes."""
+        return "fastjournal"
+
+    @property
+    def _permissive(self) -> bool:
+        return self._choice("mode", MODES) == "permissive"
+
+    def _choice(self, option: str, allowed: tuple[str, ...]) -> str:
+        chosen = str(self.options.get(option, allowed[0])).lower()
+        if chosen not in allowed:
+            raise BadRequestError(f"option {option}={chosen} is not one of {', '.join(allowed)}")
+        return chosen
+
+    def schema(self) -> str:
+        """Return the columns of the view, as Spark's SQL names them."""
+        entries = self._choice("view", VIEWS) == "entries"
+        schema = ENTRY_SCHEMA if entries else sql_schema(RECORD_COLUMNS)
+        return f"{schema}, {sql_schema([CORRUPT_COLUMN])}" if self._permissive else schema
+
+    def reader(self, schema: StructType) -> RecordsReader:
+        """Return the reader of the view ``records``."""
+        if self._choice("view", VIEWS) == "entries":
+            raise BadRequestError(
+                "the view entries is computed by Spark from the records, which a data source "
+                "alone cannot start",
+                hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
+                ", or fastjournal.spark.entries(spark, directory)",
+            )
+        path = self.options.get("path")
+        if not path:
+            raise BadRequestError("no directory is given", hint="load(DIRECTORY)")
+        columns = []
+        for name in schema.fieldNames():
+            if name not in READABLE:
+                raise BadRequestError(f"the view records has no column {name}")
+            columns.append(READABLE[name])
+        return RecordsReader(path, columns, permissive=self._permissive)
+
+
+class SegmentPartition(InputPartition):
+    """One segment."""
+
+    def __init__(self, segment: SegmentFile) -> None:
+        super().__init__(segment.number)
+        self.segment = segment
+
+
+class RecordsReader(DataSourceReader):
+    """Reads the records of a directory's segments.
+
+    Args:
+        uri: The directory.
+        columns: What to build, in this order.
+        permissive: Damage becomes a row.
+    """
+
+    def __init__(self, uri: str, columns: list[Column], *, permissive: bool) -> None:
+        self._uri = uri
+        self._names = [column.name for column in columns]
+        self._permissive = permissive
+        self._filters: list[tuple[str, str, Any]] = []
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark's name
+        """Take the conditions on segment and command; return the others."""
+        for condition in filters:
+            if not self._take(condition):
+                yield condition
+
+    def _take(self, condition: Any) -> bool:
+        kind = type(condition).__name__
+        attribute = getattr(condition, "attribute", None)
+        if kind not in _COMPARISONS or attribute not in (("segment",), ("command",)):
+            return False
+        self._filters.append((attribute[0], kind, getattr(condition, "value", None)))
+        return True
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition for each segment that the conditions leave."""
+        segments = LogDirectory(self._uri).segments
+        return [
+            SegmentPartition(segment)
+            for segment in segments
+            if all(
+                _COMPARISONS[kind](segment.number, value)
+                for name, kind, value in self._filters
+                if name == "segment"
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one segment."""
+        if not isinstance(partition, SegmentPartition):
+            # What Spark makes of an empty list of partitions.
+            return
+        files, _ = resolve(self._uri)
+        columns = [READABLE[name] for name in self._names]
+        rows: Iterator[Row] = read_segment(files, partition.segment, permissive=self._permissive)
+        command = READABLE["command"].value
+        for name, kind, value in self._filters:
+            if name == "command":
+                rows = _matching(rows, command, _COMPARISONS[kind], value)
+        for chunk in _chunks(rows):
+            yield to_batch(chunk, columns)
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "EqualTo": lambda found, wanted: found == wanted,
+    "In": lambda found, wanted: found in wanted,
+    "IsNotNull": lambda found, _: found is not None,
+    "GreaterThan": lambda found, bound: found is not None and found > bound,
+    "GreaterThanOrEqual": lambda found, bound: found is not None and found >= bound,
+    "LessThan": lambda found, bound: found is not None and found < bound,
+    "LessThanOrEqual": lambda found, bound: found is not None and found <= bound,
+}
+
+
+def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row.raw)
+        if len(chunk) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _matching(
+    rows: Iterator[Row],
+    get: Callable[[Row], Any],
+    compare: Callable[[Any, Any], bool],
+    wanted: Any,
+) -> Iterator[Row]:
+    return (row for row in rows if compare(get(row), wanted))
