@@ -19,20 +19,14 @@ import trio
 from fastjournal.client.address import Address, TcpAddress
 from fastjournal.errors import ProtocolError
 from fastjournal.limits import RECEIVE_BYTES_MAX, SLOT_SECONDS
-from fastjournal.protocol import ClientConnection, Reply, decode_request
+from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
-from fastjournal.spool.dead import DeadDirectory, Reason
-from fastjournal.spool.reader import Piece
-from fastjournal.spool.writer import WRITES
-from fj_forwarder.engine import Engine, Outgoing
-from fj_forwarder.slotfile import SlotFile
-from fj_forwarder.store import SlotStore, Taken
-from fj_forwarder.verdicts import Verdict
+from fj_forwarder.delivery import RESCAN_SECONDS, Delivery
+from fj_forwarder.engine import Engine
 from fj_forwarder.watch import Source, Watch
 
 log = logging.getLogger("fj_forwarder")
 
-RESCAN_SECONDS: Final = 5.0
 CONNECT_SECONDS_MAX: Final = 10.0
 SILENCE_SECONDS_MAX: Final = 60.0
 """A daemon that owes replies and sends nothing for so long is gone."""
@@ -59,24 +53,26 @@ class Forwarder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._engine = Engine(in_flight_max=settings.in_flight_max, random=Random(settings.seed))
-        self._dead = DeadDirectory(settings.spool)
-        self._store = SlotStore(
-            settings.spool, slot_seconds=settings.slot_seconds, put_aside=self._put_damage_aside
+        self._delivery = Delivery(
+            settings.spool, slot_seconds=settings.slot_seconds, engine=self._engine
         )
         self._server = 0
         self._woken = trio.Event()
         self._stopping = False
-        self._exhausted = False
-        """The last look at the spool found less than there was room for."""
-        self._next_rescan = 0.0
         self._last_heard = 0.0
         self._start_us = time.time_ns() // 1000
         self._start = time.monotonic()
         self._scope = trio.CancelScope()
-        self.done = 0
+
+    @property
+    def done(self) -> int:
         """Records that were answered and erased."""
-        self.dead = 0
+        return self._delivery.done
+
+    @property
+    def dead(self) -> int:
         """Records and pieces of damage that went to dead/."""
+        return self._delivery.dead
 
     async def run(self) -> None:
         """Forward until SIGTERM or SIGINT, or, with ``once``, until all that is there is sent.
@@ -84,7 +80,7 @@ class Forwarder:
         Raises:
             SpoolFailedError: A call of the operating system on the spool failed.
         """
-        self._store.remove_temporary_files(time.time())
+        self._delivery.tidy()
         with Watch(self._settings.spool) as watch:
             try:
                 async with trio.open_nursery() as nursery:
@@ -96,7 +92,7 @@ class Forwarder:
                         await self._work()
                     nursery.cancel_scope.cancel()
             finally:
-                self._store.close()
+                self._delivery.close()
         log.info("stopped: %d records done, %d to dead/", self.done, self.dead)
 
     # --- the connection ---------------------------------------------------------------------
@@ -120,7 +116,8 @@ class Forwarder:
     async def _wait_for_work(self) -> bool:
         """Return True when something may be sent now, False when there is nothing to wait for."""
         while True:
-            self._fill()
+            if not self._stopping:
+                self._delivery.fill()
             now_us = self._now_us()
             due_us = self._engine.next_due(now_us)
             if due_us is not None and due_us <= now_us and not self._stopping:
@@ -174,7 +171,7 @@ class Forwarder:
         """Send what the engine gives; return when all is done."""
         while True:
             if not self._stopping:
-                self._fill()
+                self._delivery.fill()
                 if not self._engine.in_flight:
                     self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(self._now_us())
@@ -202,79 +199,12 @@ class Forwarder:
                 connection.receive_data(data)
                 now_us = self._now_us()
                 for reply in connection.next_events():
-                    self._handle(reply, now_us)
+                    self._delivery.handle(reply, now_us)
                 if not data:
                     return "closed by the daemon"
                 self._wake()
         except (trio.BrokenResourceError, ProtocolError) as error:
             return str(error)
-
-    # --- records ----------------------------------------------------------------------------
-
-    def _fill(self) -> None:
-        """Give the engine what it has room for."""
-        count, size = self._engine.room()
-        if self._stopping or not count or not size:
-            self._exhausted = False
-            return
-        self._store.refresh()
-        taken = self._store.take(count, size)
-        if not taken:
-            taken = self._store.finish_old(time.time(), count, size)
-        if not taken and trio.current_time() >= self._next_rescan:
-            self._next_rescan = trio.current_time() + RESCAN_SECONDS
-            taken = self._store.take_behind_torn(count, size)
-        self._exhausted = not taken
-        self._engine.offer(filter(None, map(self._outgoing, taken)))
-
-    def _outgoing(self, taken: Taken) -> Outgoing | None:
-        """Return the record to send; None: it is no request that may be sent, and was put aside."""
-        slot, piece = taken
-        try:
-            request = decode_request(piece.data)
-        except ProtocolError as error:
-            self._bury(slot, piece.offset, piece.data, error.code, error.message)
-            return None
-        if request.function not in WRITES:
-            sentence = f"function {request.function} is no write"
-            self._bury(slot, piece.offset, piece.data, "bad-request", sentence)
-            return None
-        return Outgoing(
-            slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
-        )
-
-    def _handle(self, reply: Reply, now_us: int) -> None:
-        outcome = self._engine.receive(reply, now_us)
-        if outcome is None:
-            return
-        record, result, error = outcome
-        slot = record.slot
-        if result is Verdict.DONE:
-            slot.erase(record.offset, len(record.frame))
-            self.done += 1
-        elif result is Verdict.DEAD:
-            code, _, sentence = error.partition(" ")
-            self._bury(slot, record.offset, record.frame, code, sentence)
-        else:
-            level = logging.INFO if result is Verdict.HOLD else logging.DEBUG
-            log.log(level, "%s: kept, to be sent again: %s", self._address(), error)
-
-    def _bury(self, slot: SlotFile, offset: int, frame: bytes, code: str, sentence: str) -> None:
-        """Put a frame aside, then erase it: killed in between, it is put aside again."""
-        self._put_aside(
-            frame, Reason(slot.name, offset, len(frame), "frame", code, sentence, _wall_us())
-        )
-        slot.erase(offset, len(frame))
-
-    def _put_damage_aside(self, slot: str, piece: Piece, code: str, sentence: str) -> None:
-        size = len(piece.data)
-        reason = Reason(slot, piece.offset, size, "damage", code, sentence, _wall_us())
-        self._put_aside(piece.data, reason)
-
-    def _put_aside(self, raw: bytes, reason: Reason) -> None:
-        name = self._dead.put(raw, reason)
-        self.dead += 1
-        log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
 
     # --- waking and stopping ----------------------------------------------------------------
 
@@ -283,7 +213,8 @@ class Forwarder:
         engine = self._engine
         if engine.in_flight:
             return False
-        return self._stopping or (self._settings.once and self._exhausted and not engine.waiting)
+        exhausted = self._delivery.exhausted and not engine.waiting
+        return self._stopping or (self._settings.once and exhausted)
 
     async def _wait(self) -> None:
         """Return when something happened, or a record or a rescan is due."""
@@ -319,10 +250,6 @@ class Forwarder:
     def _now_us(self) -> int:
         """Return the instant by a clock that never jumps: the machine's at the start, going on."""
         return self._start_us + int((time.monotonic() - self._start) * 1_000_000)
-
-
-def _wall_us() -> int:
-    return time.time_ns() // 1000
 
 
 async def _open(address: Address) -> trio.SocketStream:
