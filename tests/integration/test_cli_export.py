@@ -1,0 +1,70 @@
+"""fj-cli export, as it is installed: a snapshot's live entries as Parquet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+
+def take_snapshot(directory: Path) -> str:
+    with DaemonProcess(directory) as daemon, SyncClient(daemon.address) as client:
+        for name in "cab":
+            client.set(build_journal_key(name, "x"), name, uri=f"uri:{name}")
+        client.delete(client.next("b").pairs[0].key)
+        return client.snapshot()
+
+
+def test_the_live_entries_are_there_and_the_manifest_names_the_snapshot(tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    snapshot = take_snapshot(tmp_path)
+    cli = Cli(tmp_path, None)
+    (manifest,) = cli.json("export", snapshot, str(tmp_path / "out"))
+    assert manifest["snapshot"] == Path(snapshot).name
+    assert manifest["rows"] == 2
+    (file,) = manifest["files"]
+    table = pyarrow.parquet.read_table(tmp_path / "out" / file["name"])
+    assert table.column("domain").to_pylist() == ["a", "c"]
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    again = cli("export", snapshot, f"file://{tmp_path}/out", "--table")
+    assert again.returncode == 0, again.stderr
+    assert f"{file['name']}: 2 rows" in again.stdout.decode()
+
+
+def test_what_is_no_snapshot_or_no_place_for_one_is_refused(tmp_path: Path) -> None:
+    snapshot = take_snapshot(tmp_path)
+    cli = Cli(tmp_path, None)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    for arguments, code in (
+        ([str(tmp_path / "log"), str(tmp_path / "out")], 1),
+        ([snapshot, str(tmp_path / "full")], 2),
+        ([str(tmp_path / "none"), str(tmp_path / "out")], 74),
+    ):
+        done = cli("export", *arguments)
+        assert done.returncode == code, done.stderr
+        assert done.stderr.startswith(b"fj-cli: ")
+        assert done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["pyarrow"] = None
+from fj_cli.main import run
+sys.exit(run(["export", "snapshot", "out"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'fastjournal[spark]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

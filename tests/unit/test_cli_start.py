@@ -1,0 +1,81 @@
+"""How fj-cli starts: what it loads, what it lists, what it says of itself."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import click
+import pytest
+
+from fj_cli.cli import COMMANDS, cli
+from fj_cli.commands import log, spool
+from fj_cli.lazy import LazyGroup
+
+GROUPS = {"": COMMANDS, "spool": spool.SUBCOMMANDS, "log": log.SUBCOMMANDS}
+LISTED = [(group, name) for group, commands in GROUPS.items() for name in commands]
+
+
+def modules_after(*arguments: str) -> set[str]:
+    code = f"""
+import sys
+from fj_cli.main import run
+code = run({list(arguments)!r})
+sys.stderr.write(" ".join(sys.modules))
+sys.exit(code)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["next", "--help"], ["log", "--help"], ["set", "--help"]]
+)
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    heavy = {"trio", "pyarrow", "pyspark", "rich", "google_crc32c", "sortedcontainers"}
+    assert not modules_after(*arguments) & heavy
+
+
+@pytest.mark.parametrize(("group", "name"), LISTED)
+def test_every_command_that_is_listed_is_there_and_is_listed_with_its_help(
+    group: str, name: str
+) -> None:
+    module, summary = GROUPS[group][name]
+    command = importlib.import_module(module).command
+    assert isinstance(command, click.Command)
+    assert command.name == name
+    assert command.help
+    assert summary.endswith(".")
+    assert len(summary) < 70
+
+
+def test_the_list_stands_in_the_help_in_the_order_of_declaration() -> None:
+    context = click.Context(cli)
+    text = cli.get_help(context)
+    places = [text.index(f"\n  {name} ") for name in COMMANDS]
+    assert places == sorted(places)
+    assert "Exit codes: 0 done" in text
+    assert "_FJ_CLI_COMPLETE" in text
+
+
+def test_a_command_that_is_not_listed_is_not_there() -> None:
+    assert isinstance(cli, LazyGroup)
+    assert cli.get_command(click.Context(cli), "no-such-command") is None
+
+
+def test_the_shell_can_complete_commands_and_options() -> None:
+    script = "import os; from fj_cli.main import main; main()"
+    for words, completed in (("fj-cli sn", "snapshot"), ("fj-cli next --le", "--lease")):
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={
+                "_FJ_CLI_COMPLETE": "bash_complete",
+                "COMP_WORDS": words,
+                "COMP_CWORD": str(len(words.split()) - 1),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"plain,{completed}" in done.stdout.splitlines()
