@@ -69,7 +69,7 @@ CLIENT_UNSENT_BYTES_MAX = 256 * 1024
 """Encoded requests that wait for the socket; then the caller waits instead of the memory."""
 
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
-"""Default of a client's reply_bytes_max: many times max-reply, as a single large pair goes alone."""
+"""A client's default reply_bytes_max: many times max-reply, for a single large pair goes alone."""
 
 # --- command log --------------------------------------------------------------------------------
 
