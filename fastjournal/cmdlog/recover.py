@@ -72,8 +72,7 @@ def recover(
     if survey.faults:
         if not repair:
             raise _refusal(survey)
-        last = survey.segments[-1].number
-        kept = repair_segments(disk, directory, survey.faults, last=last, now_us=now_us)
+        kept = repair_segments(disk, directory, survey, now_us=now_us)
         repaired = [
             msgspec.structs.replace(finding, kept=kept.get((finding.path, finding.offset)))
             for finding in survey.findings

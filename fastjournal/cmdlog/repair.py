@@ -4,12 +4,15 @@ The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``. Then 
 written anew without them, as ``<segment>.rw``, synced, and renamed over the original. Where that
 breaks a group of records, what is readable of it counts: a lease group is told its new number of
 records, the head of any other group goes. A segment that is missing is noted as removed, right
-behind the record that names it.
+behind the record that names it. Where a timeout-attempt is lost, so that workq would refuse the
+next start-attempt of that job, one is put in the place of the damage.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,21 +27,26 @@ from fastjournal.cmdlog.envelope import (
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.records import (
     NO_TIME,
+    RECORD_BYTES_MIN,
     SEGMENT_HEADER,
+    TIME_BYTES,
     Command,
     decode_record,
     encode_head,
     encode_job,
     encode_record,
+    encode_simple,
     encode_time,
 )
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, scan_segment
 from fastjournal.cmdlog.segments import segment_name
-from fastjournal.cmdlog.survey import Fault
+from fastjournal.cmdlog.survey import Fault, Survey
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
 _OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
+_Idle: TypeAlias = dict[tuple[int, int], list[bytes]]
+"""Ids of jobs whose lease ended inside damage, by segment and offset; 0: before the segment."""
 _OPERATION_JOB = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
 """Expired, and so skipped, as soon as workq replays it."""
 
@@ -78,16 +86,15 @@ def write_file(disk: Disk, path: str, data: bytes) -> None:
 
 
 def repair_segments(
-    disk: Disk, directory: str, faults: list[Fault], *, last: int, now_us: int
+    disk: Disk, directory: str, survey: Survey, *, now_us: int
 ) -> dict[tuple[str, int], str]:
     """Rewrite every segment at fault.
 
     Args:
         disk: Where the log is.
         directory: Of the log; the caller holds its append lock.
-        faults: From the survey.
-        last: Number of the last segment.
-        now_us: The present, for the records that are added.
+        survey: With the faults.
+        now_us: The present, for the notes that are added.
 
     Returns:
         Where the damaged bytes are kept, by path and offset of the damage.
@@ -99,7 +106,9 @@ def repair_segments(
     kept: dict[tuple[str, int], str] = {}
     lock = lock_read(disk, directory, exclusive=True)
     try:
-        for fault in faults:
+        idle = _lost_timeouts(disk, directory, survey)
+        last = survey.segments[-1].number
+        for fault in survey.faults:
             path = f"{directory}/{segment_name(fault.number)}"
             data = disk.read(path)
             for damage in fault.damage:
@@ -111,7 +120,8 @@ def repair_segments(
             rewritten = f"{path}.rw"
             if disk.exists(rewritten):
                 disk.unlink(rewritten)
-            write_file(disk, rewritten, repaired(data, fault, fault.number == last, now_us))
+            whole = _repaired(data, fault, idle, last=fault.number == last, now_us=now_us)
+            write_file(disk, rewritten, whole)
             disk.rename(rewritten, path)
             disk.sync_directory(directory)
     finally:
@@ -119,22 +129,28 @@ def repair_segments(
     return kept
 
 
-def repaired(data: bytes, fault: Fault, last: bool, now_us: int) -> bytes:
+def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int) -> bytes:
     """Return a segment without its damage."""
     damaged = {damage.offset for damage in fault.damage}
-    spans = [
-        (start, body, end)
-        for start, body, end in scan_segment(data).spans()
-        if start not in damaged
-    ]
-    edits = [(damage.offset, damage.end, b"") for damage in fault.damage]
+    spans = [span for span in scan_segment(data).spans() if span[0] not in damaged]
+    edits = []
+    time = NO_TIME
+    before = iter([*spans, (len(data), 0, 0)])
+    start = next(before)[0]
+    for damage in fault.damage:
+        while start < damage.offset:
+            time = data[start : start + TIME_BYTES]
+            start = next(before)[0]
+        ended = _timeouts(idle.get((fault.number, damage.offset), ()), time)
+        edits.append((damage.offset, damage.end, ended))
     torn = fault.damage[-1].offset if last and fault.damage else len(data)
     inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
-    edits += _mended_groups(data, spans, inner)
+    edits += _mended_groups(data, spans, inner, {edit[0] for edit in edits if edit[2]})
     if fault.missing is not None:
-        behind_start = spans[0][2]
+        start, _, behind = spans[0]
+        ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
         note = _operation(SegmentRemoved(fault.missing), now_us)
-        edits.append((behind_start, behind_start, note))
+        edits.append((behind, behind, note + ended))
     parts = [SEGMENT_HEADER]
     # a bad header is damage that starts at 0 and ends anywhere
     at = 0 if 0 in damaged else HEADER_BYTES
@@ -145,8 +161,48 @@ def repaired(data: bytes, fault: Fault, last: bool, now_us: int) -> bytes:
     return b"".join(parts)
 
 
+def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
+    return b"".join(encode_simple(Command.TIMEOUT_ATTEMPT, time, job_id) for job_id in job_ids)
+
+
+def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
+    """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
+
+    In the disorder of workq's own segments that cannot be told: they are left alone.
+    """
+    gaps = {
+        (fault.number, offset)
+        for fault in survey.faults
+        if fault.number in survey.state.previous
+        for offset in [
+            *(damage.offset for damage in fault.damage),
+            *(() if fault.missing is None else (0,)),
+        ]
+    }
+    idle: _Idle = {}
+    leased: set[bytes] = set()
+    doubtful: dict[bytes, tuple[int, int]] = {}
+    for number in (segment.number for segment in survey.segments):
+        data = disk.read(f"{directory}/{segment_name(number)}")
+        inside = sorted((gap for gap in gaps if gap[0] == number), reverse=True)
+        for start, body, _ in scan_segment(data).spans():
+            while inside and inside[-1][1] <= start:
+                doubtful |= dict.fromkeys(leased, inside.pop())
+            command = data[body]
+            job_id = data[body + 1 : body + 17]
+            if command == Command.START_ATTEMPT:
+                gap = doubtful.pop(job_id, None)
+                if gap is not None:
+                    idle.setdefault(gap, []).append(job_id)
+                leased.add(job_id)
+            elif command > Command.SCHEDULE:
+                doubtful.pop(job_id, None)
+                leased.discard(job_id)
+    return idle
+
+
 def _mended_groups(
-    data: bytes, spans: list[tuple[int, int, int]], damage: list[Damage]
+    data: bytes, spans: list[tuple[int, int, int]], damage: list[Damage], ended: set[int]
 ) -> list[tuple[int, int, bytes]]:
     """Return the edits of the heads of groups that have damage inside them."""
     edits = []
@@ -166,11 +222,7 @@ def _mended_groups(
         if not any(end <= found.offset < group_end for found in damage):
             continue
         if isinstance(operation, Lease):
-            starts = 0
-            for _, member, _ in members:
-                if data[member] != Command.START_ATTEMPT:
-                    break
-                starts += 1
+            starts = _starts_left(data, end, members, operation.following, ended)
             payload = pack(Lease(starts, operation.token))
             edits.append(
                 (start, end, encode_record(msgspec.structs.replace(record, payload=payload)))
@@ -178,6 +230,28 @@ def _mended_groups(
         else:
             edits.append((start, end, b""))
     return edits
+
+
+def _starts_left(
+    data: bytes, at: int, members: list[tuple[int, int, int]], following: int, ended: set[int]
+) -> int:
+    """Return how many start-attempts are left of a lease group whose head ends at ``at``.
+
+    Behind damage only those count that must be of this group: where the damage has the length of a
+    number of start-attempts, and no lease ended in it.
+    """
+    left = 0
+    missing = 0
+    for start, body, end in members:
+        lost, odd_bytes = divmod(start - at, RECORD_BYTES_MIN)
+        if odd_bytes or (lost and at in ended) or data[body] != Command.START_ATTEMPT:
+            break
+        missing += lost
+        if left + missing >= following:
+            break
+        left += 1
+        at = end
+    return left
 
 
 def _operation(operation: SegmentRemoved, now_us: int) -> bytes:

@@ -16,6 +16,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.testing.workq_rules import assert_workq_accepts
 
 LOG = "/log"
 NOW = START_US + 3_600_000_000
@@ -479,6 +480,31 @@ def test_a_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: 
     assert contents(again.state) == contents(state)
 
 
+def test_jobs_behind_damage_do_not_get_the_token_of_another_lease() -> None:
+    log, ids = a_lease_of_five()
+    lost = log.offsets[-1]
+    more = [log.entry(b"d:000:0000000000000002:%d" % number) for number in range(2)]
+    log.lease(more, START_US + 9 * SECOND)
+    data = bytearray(bytes(log))
+    data[lost : log.offsets[-2]] = bytes(log.offsets[-2] - lost)
+    disk = a_disk(s1=bytes(data))
+    for state in (recovered(disk, repair=True).state, recovered(disk).state):
+        assert [state.jobs[job_id].token for job_id in ids] == [START_US + SECOND + 7] * 4 + [0]
+        assert state.odd == {"a record of an unknown job": 2}
+
+
+def test_several_jobs_lost_from_a_lease_leave_the_token_to_the_others() -> None:
+    log, ids = a_lease_of_five()
+    log.entry(KEY)
+    data = bytearray(bytes(log))
+    data[log.offsets[-5] : log.offsets[-3]] = bytes(74)
+    disk = a_disk(s1=bytes(data))
+    for state in (recovered(disk, repair=True).state, recovered(disk).state):
+        tokens = [state.jobs[job_id].token for job_id in ids]
+        assert tokens == [START_US + SECOND + 7, 0, 0, *[START_US + SECOND + 7] * 2]
+        assert not state.odd
+
+
 def test_a_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> None:
     log, ids = a_lease_of_five()
     data = bytearray(bytes(log))
@@ -514,6 +540,44 @@ def test_damage_before_an_unfinished_group_is_repaired_and_the_group_is_cut() ->
     assert [found.kind for found in result.findings] == ["damaged", "damaged", "unfinished"]
     assert all(job.token == 0 for job in result.state.jobs.values())
     assert set(result.state.jobs) == set(ids) - {ids[2]}
+    assert recovered(disk).findings == []
+
+
+def test_a_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one() -> None:
+    log = SegmentBuilder()
+    ids = [log.entry(b"d:000:0000000000000001:%d" % number) for number in range(3)]
+    log.lease(ids, START_US + SECOND)
+    log.simple(Command.TIMEOUT_ATTEMPT, ids[0])
+    lost = log.offsets[-1]
+    log.lease(ids[:1], START_US + 2 * SECOND)
+    log.simple(Command.TIMEOUT_ATTEMPT, ids[1])
+    log.lease(ids[1:2], START_US + 3 * SECOND)
+    data = bytearray(bytes(log))
+    data[lost + 20] ^= 1
+    disk = a_disk(s1=bytes(data))
+    state = recovered(disk, repair=True).state
+    assert [state.jobs[job_id].token for job_id in ids] == [
+        START_US + 2 * SECOND,
+        START_US + 3 * SECOND,
+        START_US + SECOND,
+    ]
+    assert all(job.attempts == 0 for job in state.jobs.values())
+    assert disk.read(f"{LOG}/000000001.log")[: lost + 16] == bytes(log)[: lost + 16]
+    assert len(disk.read(f"{LOG}/000000001.log")) == len(log.data)
+    assert_workq_accepts([disk.read(f"{LOG}/000000001.log")])
+
+
+def test_the_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
+    first = SegmentBuilder()
+    job_id = first.entry(KEY)
+    first.lease([job_id], START_US + SECOND)
+    third = SegmentBuilder(2, ids_from=100)
+    third.lease([job_id], START_US + 2 * SECOND)
+    disk = a_disk(s1=first, s3=third)
+    state = recovered(disk, repair=True).state
+    assert state.jobs[job_id].token == START_US + 2 * SECOND
+    assert state.jobs[job_id].starts == 2
+    assert_workq_accepts([disk.read(f"{LOG}/00000000{number}.log") for number in (1, 3)])
     assert recovered(disk).findings == []
 
 
