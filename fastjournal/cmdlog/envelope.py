@@ -19,6 +19,7 @@ was told OK, and recovery treats the group as part of the torn tail.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
@@ -140,7 +141,7 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decode_operation = msgspec.msgpack.Decoder(Operation).decode
+_decode_operation: Callable[[memoryview], Operation] = msgspec.msgpack.Decoder(Operation).decode
 _decode_completion = msgspec.msgpack.Decoder(Completion).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 
