@@ -1,0 +1,82 @@
+"""``fj-cli demo``: real change events through all parts, with the daemon killed midway."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import click
+
+from fj_cli.options import REFUSED, Duration
+
+
+@click.command("demo")
+@click.option(
+    "--no-spark", is_flag=True, help="Leave out the report by Spark, which takes half a minute."
+)
+@click.option(
+    "--delay",
+    type=Duration(),
+    default="90d",
+    show_default=True,
+    help="How long a page has to be left alone before it is worked on.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments of the kills.")
+@click.option(
+    "--directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep everything here, in a new directory; without it, it is temporary.",
+)
+def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> None:
+    """Play 122,237 real changes of two documentation sites through all parts, and count.
+
+    Several producers spool them, the forwarder sends them, workers lease and complete; the daemon
+    is killed with SIGKILL twice and started again. At the end a snapshot is taken, Spark reports
+    on it, and a table compares the executions with the number computed straight from the file:
+    exit code 1 where they differ.
+    """
+    kept = directory is not None
+    if directory is None:
+        directory = Path(tempfile.mkdtemp(prefix="fastjournal-demo-"))
+    else:
+        directory.mkdir(parents=True)
+    try:
+        good = _play(directory, delay // 1_000_000, seed, spark=not no_spark)
+    finally:
+        if not kept:
+            shutil.rmtree(directory)
+    if not good:
+        sys.exit(REFUSED)
+
+
+def _play(directory: Path, delay_s: int, seed: int, *, spark: bool) -> bool:
+    from rich.console import Console  # noqa: PLC0415 - slow to load
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+
+    from fj_cli.demo.changes import expected_executions, load_changes  # noqa: PLC0415
+    from fj_cli.demo.play import Play  # noqa: PLC0415
+    from fj_cli.demo.report import print_result  # noqa: PLC0415
+    from fj_cli.demo.services import DemoError, installed  # noqa: PLC0415
+
+    changes = load_changes()
+    jobs = len(expected_executions(changes, delay_s))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        events_bar = progress.add_task("events spooled and forwarded", total=len(changes))
+        jobs_bar = progress.add_task("jobs leased and completed", total=jobs)
+
+        def show(events: int, completed: int) -> None:
+            progress.update(events_bar, completed=events)
+            progress.update(jobs_bar, completed=completed)
+
+        result = Play(directory, delay_s=delay_s, seed=seed, on_progress=show).run()
+    if spark:
+        command = [installed("fj-nightly"), f"--snapshot={result.snapshot}"]
+        status = subprocess.run([*command, f"--output={directory / 'report'}"], check=False)
+        if status.returncode:
+            raise DemoError("fj-nightly failed", hint="--no-spark leaves it out")
+    print_result(result, Console())
+    return result.good

@@ -1,0 +1,203 @@
+"""The play: slices of events, each spooled, forwarded and worked off; the daemon killed midway."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from fastjournal.client import SyncClient
+from fastjournal.clock import SystemClock
+from fastjournal.spool import Spool
+from fastjournal.spool.status import spool_status
+from fj_cli.demo.changes import SECOND_US, expected_executions, load_changes, slices
+from fj_cli.demo.players import Player, Spooled, Terms, Worked, produce, work
+from fj_cli.demo.services import POLL_SECONDS, Daemon, DemoError, Service, forwarder
+
+PRODUCERS = 3
+WORKERS = 2
+KILLS = (0.35, 0.65)
+"""Where in the file the daemon is killed: once while events come in, once while jobs are done."""
+
+DRAIN_SECONDS = 60.0
+"""Far longer than the slowest machine takes for one slice."""
+
+DAY_S = 24 * 3600
+
+
+class Result(msgspec.Struct):
+    """What the play showed."""
+
+    events: int
+    expected: int
+    """Executions, computed straight from the file."""
+    executions: int
+    entries: int
+    """Different pages and instants that were worked on."""
+    lost: int
+    """What the file asks for and nobody worked on."""
+    doubled: int
+    """What was worked on twice, or though the file does not ask for it."""
+    requests: int
+    seconds: float
+    kills: int
+    lost_leases: int
+    log_bytes: int
+    spooled_bytes: int
+    snapshot: str
+
+    @property
+    def good(self) -> bool:
+        """Whether everything was worked on as often as the file asks for."""
+        return not self.lost and not self.doubled and self.executions == self.expected
+
+
+class Play:
+    """All parts at work on one directory.
+
+    Args:
+        directory: Empty.
+        delay_s: Seconds that a changed page has to be left alone before it is worked on.
+        seed: Of the moments of the kills.
+        on_progress: Told events spooled and jobs completed so far.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        delay_s: int,
+        seed: int,
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self._directory = directory
+        self._spool = directory / "spool"
+        self._delay_s = delay_s
+        self._random = random.Random(seed)
+        self._on_progress = on_progress
+        self._daemon = Daemon(directory)
+        self._slot_bytes: dict[str, int] = {}
+        self._completed: Counter[tuple[bytes, int]] = Counter()
+        self._requests = 0
+        self._lost_leases = 0
+        self._kills = 0
+
+    def run(self) -> Result:
+        """Play everything.
+
+        Raises:
+            DemoError: A part did not do what it should.
+        """
+        changes = load_changes()
+        expected = expected_executions(changes, self._delay_s)
+        Spool(self._spool).close()
+        shift_s = SystemClock().now_us() // SECOND_US - changes[-1].at_s - self._delay_s - DAY_S
+        terms = Terms(
+            spool=str(self._spool),
+            address=self._daemon.address,
+            delay_s=self._delay_s,
+            shift_s=shift_s,
+            producers=PRODUCERS,
+        )
+        producers = [Player(produce, terms, number) for number in range(PRODUCERS)]
+        workers = [Player(work, terms, number) for number in range(WORKERS)]
+        started = time.monotonic()
+        sending = forwarder(self._directory, self._spool, self._daemon.address)
+        with self._daemon, sending:
+            self._daemon.start()
+            sending.start()
+            kill_at = [int(part * len(changes)) for part in KILLS]
+            for piece in slices(changes, self._delay_s):
+                kill = bool(kill_at) and piece.end > kill_at[0]
+                if kill:
+                    kill_at.pop(0)
+                while_working = kill and self._kills % 2 == 1
+                self._spool_slice(
+                    producers, piece.first, piece.end, kill=kill and not while_working
+                )
+                self._wait_forwarded(sending)
+                self._work_off(workers, piece.due_s, kill=while_working)
+                self._on_progress(piece.end, self._completed.total())
+            seconds = time.monotonic() - started
+            for player in producers + workers:
+                player.close()
+            with SyncClient(self._daemon.address) as client:
+                stats = client.stats()
+                snapshot = client.snapshot()
+        return Result(
+            events=len(changes),
+            expected=len(expected),
+            executions=self._completed.total(),
+            entries=len(self._completed),
+            lost=len(expected - self._completed.keys()),
+            doubled=(self._completed - Counter(expected)).total(),
+            requests=self._requests,
+            seconds=seconds,
+            kills=self._kills,
+            lost_leases=self._lost_leases,
+            log_bytes=stats["log_bytes"],
+            spooled_bytes=sum(self._slot_bytes.values()),
+            snapshot=snapshot,
+        )
+
+    # --- one slice ------------------------------------------------------------------------------
+
+    def _spool_slice(self, producers: list[Player], first: int, end: int, *, kill: bool) -> None:
+        for producer in producers:
+            producer.tell(first, end)
+        if kill:
+            self._kill_soon()
+        for producer in producers:
+            done = producer.answer()
+            assert isinstance(done, Spooled)
+            self._requests += done.events
+
+    def _wait_forwarded(self, sending: Service) -> None:
+        """Wait until every record of the spool was acknowledged and erased."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while not self._is_drained():
+            sending.check()
+            self._daemon.check()
+            if time.monotonic() > deadline:
+                raise DemoError("the forwarder did not send everything", path=self._spool)
+            time.sleep(POLL_SECONDS)
+
+    def _is_drained(self) -> bool:
+        status = spool_status(self._spool)
+        for slot in status.slots:
+            self._slot_bytes[slot.name] = slot.size
+        return status.pending == 0
+
+    def _work_off(self, workers: list[Player], due_s: int | None, *, kill: bool) -> None:
+        """Let the workers complete all that is due, and what a kill left leased to nobody."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while True:
+            for worker in workers:
+                worker.tell(due_s)
+            if kill:
+                self._kill_soon()
+                kill = False
+            for worker in workers:
+                worked = worker.answer()
+                assert isinstance(worked, Worked)
+                self._completed.update(worked.completed)
+                self._requests += worked.requests
+                self._lost_leases += worked.lost_leases
+            with SyncClient(self._daemon.address) as client:
+                stats = client.stats()
+            if stats["worked_on"] == 0 and (due_s is not None or stats["waiting"] == 0):
+                return
+            if time.monotonic() > deadline:
+                raise DemoError("jobs are left", path=self._directory)
+            time.sleep(POLL_SECONDS)
+
+    def _kill_soon(self) -> None:
+        """SIGKILL the daemon at a random moment of what goes on, and start it again."""
+        time.sleep(self._random.uniform(0.0, 0.02))
+        self._daemon.kill()
+        self._kills += 1
+        self._daemon.start()

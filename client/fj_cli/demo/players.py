@@ -1,0 +1,200 @@
+"""Producers, which spool changes, and workers, which lease and complete: processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fastjournal.client import SyncClient, calls
+from fastjournal.client.calls import Call
+from fastjournal.errors import CannotConnectError, RefusedError
+from fastjournal.spool import Spool
+from fj_cli.demo.changes import SECOND_US, load_changes
+from fj_cli.demo.services import DemoError
+
+BATCH = 64
+"""Entries of one NEXT."""
+
+LEASE_US = 5 * SECOND_US
+"""Long for work that is done at once; what a killed daemon leased to nobody comes back after it."""
+
+RECONNECT_SECONDS = 30.0
+RETRY_SECONDS = 0.02
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What all players have to know."""
+
+    spool: str
+    address: str
+    delay_s: int
+    shift_s: int
+    """Added to the time of each event, so that the last work is due by now."""
+    producers: int
+
+
+class Spooled(msgspec.Struct):
+    """What a producer did for one slice."""
+
+    events: int = 0
+
+
+class Worked(msgspec.Struct):
+    """What a worker did for one slice."""
+
+    completed: list[tuple[bytes, int]] = []
+    """Page and due second of each execution."""
+    requests: int = 0
+    lost_leases: int = 0
+
+
+Answer: TypeAlias = Spooled | Worked
+
+
+class Player:
+    """A process that is told what to do over a pipe, and answers when it is done.
+
+    Args:
+        role: ``produce`` or ``work``.
+        terms: For it.
+        number: Of this producer or worker, from 0.
+    """
+
+    def __init__(self, role: Callable[[Connection, Terms, int], None], terms: Terms, number: int):
+        # a fresh interpreter: nothing is shared with this process but the pipe
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=role, args=(theirs, terms, number), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def tell(self, *what: int | None) -> None:
+        """Give it something to do."""
+        self._pipe.send(what)
+
+    def answer(self) -> Any:
+        """Return what it did.
+
+        Raises:
+            DemoError: It died.
+        """
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise DemoError("a producer or worker died; what it said is above") from None
+
+    def close(self) -> None:
+        """Let it end."""
+        self._pipe.close()
+        self._process.join()
+
+
+def produce(pipe: Connection, terms: Terms, number: int) -> None:
+    """Spool every n-th event of the slices that are asked for; never wait for a network."""
+    changes = load_changes()
+    with Spool(terms.spool) as spool:
+        while True:
+            try:
+                first, end = pipe.recv()
+            except EOFError:
+                return
+            done = Spooled()
+            for at in range(first + number, end, terms.producers):
+                change = changes[at]
+                at_us = (change.at_s + terms.shift_s) * SECOND_US
+                spool.append(
+                    domain=change.domain,
+                    uri=change.uri,
+                    not_before=at_us + terms.delay_s * SECOND_US,
+                    value=change.kind,
+                    # several events of one second: the later line is the later change
+                    timestamp=at_us + at % SECOND_US,
+                )
+                done.events += 1
+            pipe.send(done)
+
+
+def work(pipe: Connection, terms: Terms, number: int) -> None:
+    """Lease and complete what is due by the file's clock, domain after domain."""
+    domains = sorted({change.domain for change in load_changes()})
+    domains = domains[number % len(domains) :] + domains[: number % len(domains)]
+    client = SyncClient(terms.address)
+    while True:
+        try:
+            (due_s,) = pipe.recv()
+        except EOFError:
+            client.close()
+            return
+        worked = Worked(completed=[])
+        for domain in domains:
+            while _work_batch(client, terms, domain, due_s, worked):
+                pass
+        pipe.send(worked)
+
+
+def _work_batch(
+    client: SyncClient, terms: Terms, domain: bytes, due_s: int | None, worked: Worked
+) -> bool:
+    """Work on what one NEXT gives; whether there may be more."""
+    due_us = None if due_s is None else (due_s + terms.shift_s) * SECOND_US
+    (jobs,) = _send(client, [calls.next_(domain, count=BATCH, lease_us=LEASE_US)], worked)
+    if isinstance(jobs, RefusedError):
+        raise jobs
+    if jobs.token is None:
+        return False
+    due: list[tuple[bytes, int]] = []
+    completions: list[Call[Any]] = []
+    releases: list[Call[Any]] = []
+    for entry in jobs:
+        key = entry.journal_key
+        assert key is not None
+        if due_us is None or key.timestamp <= due_us:
+            due.append((entry.uri, key.timestamp // SECOND_US - terms.shift_s))
+            completions.append(calls.delete(entry.key, token=jobs.token))
+        else:
+            # the file's clock stands before it: it is not to be worked on yet
+            releases.append(calls.release(entry.key, jobs.token))
+    outcomes = _send(client, completions + releases, worked)
+    for page, outcome in zip(due, outcomes, strict=False):
+        if not isinstance(outcome, RefusedError):
+            worked.completed.append(page)
+        elif outcome.code == "lease-lost":
+            worked.lost_leases += 1
+        elif outcome.code != "not-found":
+            raise outcome
+    return not releases
+
+
+def _send(client: SyncClient, many: list[Call[Any]], worked: Worked) -> list[Any]:
+    """Send requests; where the daemon dies under them, send them again when it is back.
+
+    A completion that had reached the disk is ``not-found`` then: only the holder of the token can
+    have completed the job, so it counts as done.
+    """
+    deadline = time.monotonic() + RECONNECT_SECONDS
+    lost = False
+    while True:
+        worked.requests += len(many)
+        try:
+            client.connect()
+            outcomes: list[Any] = client.call_many(many)
+        except CannotConnectError:
+            if time.monotonic() > deadline:
+                raise
+            lost = True
+            time.sleep(RETRY_SECONDS)
+            continue
+        if lost:
+            return [_settle(outcome) for outcome in outcomes]
+        return outcomes
+
+
+def _settle(outcome: Any) -> Any:
+    if isinstance(outcome, RefusedError) and outcome.code == "not-found":
+        return None
+    return outcome

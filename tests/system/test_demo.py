@@ -1,0 +1,65 @@
+"""The demonstration, as a new user runs it; and that its own arithmetic is right."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from fj_cli.demo.changes import Change, Slice, expected_executions, load_changes, slices
+from fj_cli.demo.services import installed
+
+DAY_S = 24 * 3600
+
+
+def change(at_s: int, path: bytes) -> Change:
+    return Change(at_s, b"example.org", b"M", path)
+
+
+def test_changes_closer_than_the_delay_are_one_execution_after_the_last() -> None:
+    changes = [change(0, b"a"), change(9, b"a"), change(18, b"a")]
+    assert expected_executions(changes, 10) == {(b"https://example.org/a", 28)}
+
+
+def test_a_change_at_the_due_instant_is_one_more_execution() -> None:
+    changes = [change(0, b"a"), change(10, b"a")]
+    uri = b"https://example.org/a"
+    assert expected_executions(changes, 10) == {(uri, 10), (uri, 20)}
+
+
+def test_pages_do_not_put_each_other_off() -> None:
+    changes = [change(0, b"a"), change(5, b"b"), change(12, b"b")]
+    assert {due for _, due in expected_executions(changes, 10)} == {10, 22}
+
+
+def test_a_slice_ends_before_a_change_of_a_page_that_is_due() -> None:
+    changes = [change(0, b"a"), change(5, b"b"), change(11, b"a"), change(12, b"b")]
+    assert list(slices(changes, 10)) == [Slice(0, 2, 11), Slice(2, 4, None)]
+
+
+def test_slices_cover_the_file_without_gap() -> None:
+    changes = load_changes()
+    pieces = list(slices(changes, 365 * DAY_S))
+    assert pieces[0].first == 0
+    assert pieces[-1].end == len(changes) == 122_237
+    assert all(before.end == after.first for before, after in zip(pieces, pieces[1:], strict=False))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_demo_loses_nothing_and_doubles_nothing(tmp_path: Path, seed: int) -> None:
+    # ten years of delay: as many events, but few slices to wait for
+    command = [installed("fj-cli"), "demo", "--no-spark", "--delay=3650d", f"--seed={seed}"]
+    directory = tmp_path / "demo"
+    run = subprocess.run(
+        [*command, f"--directory={directory}"], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    rows = dict(
+        (cells[0].strip(), cells[1].strip())
+        for line in run.stdout.splitlines()
+        if len(cells := line.strip("│").split("│")) > 1
+    )
+    assert rows["events"] == "122,237"
+    assert rows["executions"] == rows["expected"] == rows["entries"]
+    assert rows["lost"] == rows["doubled"] == "0"
+    assert rows["daemon killed"] == "2"
