@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from pathlib import Path
 
 import pytest
+
 from fj_cli.demo.changes import Change, Slice, expected_executions, load_changes, slices
 from fj_cli.demo.services import installed
 
@@ -42,7 +44,7 @@ def test_slices_cover_the_file_without_gap() -> None:
     pieces = list(slices(changes, 365 * DAY_S))
     assert pieces[0].first == 0
     assert pieces[-1].end == len(changes) == 122_237
-    assert all(before.end == after.first for before, after in zip(pieces, pieces[1:], strict=False))
+    assert all(before.end == after.first for before, after in itertools.pairwise(pieces))
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -54,11 +56,11 @@ def test_the_demo_loses_nothing_and_doubles_nothing(tmp_path: Path, seed: int) -
         [*command, f"--directory={directory}"], capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr
-    rows = dict(
-        (cells[0].strip(), cells[1].strip())
+    rows = {
+        cells[0].strip(): cells[1].strip()
         for line in run.stdout.splitlines()
         if len(cells := line.strip("│").split("│")) > 1
-    )
+    }
     assert rows["events"] == "122,237"
     assert rows["executions"] == rows["expected"] == rows["entries"]
     assert rows["lost"] == rows["doubled"] == "0"
