@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from fastjournal.client.results import Entry
-from fastjournal.protocol.constants import ValueType
+from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
 """A larger value is on standard input only: Linux takes 128 KiB for one variable."""
@@ -42,7 +42,7 @@ def environment_of(
     put("SERVER", server.encode())
     put("KEY", entry.key)
     put("ATTEMPTS", b"%d" % attempts)
-    put("VALUE_TYPE", ValueType(entry.value_type).name.lower().encode())
+    put("VALUE_TYPE", type_name(entry.value_type).encode())
     if len(entry.value) <= _VALUE_BYTES_MAX:
         put("VALUE", input_of(entry))
     if entry.uri:
@@ -58,9 +58,9 @@ def environment_of(
 
 def input_of(entry: Entry) -> bytes:
     """Return what the command reads: the bytes as they are, numbers and truths as text."""
-    if entry.value_type in (ValueType.BUFFER, ValueType.STRING):
-        return entry.value
-    value = entry.decoded()
+    value = plain_value(entry)
+    if isinstance(value, bytes):
+        return value
     return b"" if value is None else str(value).lower().encode()
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastjournal.errors import BadRequestError
 from fastjournal.protocol.constants import State, ValueType
 from fj_cli.times import format_duration, format_instant
 
@@ -87,11 +88,12 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
         put_bytes(fields, "domain", parts.domain)
         fields |= {"priority": parts.priority, "not_before_us": parts.timestamp}
         put_bytes(fields, "id", parts.id)
-    fields["type"] = _type_name(entry.value_type)
-    if entry.value_type in _TEXTUAL:
-        put_bytes(fields, "value", entry.value)
+    fields["type"] = type_name(entry.value_type)
+    value = plain_value(entry)
+    if isinstance(value, bytes):
+        put_bytes(fields, "value", value)
     else:
-        fields["value"] = entry.decoded() if entry.value else None
+        fields["value"] = value
     if entry.token is not None:
         fields["token"] = entry.token
     if entry.meta is not None:
@@ -114,9 +116,10 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
 
 def show_value(entry: Entry, characters: int | None = _CELL_CHARACTERS) -> str:
     """Return an entry's value for a terminal."""
-    if entry.value_type in _TEXTUAL:
-        return show_bytes(entry.value, characters)
-    return str(entry.decoded()) if entry.value else ""
+    value = plain_value(entry)
+    if isinstance(value, bytes):
+        return show_bytes(value, characters)
+    return "" if value is None else str(value)
 
 
 def show_field(name: str, value: Any) -> str:
@@ -143,7 +146,23 @@ _INSTANTS = {
 }
 
 
-def _type_name(value_type: int) -> str:
+def plain_value(entry: Entry) -> bytes | int | float | bool | None:
+    """Return a number, a truth or nothing as such, and everything else as its bytes.
+
+    The daemon stores data as they came, so that data need not have the form of their type.
+    """
+    if entry.value_type in _TEXTUAL:
+        return entry.value
+    try:
+        value = entry.decoded()
+    except BadRequestError:
+        return entry.value
+    assert not isinstance(value, str), "text is textual"
+    return value
+
+
+def type_name(value_type: int) -> str:
+    """Return the name of a value type; of one that is not known its number."""
     try:
         return ValueType(value_type).name.lower()
     except ValueError:

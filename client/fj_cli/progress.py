@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -19,12 +20,16 @@ class ProgressBar:
     Args:
         text: What is going on.
         unit: ``bytes`` are shown as such, anything else is counted.
+        clock: Gives seconds that only go forward.
     """
 
-    def __init__(self, text: str, *, unit: str = "") -> None:
+    def __init__(
+        self, text: str, *, unit: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._text = text
         self._unit = unit
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
@@ -43,7 +48,7 @@ class ProgressBar:
     def update(self, done: int, total: int | None) -> None:
         """Tell how far it is; ``total`` is None where that is not known."""
         if self._progress is None:
-            if not sys.stderr.isatty() or time.monotonic() - self._started < _PATIENCE_S:
+            if not sys.stderr.isatty() or self._clock() - self._started < _PATIENCE_S:
                 return
             self._progress = self._start()
             self._task = self._progress.add_task(self._text)

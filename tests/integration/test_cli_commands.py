@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import socket
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
-from tests.integration.daemon_process import DaemonProcess
+from tests.integration.daemon_process import DaemonProcess, installed
 
 DONE, REFUSED, USAGE, CANNOT_CONNECT, NOTHING_TO_DO = 0, 1, 2, 69, 75
 
@@ -187,6 +190,26 @@ def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
     table = cli("next", "d", "--table").stdout.decode()
     assert "https://a/" in table
     assert "leased until 20" in table
+
+
+def test_a_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
+    terminal, end = pty.openpty()
+    try:
+        done = subprocess.run(
+            [installed("fj-cli"), "stats"],
+            stdin=subprocess.DEVNULL,
+            stdout=end,
+            stderr=subprocess.PIPE,
+            env=cli.environment | {"TERM": "xterm", "COLUMNS": "80"},
+            timeout=60,
+            check=True,
+        )
+        assert done.stderr == b""
+        assert "│ entries" in os.read(terminal, 65536).decode()
+    finally:
+        os.close(terminal)
+        os.close(end)
+    assert cli("stats").stdout.startswith(b'{"entries":0')
 
 
 def test_nobody_listening_is_exit_69_and_one_sentence(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> No
         (ValueType.FLOAT, b"\x3f\x80\0\0", 1.0),
         (ValueType.BOOLEAN, b"\1", True),
         (ValueType.BUFFER, b"x", "x"),
+        (ValueType.INTEGER, b"abc", "abc"),
+        (ValueType.BOOLEAN, b"", ""),
     ],
 )
 def test_a_value_has_the_json_type_that_it_stands_for(
@@ -98,3 +100,11 @@ def test_a_value_has_the_json_type_that_it_stands_for(
 )
 def test_a_field_is_shown_as_what_its_name_says(name: str, value: object, shown: str) -> None:
     assert show_field(name, value) == shown
+
+
+def test_a_value_of_a_type_that_is_not_known_is_shown_as_bytes() -> None:
+    assert entry_fields(Entry(b"k", value_type=9, value=b"x")) == {
+        "key": "k",
+        "type": "9",
+        "value": "x",
+    }

@@ -1,0 +1,76 @@
+"""What the command of a worker gets: its environment and its input."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from fastjournal.client.results import Entry
+from fastjournal.protocol import ValueType
+from fj_cli.child import environment_of, input_of, run_child
+
+
+def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, str]:
+    return environment_of(entry, attempts=2, server="here:1", base=base or {})
+
+
+def test_what_the_worker_has_in_its_environment_is_kept_but_for_its_own_names() -> None:
+    base = {"PATH": "/bin", "FASTJOURNAL_URI": "of a worker in a worker"}
+    assert environment(Entry(b"plain", value=b"v", value_type=ValueType.BUFFER), base) == {
+        "PATH": "/bin",
+        "FASTJOURNAL_SERVER": "here:1",
+        "FASTJOURNAL_KEY": "plain",
+        "FASTJOURNAL_ATTEMPTS": "2",
+        "FASTJOURNAL_VALUE_TYPE": "buffer",
+        "FASTJOURNAL_VALUE": "v",
+    }
+
+
+def test_a_value_that_is_too_long_for_the_environment_is_not_there() -> None:
+    short = Entry(b"k", value_type=ValueType.BUFFER, value=bytes([65]) * 32 * 1024)
+    assert environment(short)["FASTJOURNAL_VALUE"] == "A" * 32 * 1024
+    long = Entry(b"k", value_type=ValueType.BUFFER, value=bytes([65]) * (32 * 1024 + 1))
+    assert "FASTJOURNAL_VALUE" not in environment(long)
+
+
+def test_bytes_that_are_not_utf_8_get_there_as_they_are(tmp_path: Path) -> None:
+    entry = Entry(b"d:1:2:\xff", b"uri\xfe", ValueType.BUFFER, b"")
+    script = (
+        "import os,sys; e=os.environb;"
+        "ok = e[b'FASTJOURNAL_ID'] == b'\\xff' and e[b'FASTJOURNAL_URI'] == b'uri\\xfe';"
+        "sys.exit(0 if ok else 5)"
+    )
+    code = trio.run(run_child, [sys.executable, "-c", script], b"", environment(entry))
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("value_type", "data", "given"),
+    [
+        (ValueType.BUFFER, b"\0\xff", b"\0\xff"),
+        (ValueType.STRING, b"text", b"text"),
+        (ValueType.INTEGER, b"\xff\xfe", b"-2"),
+        (ValueType.FLOAT, b"\x3f\xc0\0\0", b"1.5"),
+        (ValueType.BOOLEAN, b"\1", b"true"),
+        (ValueType.VOID, b"", b""),
+        (ValueType.INTEGER, b"not of this form", b"not of this form"),
+        (77, b"of the future", b"of the future"),
+    ],
+)
+def test_the_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: bytes) -> None:
+    entry = Entry(b"k", value_type=value_type, value=data)
+    assert input_of(entry) == given
+    assert environment(entry)["FASTJOURNAL_VALUE_TYPE"]
+
+
+def test_the_exit_code_is_that_of_the_command_or_its_signal_or_126(tmp_path: Path) -> None:
+    def run(*argv: str) -> int:
+        return trio.run(run_child, list(argv), b"x" * 1_000_000, {})
+
+    assert run("/bin/sh", "-c", "exit 7") == 7
+    assert run("/bin/sh", "-c", "kill -TERM $$") == -15
+    (tmp_path / "not-executable").touch()
+    assert run(str(tmp_path / "not-executable")) == 126
