@@ -39,7 +39,7 @@ from fastjournal.cmdlog.records import (
     encode_time,
 )
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, scan_segment
-from fastjournal.cmdlog.segments import segment_name
+from fastjournal.cmdlog.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.survey import Fault, Survey
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
@@ -168,12 +168,13 @@ def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
 def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
     """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
 
-    In the disorder of workq's own segments that cannot be told: they are left alone.
+    In the disorder of workq's own segments, before the first of ours, that cannot be told.
     """
+    ours = min(survey.state.previous, default=SEGMENT_NUMBER_MAX + 1)
     gaps = {
         (fault.number, offset)
         for fault in survey.faults
-        if fault.number in survey.state.previous
+        if fault.number >= ours
         for offset in [
             *(damage.offset for damage in fault.damage),
             *(() if fault.missing is None else (0,)),

@@ -12,6 +12,7 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine import Engine, Settings
 from fastjournald.entry import Entry, Place
 from fastjournald.recovery import load_engine
@@ -162,3 +163,39 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
         if count % 50 == 0:
             daemon.disk = daemon.disk.kill()
             daemon.start()
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_damaged_log_of_the_engine_is_repaired_so_that_engine_and_workq_take_it(
+    seed: int,
+) -> None:
+    daemon = Daemon(seed, Settings(attempts_max=3, lease_us_default=30 * SECOND))
+    for _ in range(150):
+        daemon.step()
+    daemon.writer.close()
+    draw = daemon.draw
+    names = [name for name in daemon.disk.listdir(LOG) if name.endswith(".log")]
+    for _ in range(20):
+        disk = SimulatedDisk()
+        disk.mkdir(LOG)
+        for name in names:
+            data = bytearray(daemon.disk.read(f"{LOG}/{name}"))
+            if draw.random() < 0.5:
+                at = draw.randrange(len(data))
+                size = draw.choice((1, 1, 37, 74, 400))
+                data[at : at + size] = draw.choice((bytes(size), draw.randbytes(size)))
+            if name in names[1:-1] and draw.random() < 0.1:
+                continue
+            disk.create(f"{LOG}/{name}").write(data)
+        recover(disk, LOG, now_us=daemon.now, repair=True)
+        found = recover(disk, LOG, now_us=daemon.now)
+        assert not found.findings
+        left = [disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if name.endswith(".log")]
+        assert_workq_accepts(left)
+        taken = Daemon(seed, daemon.settings)
+        taken.disk, taken.now = disk, daemon.now
+        taken.start()
+        taken.engine.check()
+        for _ in range(5):
+            taken.step()
+            taken.engine.check()
