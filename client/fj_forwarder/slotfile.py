@@ -72,6 +72,8 @@ class SlotFile:
         """Erased bytes that are not released, wherever in the file."""
         self._released = -1
         """Everything from the first record to this byte is released; -1: no record was seen."""
+        self._last_record = -1
+        """Where the last record that was read starts."""
         self._can_release = True
 
     @property
@@ -107,6 +109,8 @@ class SlotFile:
             if self._released < 0:
                 self._released = pieces[0].offset
             for piece in pieces:
+                if piece.kind is not Kind.DAMAGE:
+                    self._last_record = piece.offset
                 if piece.kind is Kind.PENDING:
                     self._outstanding[piece.offset] = None
                     bytes_max -= len(piece.data)
@@ -191,12 +195,15 @@ class SlotFile:
             return  # too short for a record; found again after a restart, and put aside again
         head, crc = erased_ends(piece.data[HEAD_BYTES:-4])
         with self._translating("erase damage"):
-            os.pwrite(self._descriptor, head, piece.offset)
-            os.pwrite(self._descriptor, crc, piece.end - 4)
+            os.pwrite(self._descriptor, head + piece.data[HEAD_BYTES:-4] + crc, piece.offset)
 
     def _release(self) -> None:
-        """Make the erased run at the start of the file one blank, and its frame a hole."""
-        end = next(iter(self._outstanding), self._reader.position)
+        """Make the erased run at the start of the file one blank, and its frame a hole.
+
+        The run ends where a whole record starts: until its CRC is written a blank counts only
+        because it leads to one.
+        """
+        end = next(iter(self._outstanding), self._last_record)
         while end - self._released >= RELEASE_BYTES:
             part_end = self._boundary(end)
             if part_end - self._released < RELEASE_BYTES:
@@ -209,7 +216,7 @@ class SlotFile:
             self._released = part_end
 
     def _boundary(self, end: int) -> int:
-        """Return ``end``, or the last end of a record that one blank can reach."""
+        """Return ``end``, or the last start of a record that one blank can reach."""
         limit = self._released + RECORD_BYTES_MAX
         if end <= limit:
             return end
@@ -217,13 +224,13 @@ class SlotFile:
         best = self._released
         while pieces := reader.read(4096):
             for piece in pieces:
-                if piece.end > limit:
+                if piece.offset > limit:
                     return best
-                best = piece.end
+                if piece.kind is not Kind.DAMAGE:
+                    best = piece.offset
         return best
 
     def _blank(self, start: int, end: int) -> None:
-        # Until the CRC is written the blank counts because it leads to the next record.
         head, crc = blank_ends(end - start)
         before = os.pread(self._descriptor, HEAD_BYTES, start)
         os.pwrite(self._descriptor, head, start)

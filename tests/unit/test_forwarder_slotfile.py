@@ -155,15 +155,10 @@ class KilledError(Exception):
     """Stands for SIGKILL between two calls."""
 
 
-@pytest.mark.usefixtures("small_release")
-@pytest.mark.parametrize("calls", [1, 2, 3])
-def test_killed_while_space_is_released_nothing_is_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
-) -> None:
-    path = write(tmp_path, *records(1000))
-    aside = PutAside()
-    file = open_slot(path, aside)
-    taken = file.take(10_000, 10**9)
+def erase_until_killed(
+    file: SlotFile, pieces: list[Piece], monkeypatch: pytest.MonkeyPatch, *, calls: int
+) -> int:
+    """Erase until so many other writes were done; return how many records were erased."""
     left = calls
     pwrite, punch = os.pwrite, holes.punch_hole
 
@@ -182,24 +177,54 @@ def test_killed_while_space_is_released_nothing_is_damaged(
         count()
         return punch(descriptor, offset, size)
 
-    monkeypatch.setattr(os, "pwrite", counting_pwrite)
-    monkeypatch.setattr(slotfile, "punch_hole", counting_punch)
     erased = 0
 
-    def erase_until_killed() -> None:
+    def erase() -> None:
         nonlocal erased
-        for piece in taken:
+        for piece in pieces:
             erased += 1
             file.erase(piece.offset, len(piece.data))
 
-    with pytest.raises(KilledError):
-        erase_until_killed()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", counting_pwrite)
+        patch.setattr(slotfile, "punch_hole", counting_punch)
+        with pytest.raises(KilledError):
+            erase()
     file.close()
-    monkeypatch.undo()
+    return erased
+
+
+@pytest.mark.usefixtures("small_release")
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_killed_while_space_is_released_nothing_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    path = write(tmp_path, *records(1000))
+    aside = PutAside()
+    file = open_slot(path, aside)
+    taken = file.take(10_000, 10**9)
+    erased = erase_until_killed(file, taken, monkeypatch, calls=calls)
     again = open_slot(path, aside)
     assert again.take(10_000, 10**9) == taken[erased:]
     again.close()
     assert aside.pieces == []
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_run_before_a_torn_piece_ends_with_a_whole_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    parts = records(10)
+    monkeypatch.setattr(slotfile, "RELEASE_BYTES", sum(map(len, parts[:-1])))
+    path = write(tmp_path, *parts, b"P\0\0", *records(1))
+    aside = PutAside()
+    file = open_slot(path, aside)
+    taken = file.take(10, 10**9)
+    erase_until_killed(file, [*taken[1:], taken[0]], monkeypatch, calls=calls)
+    again = open_slot(path, aside)
+    assert len(again.take(10, 10**9)) == 1
+    again.close()
+    assert aside.raw == [b"P\0\0"]
 
 
 @pytest.mark.usefixtures("small_release")
