@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.recover import Progress, Recovered, recover
+from fastjournal.cmdlog.repair import write_file
 from fastjournal.cmdlog.state import LiveJob, LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
@@ -56,6 +57,7 @@ def recover_engine(
         on_progress=on_progress,
     )
     _report(recovered)
+    _write_last_anew(disk, config.cmdlog_path, recovered)
     # the journal appends to the writer, and the writer asks the journal for the first record of
     # each segment
     writer: LogWriter | None = None
@@ -82,6 +84,24 @@ def recover_engine(
         (clock.now_us() - started_us) // 1000,
     )
     return engine, writer
+
+
+def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> None:
+    """Replace the last segment by a copy of itself, and make that durable.
+
+    After a failed sync the system takes the pages for clean: they are read back, but no later sync
+    writes them. What this process found so must not count as durable because a sync succeeds.
+    """
+    if recovered.active is not None:
+        last = recovered.active
+    elif recovered.sealed:
+        last = recovered.sealed[-1]
+    else:
+        return
+    path = f"{directory}/{last.name}"
+    write_file(disk, f"{path}.rw", disk.read(path))
+    disk.rename(f"{path}.rw", path)
+    disk.sync_directory(directory)
 
 
 def load_engine(

@@ -1,0 +1,288 @@
+"""A daemon without sockets on a disk that fails: requests, group commits, crashes, recovery.
+
+It remembers the persistent state after every step since the last acknowledged one. Whatever
+happens to the disk, what a recovery finds must be one of these: everything acknowledged, nothing
+half.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.errors import LogFailedError
+from fastjournal.protocol import Flag, Function, decode_request, encode_request
+from fastjournal.protocol.messages import Request
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.config import Config
+from fastjournald.engine import Engine
+from fastjournald.entry import Entry
+from fastjournald.recovery import recover_engine
+from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
+from tests.property.subject import SECOND, START, request
+
+LOG = "/log"
+SNAPSHOTS = "/snapshots"
+
+KEYS = [
+    *(b"a:1:0:x", b"a:1:0:y", b"a:0:%d:later" % (START + 30 * SECOND)),
+    *(b"b:9:0:x", b"b:9:0:long" + b"k" * 90, b"plain"),
+]
+URIS = [None, b"u", b"v"]
+VOLATILE_URIS = [None, b"volatile"]
+"""An entry that is not persistent never takes the URI of one that is: after a crash the one that
+gave way would wait again, and rightly so, but not as it stood in memory."""
+
+
+class Dump(NamedTuple):
+    """The persistent state."""
+
+    entries: dict[bytes, tuple[Any, ...]]
+    tombstones: dict[bytes, int]
+    lease_counter: int
+
+
+class Step(NamedTuple):
+    """The state after a request, or after time passed."""
+
+    mark: int
+    """Bytes that had been appended."""
+    now: int
+    state: Dump
+
+
+def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int | None:
+    """Return what an entry is at ``now``; a number: gone, with a tombstone; None: just gone."""
+    token, attempts, reason = entry.token, entry.attempts, entry.reason
+    if token and token <= now:
+        if entry.superseded:
+            return entry.superseded
+        token, attempts = 0, attempts + 1
+        if entry.journal and 0 < attempts_max <= attempts:
+            reason = BURIED_AT_ATTEMPTS_MAX
+    if not token and 0 < entry.expires <= now:
+        return None
+    return (
+        *(entry.uri, tuple(entry.links or ()), entry.value_type, entry.value, entry.timestamp),
+        *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
+        *(entry.ttl, attempts, token, entry.superseded, reason),
+        *(entry.priority, entry.domain.name, entry.record_bytes),
+    )
+
+
+def dump(engine: Engine, now: int, *, exact: bool) -> Dump:
+    """Return the persistent state, with leases and lives over that end until ``now``.
+
+    Args:
+        engine: Whose.
+        now: Not before any instant that was applied to it.
+        exact: All tombstones and tokens are persistent, so they are part of it.
+    """
+    store = engine.store
+    entries = {}
+    tombstones = {
+        key: timestamp
+        for key, _ in store.tombstones.items()
+        if (timestamp := store.tombstones.get(key, now)) is not None
+    }
+    for entry in store:
+        if entry.persistent:
+            fields = entry_at(entry, now, engine.settings.attempts_max)
+            if isinstance(fields, int):
+                tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
+            elif fields is not None:
+                entries[entry.key] = fields
+    if not exact:
+        return Dump(entries, {}, 0)
+    return Dump(entries, tombstones, engine.lease_counter % 1000)
+
+
+class VirtualClock:
+    """Stands still until somebody moves it."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def now_us(self) -> int:
+        """Return the instant."""
+        return self.now
+
+
+class CrashingDaemon:
+    """Engine, log and disk, and what clients may believe.
+
+    Args:
+        seed: Of everything.
+        config: Options; the sync policy is among them.
+        exact: All requests are persistent; else some SETs and DELETEs are not.
+    """
+
+    def __init__(self, seed: int, config: Config, *, exact: bool) -> None:
+        self.draw = random.Random(seed)
+        self.config = config
+        self.exact = exact
+        self.clock = VirtualClock()
+        self.disk = SimulatedDisk(seed)
+        self.disk.mkdir(LOG)
+        self.tokens: list[tuple[bytes, int]] = []
+        self.steps: list[Step] = []
+        """The newest acknowledged one, then all others."""
+        self.recover()
+
+    # --- life and death -------------------------------------------------------------------------
+
+    def recover(self, *, repair: bool = False) -> None:
+        """Start on what is on the disk, and hold it against what may be there.
+
+        Raises:
+            LogFailedError: The disk failed meanwhile.
+            LogCorruptError: There is damage, and ``repair`` was not asked for.
+        """
+        self.config.repair = repair
+        settings = self.config.settings()
+        self.engine, self.writer = recover_engine(
+            self.disk, self.config, settings, self.clock, seed=self.draw.randbytes(8)
+        )
+        self.engine.check()
+        if self.steps and not repair:
+            now = max(step.now for step in self.steps)
+            assert any(
+                dump(self.engine, step.now, exact=self.exact) == step.state for step in self.steps
+            ), self.explain(now)
+        # what recovery found is durable, for the writer has synced it
+        self.latest = self.clock.now
+        self.steps = []
+        self.take_down()
+
+    def explain(self, now: int) -> str:
+        """Tell what was found and what might have been."""
+        lines = [f"found {dump(self.engine, now, exact=self.exact)}"]
+        lines += [f"or {step.mark} at {step.now}: {step.state}" for step in self.steps]
+        return "\n".join(lines)
+
+    def lose_power(self, *, holes: bool = False) -> None:
+        """What was not synced is gone in part."""
+        self.disk = self.disk.crash(self.draw.getrandbits(32), holes=holes)
+
+    def be_killed(self) -> None:
+        """What was written stays, until the power goes."""
+        self.disk = self.disk.kill(self.draw.getrandbits(32))
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def take_down(self) -> None:
+        """Remember the state, and forget those before the last acknowledged one."""
+        state = dump(self.engine, self.latest, exact=self.exact)
+        self.steps.append(Step(self.writer.appended, self.latest, state))
+
+    def acknowledge(self) -> None:
+        """Whoever asked for what is settled by now has been told OK."""
+        settled = self.writer.settled
+        acknowledged = [at for at, step in enumerate(self.steps) if step.mark <= settled]
+        del self.steps[: acknowledged[-1]]
+
+    def live(self, requests: int) -> None:
+        """Handle requests, with commits, rolls and snapshots in between.
+
+        Raises:
+            LogFailedError: The disk failed.
+        """
+        draw = self.draw
+        for _ in range(requests):
+            self.ask()
+            chance = draw.random()
+            if chance < 0.25:
+                self.commit()
+            elif chance < 0.27:
+                self.writer.roll()
+                self.acknowledge()
+            elif chance < 0.28:
+                self.writer.roll()
+                self.acknowledge()
+                now, sealed = self.clock.now, list(self.writer.sealed)
+                self.clock.now += 1
+                with suppress(LogFailedError):
+                    take_snapshot(self.disk, LOG, SNAPSHOTS, sealed, now)
+
+    def commit(self) -> None:
+        """Write and sync for all who wait; more requests may come between."""
+        self.writer.write()
+        if self.draw.random() < 0.3:
+            self.ask()
+        if self.config.cmdlog_sync == "always" or self.draw.random() < 0.2:
+            self.writer.sync()
+        self.acknowledge()
+
+    def ask(self) -> None:
+        """Let time pass and carry out one request."""
+        draw, engine = self.draw, self.engine
+        jump = draw.choices(
+            (0, 1, 7000, SECOND, 9 * SECOND, 100 * SECOND, -3), (5, 5, 3, 2, 2, 1, 1)
+        )
+        self.clock.now += jump[0]
+        self.latest = max(self.latest, self.clock.now)
+        engine.advance(self.clock.now)
+        self.take_down()
+        asked = self.request()
+        # as a client's bytes
+        asked = decode_request(encode_request(asked))
+        assert engine.handle("session", asked, self.clock.now) is not None
+        self.tokens += [(entry.key, entry.token) for entry in engine.store if entry.token]
+        del self.tokens[:-6]
+        self.take_down()
+
+    def request(self) -> Request:
+        """Draw a request; few keys and URIs, so that they collide."""
+        draw, now = self.draw, self.clock.now
+        function = draw.choices(
+            [
+                *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
+                *(Function.RELEASE, Function.TOUCH),
+            ],
+            (14, 2, 2, 4, 3, 2),
+        )[0]
+        kept = self.exact or draw.random() < 0.6
+        flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
+        at = now - draw.choice((0, 0, 5, SECOND))
+        if function == Function.SET:
+            return request(
+                function,
+                draw.choice(KEYS),
+                draw.randbytes(draw.choice((0, 5, 300))),
+                uri=draw.choice(URIS if kept else VOLATILE_URIS),
+                flags=flags,
+                at=at,
+                timeout=draw.choice((None, None, now + 30 * SECOND)),
+                ttl=draw.choice((None, None, 15 * SECOND)),
+            )
+        if function == Function.NEXT:
+            return request(
+                function,
+                draw.choice((b"", b"a")),
+                flags=draw.choice((0, 0, 0, Flag.OVERWRITE)),
+                at=at,
+                count=draw.choice((None, 2, 5)),
+                timeout=draw.choice((None, 3 * SECOND)),
+            )
+        key, token = draw.choice(KEYS), None
+        if function == Function.GET:
+            token = draw.choice((None, 4 * SECOND))
+            flags = draw.choice((Flag(0), Flag.UPDATE_TIMEOUT))
+            if token is not None and flags:
+                token += now
+        elif self.tokens and draw.random() < 0.7:
+            key, token = draw.choice(self.tokens)
+            flags |= Flag.WORKED_ON
+        ttl = draw.choice((None, SECOND, 20 * SECOND))
+        return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
+
+
+def until_it_starts(daemon: CrashingDaemon, *, repair: bool = False) -> None:
+    """Recover on a disk that fails meanwhile, perhaps."""
+    while True:
+        try:
+            return daemon.recover(repair=repair)
+        except LogFailedError:
+            daemon.be_killed()

@@ -1,0 +1,148 @@
+"""Promises 1, 5 and 10 in simulation: thousands of crashes at random calls of a cruel disk.
+
+FASTJOURNAL_CRASH_SEEDS=20000 looks at so many seeds instead of the usual number.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.protocol import Flag, Function, decode_reply
+from fastjournald.config import Config
+from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
+from tests.property.subject import SECOND, START, request
+
+SEEDS = int(os.environ.get("FASTJOURNAL_CRASH_SEEDS", "400"))
+GROUPS = 8
+LIVES = 6
+"""Of one disk."""
+
+PINNED = [0, 6, 42, 91, 138]
+"""Seeds that found that a log which was read back after a failed sync was taken for durable."""
+
+
+def options(seed: int) -> Config:
+    draw = random.Random(~seed)
+    return Config(
+        cmdlog_path=LOG,
+        cmdlog_sync=draw.choice(("always", "always", "always", "interval", "os")),
+        cmdlog_seg_size=draw.choice((600, 2500, 100_000)),
+        default_lease=draw.choice((20, 1000)),
+        max_attempts=draw.choice((0, 2)),
+        tombstone_ttl=draw.choice((5, 3600)),
+    )
+
+
+def live_and_crash(daemon: CrashingDaemon) -> None:
+    """One life, from a start to a failure, a kill or a power loss."""
+    draw, config = daemon.draw, daemon.config
+    if draw.random() < 0.6:
+        call = draw.choice(("any", "write", "sync", "create", "sync_directory"))
+        daemon.disk.fail_at(
+            draw.randint(1, {"any": 40, "write": 12, "sync": 12}.get(call, 4)), call
+        )
+    try:
+        daemon.live(draw.randint(1, 40))
+        if draw.random() < 0.1:
+            daemon.writer.close()
+            daemon.acknowledge()
+    except LogFailedError:
+        settled = daemon.writer.settled
+        for attempt in (daemon.writer.flush, daemon.writer.roll):
+            with pytest.raises(LogFailedError):
+                attempt()
+        assert daemon.writer.settled == settled
+    if config.cmdlog_sync == "always" and draw.random() < 0.7:
+        daemon.lose_power()
+    else:
+        daemon.be_killed()
+    if draw.random() < 0.2:
+        daemon.disk.fail_at(draw.randint(1, 20))
+    until_it_starts(daemon)
+
+
+def run(seed: int) -> int:
+    """Several lives on one disk; return how many."""
+    daemon = CrashingDaemon(seed, options(seed), exact=seed % 3 != 0)
+    for _ in range(LIVES):
+        live_and_crash(daemon)
+    return LIVES
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_what_is_acknowledged_survives_and_nothing_is_half_there(group: int) -> None:
+    crashes = sum(run(seed) for seed in range(group, SEEDS, GROUPS))
+    assert crashes >= SEEDS // GROUPS * LIVES
+
+
+@pytest.mark.parametrize("seed", PINNED)
+def test_what_once_lost_something_does_not_any_more(seed: int) -> None:
+    run(seed)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    def log(seed: int) -> dict[str, bytes]:
+        daemon = CrashingDaemon(seed, options(seed), exact=True)
+        for _ in range(LIVES):
+            live_and_crash(daemon)
+        disk = daemon.disk
+        return {
+            name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if name.endswith(".log")
+        }
+
+    assert [log(seed) for seed in range(5)] == [log(seed) for seed in range(5)]
+
+
+def test_sectors_lost_inside_what_was_not_synced_stop_the_start_or_harm_nothing() -> None:
+    """What is lost in the middle cannot be told from damage; ``--repair`` goes on without it."""
+    refused = 0
+    for seed in range(60):
+        config = options(seed)
+        config.cmdlog_sync = "always"
+        daemon = CrashingDaemon(seed, config, exact=True)
+        daemon.live(30)
+        for _ in range(20):
+            daemon.ask()
+        daemon.writer.write()
+        daemon.lose_power(holes=True)
+        try:
+            daemon.recover()
+        except LogCorruptError:
+            refused += 1
+            before = {name: daemon.disk.read(f"{LOG}/{name}") for name in daemon.disk.listdir(LOG)}
+            with pytest.raises(LogCorruptError):
+                daemon.recover()
+            after = {name: daemon.disk.read(f"{LOG}/{name}") for name in daemon.disk.listdir(LOG)}
+            assert after == before, "a refused start changed something"
+            until_it_starts(daemon, repair=True)
+        live_and_crash(daemon)
+    assert 0 < refused < 60
+
+
+def test_a_change_that_a_failed_sync_left_in_memory_is_written_again_at_the_start() -> None:
+    """The system reads it back, but a later sync would say that all is well and write nothing."""
+    daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
+    daemon.commit()
+    set_ = request(Function.SET, b"a:1:0:key", b"v", flags=Flag.PERSIST, at=START)
+    daemon.engine.handle("session", set_, daemon.clock.now)
+    daemon.writer.write()
+    daemon.disk.fail_at(1, "sync")
+    with pytest.raises(LogFailedError):
+        daemon.writer.sync()
+    daemon.take_down()
+    daemon.be_killed()
+    daemon.recover()
+    again = daemon.engine.handle("session", set_, daemon.clock.now + SECOND)
+    assert again is not None
+    assert decode_reply(again).error == ""
+    assert daemon.writer.settled == daemon.writer.appended, "told OK at once: it is there already"
+    for seed in range(20):
+        disk = daemon.disk.crash(seed)
+        found = CrashingDaemon(seed, daemon.config, exact=True)
+        found.disk, found.steps = disk, []
+        found.recover()
+        assert found.engine.store.find(b"a:1:0:key") is not None
