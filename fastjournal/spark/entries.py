@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.files import LogDirectory, check_chain
 from fastjournal.spark.fold import ENTRY_SCHEMA, PartReplay, chunked, to_batch
+from fastjournal.spark.parts import Roots
 
 if TYPE_CHECKING:
     import os
@@ -32,13 +35,14 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 _KEYS_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
-    "links ARRAY<BINARY>, arrival BIGINT, _target BINARY, foreign BOOLEAN"
+    "links ARRAY<BINARY>, arrival BIGINT, number INT, _target BINARY, foreign BOOLEAN"
 )
 _RAW_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
     "_target BINARY, _token BINARY, _raw BINARY, _ours BOOLEAN"
 )
 _IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
+_IS_CHAIN = "operation IN ('segment', 'removed')"
 _CHANGES_ENTRY = "operation IS NULL OR operation IN ('extend', 'touch', 'delay')"
 _LABEL = "xxhash64(coalesce(uri, key)) AS label"
 _TERM = (
@@ -59,6 +63,10 @@ def entries(
         directory: Path or URI.
         mode: ``failfast`` or ``permissive``; the latter has a column ``_corrupt``, and a row for
             every stretch of damage.
+
+    Raises:
+        LogCorruptError: A segment is missing, in mode ``failfast``. Damage inside segments shows
+            when Spark reads them.
     """
     permissive = mode.lower() == "permissive"
 
@@ -66,10 +74,14 @@ def entries(
         reader = spark.read.format("fastjournal").option("view", "records").option("mode", mode)
         return reader.schema(schema).load(str(directory))
 
-    keys = read(_KEYS_SCHEMA).where(_IS_ENTRY).persist()
+    needed = read(_KEYS_SCHEMA).where(f"({_IS_ENTRY}) OR {_IS_CHAIN}").persist()
+    missing, foreign = _look_at_segments(needed, directory)
+    if missing is not None and not permissive:
+        raise missing
+    keys = needed.where(_IS_ENTRY)
     groups = _groups(keys.selectExpr(_LABEL, _TERM))
-    before = _before_segments(keys)
-    keys.unpersist()
+    before = _before_segments(keys) if foreign else None
+    needed.unpersist()
 
     own_label = f.expr(f"CASE WHEN {_IS_ENTRY} THEN xxhash64(coalesce(uri, key)) END")
     raw = read(_RAW_SCHEMA).where(f"command IS NOT NULL AND ({_CHANGES_ENTRY})")
@@ -91,7 +103,26 @@ def entries(
     if permissive:
         corrupt = read("segment INT, offset BIGINT, _corrupt STRING").where("_corrupt IS NOT NULL")
         found = found.unionByName(corrupt, allowMissingColumns=True)
+        if missing is not None:
+            told = spark.createDataFrame([(str(missing),)], "_corrupt STRING")
+            found = found.unionByName(told, allowMissingColumns=True)
     return found
+
+
+def _look_at_segments(
+    records: DataFrame, directory: str | os.PathLike[str]
+) -> tuple[LogCorruptError | None, bool]:
+    """Return what is wrong with the chain of segments, and whether there are foreign jobs."""
+    told = records.where(f"{_IS_CHAIN} OR foreign").select("segment", "operation", "number")
+    rows = told.distinct().collect()
+    previous = {row["segment"]: row["number"] for row in rows if row["operation"] == "segment"}
+    removed = {row["number"] for row in rows if row["operation"] == "removed"}
+    foreign = any(row["operation"] is None for row in rows)
+    try:
+        check_chain(LogDirectory(directory), previous, removed)
+    except LogCorruptError as error:
+        return error, foreign
+    return None, foreign
 
 
 def _fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,31 +141,19 @@ def _fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _groups(terms: DataFrame) -> DataFrame | None:
     """Return label and root of all labels that are in one group with another; None: there are none.
 
-    Each label takes the smallest root of its neighbours until nothing changes.
+    Only keys, ids and links that stood under several labels come to the driver.
     """
-    links = terms.groupBy("term").agg(f.min("label").alias("other"), f.max("label").alias("most"))
-    links = links.where("other <> most").localCheckpoint()
-    if links.isEmpty():
+    shared = terms.groupBy("term").agg(f.collect_set("label").alias("labels"))
+    roots = Roots()
+    joined: set[int] = set()
+    for (labels,) in shared.where("size(labels) > 1").select("labels").collect():
+        joined.update(labels)
+        for label in labels[1:]:
+            roots.join(labels[0], label)
+    if not joined:
         return None
-    links = terms.join(links, "term").where("label <> other").select("label", "other").distinct()
-    links = links.localCheckpoint()
-    both = links.union(links.selectExpr("other", "label")).distinct().localCheckpoint()
-    roots = (
-        both.groupBy("label")
-        .agg({"other": "min"})
-        .selectExpr("label", "least(label, `min(other)`) AS root")
-    )
-    while True:
-        roots = roots.localCheckpoint()
-        known = roots.selectExpr("label AS other", "root AS found")
-        moved = both.join(known, "other").groupBy("label").agg({"found": "min"})
-        moved = roots.join(moved, "label").selectExpr(
-            "label", "least(root, `min(found)`) AS root", "`min(found)` < root AS moved"
-        )
-        moved = moved.localCheckpoint()
-        roots = moved.select("label", "root")
-        if moved.where("moved").isEmpty():
-            return roots
+    pairs = [(label, roots.find(label)) for label in sorted(joined)]
+    return terms.sparkSession.createDataFrame(pairs, "label BIGINT, root BIGINT")
 
 
 def _counted(keys: DataFrame) -> DataFrame:
@@ -147,11 +166,8 @@ def _counted(keys: DataFrame) -> DataFrame:
     return numbered.selectExpr("segment", "offset", "foreign", "number", f"{lead} {so_far} AS lead")
 
 
-def _before_segments(keys: DataFrame) -> list[tuple[int, int, int]] | None:
-    """Return (segment, foreign jobs before it, lead of our serial numbers before it).
-
-    None: the log holds no foreign job.
-    """
+def _before_segments(keys: DataFrame) -> list[tuple[int, int, int]]:
+    """Return (segment, foreign jobs before it, lead of our serial numbers before it)."""
     totals = _counted(keys).groupBy("segment").agg({"number": "max", "lead": "max"})
     before: list[tuple[int, int, int]] = []
     foreign = lead = 0
@@ -160,7 +176,7 @@ def _before_segments(keys: DataFrame) -> list[tuple[int, int, int]] | None:
         if row["max(lead)"] is not None:
             lead = max(lead, row["max(lead)"] - foreign)
         foreign += row["max(number)"]
-    return before if foreign else None
+    return before
 
 
 def _with_arrivals(

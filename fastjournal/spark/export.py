@@ -221,9 +221,7 @@ def _merge(paths: list[Path]) -> Iterator[pa.RecordBatch]:
             bound = min(run.domains[-1] for run in runs)
             pieces = [piece for run in runs if (piece := run.take(bound)) is not None]
             table = pa.Table.from_batches(pieces)
-            order = pc.sort_indices(
-                table, sort_keys=[("domain", "ascending")], null_placement="at_start"
-            )
+            order = pc.sort_indices(pc.fill_null(table.column("domain"), ""))
             yield from table.take(order).combine_chunks().to_batches()
 
 

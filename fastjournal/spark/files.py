@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -91,6 +91,26 @@ class LogDirectory:
                 raise LogCorruptError(
                     "the manifest does not list this segment", path=f"{self.path}/{name}"
                 )
+
+
+def check_chain(directory: LogDirectory, previous: Mapping[int, int], removed: set[int]) -> None:
+    """Check that no segment is missing.
+
+    Args:
+        directory: The log or snapshot.
+        previous: Segment to the one before it, as its first record says; 0: it is the first.
+        removed: Segments that cleaning removed, as its records say.
+
+    Raises:
+        LogCorruptError: A segment names one before it that is neither there nor removed.
+    """
+    there = {0, *removed, *(segment.number for segment in directory.segments)}
+    for number, before in sorted(previous.items()):
+        if before not in there:
+            raise LogCorruptError(
+                f"the segment is missing: {segment_name(number)} names it as the one before",
+                path=f"{directory.path}/{segment_name(before)}",
+            )
 
 
 def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:

@@ -163,9 +163,9 @@ def _id(found: Found) -> str | None:
 
 
 def _state(found: Found) -> str:
-    if found.job.reason is not None:
-        return "buried"
-    return "worked_on" if found.job.token else "waiting"
+    if found.job.token:
+        return "worked_on"
+    return "waiting" if found.job.reason is None else "buried"
 
 
 ENTRY_COLUMNS = (

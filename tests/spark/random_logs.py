@@ -1,0 +1,135 @@
+"""Logs of all kinds of records in any order, on few keys, so that everything collides."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from fastjournal.cmdlog.envelope import Delay, Extend, Forget, SegmentRemoved, Tombstone, Touch
+from fastjournal.cmdlog.records import Command
+from fastjournal.cmdlog.segments import segment_name, unpack_position
+from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.survey import take_survey
+from fastjournal.disk import OsDisk
+from fastjournal.spark.fold import ENTRY_COLUMNS, Found
+from fastjournal.testing.logs import START_US, SegmentBuilder
+
+SECOND = 1_000_000
+DOMAINS = ("a", "b", "ü")
+URIS = (None, b"u", b"v", b"http://x/\xff", b"plain", b"a:1:0:x")
+LINKS = (b"l", b"plain", b"u")
+
+
+def write_random_log(directory: Path, seed: int, *, segments: int = 4, records: int = 40) -> None:
+    """Write segments of ours and of workq's own, in turns."""
+    draw = random.Random(seed)
+    directory.mkdir(parents=True, exist_ok=True)
+    jobs: list[bytes] = []
+    now = START_US
+    for number in range(1, segments + 1):
+        previous = None if draw.random() < 0.3 else number - 1
+        builder = SegmentBuilder(previous, now_us=now, ids_from=number * 1_000_000)
+        for _ in range(records):
+            builder.now_us += draw.choice((0, 1, 1000, SECOND, 40 * SECOND))
+            _add_record(draw, builder, jobs)
+        now = builder.now_us
+        (directory / segment_name(number)).write_bytes(bytes(builder))
+
+
+def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes]) -> None:
+    def job() -> bytes:
+        return draw.choice(jobs[-12:]) if jobs else builder.job_id()
+
+    kind = draw.choices(
+        ("entry", "foreign", "lease", "simple", "complete", "fail", "operation", "batch"),
+        (10, 3, 4, 6, 3, 2, 4, 2),
+    )[0]
+    now = builder.now_us
+    if kind in ("entry", "batch"):
+        if kind == "batch":
+            builder.batch(2)
+        fields: dict[str, Any] = {}
+        if draw.random() < 0.2:
+            fields["superseded"] = now
+        if draw.random() < 0.1:
+            fields["reason"] = b"set \xff aside"
+        if draw.random() < 0.2:
+            fields["token"] = now + 5 * SECOND
+        if draw.random() < 0.2:
+            fields["links"] = [draw.choice(LINKS)]
+        jobs.append(
+            builder.entry(
+                _key(draw),
+                uri=draw.choice(URIS),
+                timestamp=now - draw.choice((0, 0, 0, 5, SECOND)),
+                value=draw.randbytes(draw.choice((0, 9, 300))),
+                arrival=draw.randrange(2000),
+                job_id=job() if draw.random() < 0.05 else None,
+                expires=draw.choice((0, now + 30 * SECOND, 2**64 - 1)),
+                not_before=draw.choice((0, now)),
+                **fields,
+            )
+        )
+        if kind == "batch":
+            builder.simple(Command.DELETE, job())
+    elif kind == "foreign":
+        again = job() if draw.random() < 0.3 else None
+        due = draw.choice((None, now + SECOND))
+        name = draw.choice((b"a", b"q"))
+        attempts = draw.choice((0, 2))
+        jobs.append(builder.foreign(name, b"w", job_id=again, due_us=due, attempts_max=attempts))
+        if draw.random() < 0.2:
+            # workq may write a start before the add of its job
+            early = builder.job_id()
+            builder.simple(Command.START_ATTEMPT, early)
+            jobs.append(builder.foreign(b"q", job_id=early))
+    elif kind == "lease":
+        builder.lease([job() for _ in range(draw.randrange(1, 4))], now + 9 * SECOND)
+    elif kind == "simple":
+        builder.simple(Command(draw.randrange(5, 9)), job())
+    elif kind == "complete":
+        builder.complete(job(), _key(draw)) if draw.random() < 0.7 else builder.result(
+            Command.COMPLETE, job(), b"done"
+        )
+    elif kind == "fail":
+        builder.fail(job(), b"no") if draw.random() < 0.7 else builder.result(Command.FAIL, job())
+    else:
+        builder.operation(
+            draw.choice(
+                (
+                    Extend(job(), now + 60 * SECOND),
+                    Touch(job(), now + 60 * SECOND),
+                    Delay(job(), now + 60 * SECOND),
+                    Tombstone(_key(draw), now),
+                    Forget(_key(draw)),
+                    SegmentRemoved(77),
+                )
+            )
+        )
+
+
+def _key(draw: random.Random) -> bytes:
+    if draw.random() < 0.2:
+        return draw.choice((b"plain", b"u", b"\xfe:key"))
+    domain = draw.choice(DOMAINS)
+    return f"{domain}:{draw.randrange(3)}:0:{draw.choice('xyz')}".encode()
+
+
+def replayed_state(directory: Path) -> LogState:
+    """Return what the daemon's recovery finds live."""
+    survey = take_survey(OsDisk(), str(directory), LogState())
+    assert not survey.faults, survey.findings
+    return survey.state
+
+
+def replayed(directory: Path) -> list[tuple[Any, ...]]:
+    """Return the rows that the view entries must have, sorted by position."""
+    jobs = replayed_state(directory).jobs.values()
+    found = [Found(job, *unpack_position(job.position)) for job in jobs]
+    return by_position([tuple(column.value(one) for column in ENTRY_COLUMNS) for one in found])
+
+
+def by_position(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort rows of entries by segment and offset, their last two columns."""
+    return sorted(rows, key=lambda row: row[-2:])

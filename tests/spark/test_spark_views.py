@@ -1,0 +1,162 @@
+"""The data source for real: both views, damage, and what is chosen while reading."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fastjournal.cmdlog.envelope import Extend
+from fastjournal.cmdlog.records import Command
+from fastjournal.cmdlog.segments import segment_name
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.session import translating
+from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.spark.random_logs import by_position, replayed, write_random_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"
+
+
+def read(spark: SparkSession, directory: Path, view: str, **options: str) -> DataFrame:
+    reader = spark.read.format("fastjournal").option("view", view).options(**options)
+    return reader.load(str(directory))
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return by_position([tuple(plain(value) for value in row) for row in frame.collect()])
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_entries_equal_the_replay_of_colliding_records(
+    seed: int, spark: SparkSession, tmp_path: Path
+) -> None:
+    write_random_log(tmp_path, seed, segments=5, records=120)
+    expected = replayed(tmp_path)
+    assert len(expected) > 10
+    assert rows_of(read(spark, tmp_path, "entries")) == expected
+
+
+def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_path: Path) -> None:
+    # Jobs of different recordings have different ids, so they are one log of many segments.
+    for number, path in enumerate(sorted(CORPUS.glob("*/*.log")), 1):
+        shutil.copyfile(path, tmp_path / segment_name(number))
+    expected = replayed(tmp_path)
+    assert len(expected) > 100
+    assert {row[7] for row in expected} == {"waiting", "worked_on", "buried"}
+    assert rows_of(read(spark, tmp_path, "entries")) == expected
+
+
+def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    one = segment.entry(b"web:001:5:x", uri=b"http://x", value=b"v", not_before=5)
+    two = segment.entry(b"plain")
+    segment.lease([one], START_US + 60)
+    segment.operation(Extend(one, START_US + 90))
+    segment.complete(one, b"web:001:5:x", 77)
+    segment.fail(two, b"\xff no")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    frame = read(spark, tmp_path, "records")
+    rows = frame.orderBy("segment", "offset").collect()
+    assert [row["command"] for row in rows] == (
+        ["add", "schedule", "add", "add", "start-attempt", "add", "complete", "fail"]
+    )
+    operations = [row["operation"] for row in rows]
+    assert operations == ["segment", None, None, "lease", None, "extend", None, None]
+    assert [row["offset"] for row in rows] == segment.offsets
+    assert sum(row["size"] for row in rows) + 8 == len(segment.data)
+    assert {row["time_us"] for row in rows} == {START_US}
+    assert rows[0]["time"].timestamp() == START_US / 1_000_000
+    entry = rows[1].asDict()
+    assert plain(entry["key"]) == b"web:001:5:x"
+    assert plain(entry["uri"]) == b"http://x"
+    assert plain(entry["value"]) == b"v"
+    told = ("domain", "priority", "not_before", "id", "name", "job_priority", "foreign")
+    assert [entry[name] for name in told] == ["web", 1, 5, "x", "web", 127, False]
+    assert rows[2]["domain"] is None
+    tokens = [row["token"] for row in rows]
+    assert tokens == [None, None, None, START_US + 60, START_US + 60, START_US + 90, None, None]
+    assert rows[5]["target"] == one.hex() != rows[5]["job_id"]
+    assert (plain(rows[6]["key"]), rows[6]["timestamp"]) == (b"web:001:5:x", 77)
+    assert rows[7]["reason"] == "\\xff no"
+
+
+def test_conditions_and_columns_are_applied_while_reading(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_random_log(tmp_path, 5, segments=4, records=30)
+    reader = spark.read.format("fastjournal").schema("command STRING, segment INT")
+    frame = reader.load(str(tmp_path)).where("command = 'add' AND segment > 2 AND segment < 9")
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "Filter (" not in plan
+    everything = [(row["command"], row["segment"]) for row in reader.load(str(tmp_path)).collect()]
+    expected = sorted(pair for pair in everything if pair[0] == "add" and pair[1] > 2)
+    assert 0 < len(expected) < len(everything)
+    assert sorted(tuple(row) for row in frame.collect()) == expected
+    # Segments that no asked-for row can be in are not even opened.
+    (tmp_path / segment_name(1)).write_bytes(b"damage")
+    assert frame.count() == len(expected)
+
+
+def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    for index in range(3):
+        segment.entry(b"web:001:5:%d" % index)
+    data = bytearray(segment.data)
+    at = segment.offsets[2]
+    data[at + 40] ^= 1
+    path = tmp_path / segment_name(1)
+    path.write_bytes(data)
+    where = f"{path} at offset {at}"
+    for view in ("records", "entries"):
+        with pytest.raises(LogCorruptError, match=where), translating():
+            read(spark, tmp_path, view).collect()
+    rows = read(spark, tmp_path, "records", mode="permissive").orderBy("offset").collect()
+    assert [row["offset"] for row in rows] == segment.offsets
+    assert [row["_corrupt"] is None for row in rows] == [True, True, False, True]
+    assert where in rows[2]["_corrupt"]
+    entries = read(spark, tmp_path, "entries", mode="permissive").orderBy("offset").collect()
+    assert [row["id"] for row in entries] == ["0", None, "2"]
+    assert where in entries[1]["_corrupt"]
+
+
+def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    segment = SegmentBuilder(previous=6)
+    segment.entry(b"web:001:5:x")
+    (tmp_path / segment_name(7)).write_bytes(bytes(segment))
+    with pytest.raises(LogCorruptError, match=segment_name(6)):
+        read(spark, tmp_path, "entries")
+    rows = read(spark, tmp_path, "entries", mode="permissive").collect()
+    assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
+
+
+def test_an_unknown_option_names_what_is_allowed(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="view=nothing is not one of records, entries"):
+        read(spark, tmp_path, "nothing")
+
+
+def test_other_formats_load_as_before(spark: SparkSession, tmp_path: Path) -> None:
+    spark.range(3).write.parquet(str(tmp_path / "table"))
+    assert spark.read.parquet(str(tmp_path / "table")).count() == 3
+    assert spark.read.format("parquet").load(str(tmp_path / "table")).count() == 3
+
+
+def test_an_empty_log_has_no_entries(spark: SparkSession, tmp_path: Path) -> None:
+    for view in ("records", "entries"):
+        assert read(spark, tmp_path, view).collect() == []
+    # The start of a record that the writer is not done with.
+    segment = SegmentBuilder()
+    command = Command.ADD
+    segment.record(bytes(command))
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment) + b"\x01\x00\x00")
+    assert read(spark, tmp_path, "records").count() == 1

@@ -1,0 +1,156 @@
+"""Snapshots as Parquet, without Spark: what is in it, and that it is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from fastjournal.cmdlog.segments import SegmentInfo, list_segments
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark import export
+from fastjournal.spark.export import export_snapshot
+from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.random_logs import by_position, replayed, write_random_log
+
+TAKEN_US = 1_795_165_406_070_796
+
+
+def snapshot_of(log: Path, where: Path) -> Path:
+    infos = []
+    for number in list_segments(OsDisk(), str(log)):
+        size = (log / f"{number:09d}.log").stat().st_size
+        infos.append(SegmentInfo(number, size, 0, None, None, 1))
+    return Path(take_snapshot(OsDisk(), str(log), str(where), infos, TAKEN_US))
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    write_random_log(tmp_path / "log", 11, segments=5, records=80)
+    return snapshot_of(tmp_path / "log", tmp_path / "snapshots")
+
+
+def exported(destination: Path) -> list[tuple[Any, ...]]:
+    table = pq.read_table(destination)
+    return by_position(list(zip(*(column.to_pylist() for column in table.columns), strict=True)))
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 30, 10_000, 3_000])
+def test_an_export_equals_the_replay(part_bytes: int, snapshot: Path, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    manifest = export_snapshot(
+        snapshot,
+        tmp_path / "out",
+        part_bytes=part_bytes,
+        on_progress=lambda done, size: steps.append((done, size)),
+    )
+    expected = replayed(snapshot)
+    assert exported(tmp_path / "out") == expected
+    domains = pq.read_table(tmp_path / "out").column("domain").to_pylist()
+    assert domains == sorted(domains, key=lambda domain: domain or "")
+    assert manifest.rows == len(expected) == manifest.files[0].rows
+    assert steps == sorted(steps)
+    assert len(steps) > 5
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_an_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> None:
+    export_snapshot(snapshot, f"file://{tmp_path}/out")
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
+    assert manifest["snapshot"] == snapshot.name
+    assert manifest["taken_us"] == TAKEN_US
+    assert len(manifest["segments"]) == 5
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {f"entries-{snapshot.name}.parquet", "_manifest.json", "_SUCCESS"}
+    found = pq.ParquetFile(tmp_path / "out" / manifest["files"][0]["name"])
+    column = found.metadata.row_group(0).column(3)
+    assert (column.compression, column.path_in_schema) == ("ZSTD", "domain")
+    assert column.statistics.has_min_max
+
+
+def test_row_groups_end_at_their_rows_and_bytes(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "BATCH_ROWS", 2)
+    monkeypatch.setattr(export, "ROW_GROUP_ROWS", 4)
+    rows = export_snapshot(snapshot, tmp_path / "out").rows
+    found = pq.ParquetFile(tmp_path / "out" / f"entries-{snapshot.name}.parquet")
+    assert found.metadata.num_row_groups == -(-rows // 4) > 2
+
+
+def test_a_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> None:
+    export_snapshot(snapshot, tmp_path / "out")
+    first = exported(tmp_path / "out")
+    export_snapshot(snapshot, tmp_path / "out")
+    assert exported(tmp_path / "out") == first
+    later = snapshot.rename(snapshot.with_name("20270101T000000.000000Z"))
+    export_snapshot(later, tmp_path / "out")
+    assert exported(tmp_path / "out") == first
+    assert [path.name for path in (tmp_path / "out").glob("*.parquet")] == (
+        ["entries-20270101T000000.000000Z.parquet"]
+    )
+
+
+def test_a_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
+    export_snapshot(snapshot, tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    damaged = snapshot / "000000003.log"
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    with pytest.raises(LogCorruptError, match=r"000000003.log at offset \d+"):
+        export_snapshot(snapshot, tmp_path / "out")
+    after = {path.name: path.read_bytes() for path in (tmp_path / "out").glob("[!_]*")}
+    assert after.items() <= before.items()
+    assert (tmp_path / "out" / "_SUCCESS").exists()
+    assert exported(tmp_path / "out")
+
+
+def test_a_directory_with_other_files_is_refused(snapshot: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    with pytest.raises(BadRequestError, match=r"precious.txt"):
+        export_snapshot(snapshot, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
+
+
+def test_what_is_no_whole_snapshot_is_refused(snapshot: Path, tmp_path: Path) -> None:
+    with pytest.raises(LogCorruptError, match="no manifest"):
+        export_snapshot(tmp_path / "log", tmp_path / "out")
+    for change in ("shorter", "missing", "unlisted"):
+        copy = tmp_path / change
+        copy.mkdir()
+        for path in snapshot.iterdir():
+            (copy / path.name).write_bytes(path.read_bytes())
+        if change == "shorter":
+            (copy / "000000005.log").write_bytes((copy / "000000005.log").read_bytes()[:-1])
+        elif change == "missing":
+            (copy / "000000005.log").unlink()
+        else:
+            (copy / "000000006.log").write_bytes(bytes(SegmentBuilder(5)))
+        with pytest.raises(LogCorruptError, match=r"00000000[56].log: .*manifest"):
+            export_snapshot(copy, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "000000001.log").write_bytes(bytes(SegmentBuilder()))
+    snapshot = snapshot_of(tmp_path / "log", tmp_path / "snapshots")
+    assert export_snapshot(snapshot, tmp_path / "out").rows == 0
+    assert exported(tmp_path / "out") == []
+
+
+def test_export_needs_neither_spark_nor_trio() -> None:
+    code = (
+        "import sys, fastjournal.spark.export; "
+        "sys.exit(any(name in sys.modules for name in ('pyspark', 'pandas', 'trio')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,55 @@
+"""Parts of a log, replayed apart, leave what the whole log leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.fold import ENTRY_COLUMNS, PartReplay
+from fastjournal.spark.parts import Packed, Roots, read_rows, split
+from tests.spark.random_logs import by_position, replayed, write_random_log
+
+
+def rows_of(parts: list[list[Packed]]) -> list[tuple[object, ...]]:
+    rows = []
+    for part in parts:
+        replay = PartReplay()
+        for record in part:
+            replay.feed(
+                record.segment,
+                record.offset,
+                record.raw,
+                token=record.token,
+                ours=record.ours,
+                serial=record.serial,
+            )
+        rows += [
+            tuple(column.value(found) for column in ENTRY_COLUMNS) for found in replay.finish()
+        ]
+    return by_position(rows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_parts_replayed_apart_equal_the_replay_of_the_whole(seed: int, tmp_path: Path) -> None:
+    write_random_log(tmp_path / "log", seed, segments=3 + seed % 3, records=20 + seed)
+    expected = replayed(tmp_path / "log")
+    assert expected
+    directory = LogDirectory(tmp_path / "log")
+    assert rows_of([list(read_rows(directory, lambda _: None))]) == expected
+    (tmp_path / "scratch").mkdir()
+    parts = list(split(directory, tmp_path / "scratch", 7, lambda _: None))
+    assert len(parts) == 7
+    assert sum(bool(part) for part in parts) > 1
+    assert rows_of(parts) == expected
+    assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_labels_joined_in_any_order_have_one_root() -> None:
+    roots = Roots()
+    for one, other in [(5, 4), (3, 2), (9, 8), (4, 3), (2, 5)]:
+        roots.join(one, other)
+    assert {roots.find(label) for label in (2, 3, 4, 5)} == {2}
+    assert {roots.find(label) for label in (8, 9)} == {8}
+    assert roots.find(7) == 7
