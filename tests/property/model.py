@@ -24,7 +24,8 @@ Where the protocol is silent, the model and the engine agree on this (docs/decis
 8.  An entry that a newer one displaced from its URI is dropped when its lease ends, with a
     tombstone, also where it would have expired by then. The URI is not its second key any more.
 9.  A domain that has due entries before and after a request, or an instant, keeps its turn.
-    What comes late is applied in the order leases and delays by instant, then expiry.
+    What comes late is applied in the order leases and delays by instant, then expiry. The domain
+    of a SET enters before that of an entry whose wait the SET ended.
 10. Next-at is the first end of a lease or of a delay; what comes then may expire or be buried.
 11. NEXT with count 0 only asks for next-at. A wait whose time is over still gets work that is due
     when it is served. QUIT gives nothing out any more. A domain with ``:`` is bad-key.
@@ -120,6 +121,7 @@ class Model(State):
         refuse("stale", other is not None and r.timestamp < other.timestamp)
         refuse("exists", here is not None and (here.key != r.key or not r.flags & Flag.OVERWRITE))
         refuse("exists", other is not None and other.key == uri)
+        self.tombstones.pop(r.key, None)
         created = self.clock
         if other is not None and other.token:
             other.displaced_at = r.timestamp
@@ -143,7 +145,8 @@ class Model(State):
         here.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
         here.not_before = here.parts.timestamp if here.parts else 0
         here.attempts, here.buried, here.token = 0, False, 0
-        self.tombstones.pop(r.key, None)
+        if here.parts is not None and self.is_due(here) and here.parts.domain not in self.turns:
+            self.turns.append(here.parts.domain)
         return Reply()
 
     def get(self, r: Request) -> Reply:
@@ -226,8 +229,9 @@ class Model(State):
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Give work to those who wait, first come first served; end the waits that are over."""
-        self.advance(now)
         replies, self.ended = self.ended, []
+        if self.waiters:
+            self.advance(now)
         for w in list(self.waiters):
             reply = self.take(w.request)
             self.update_turns()

@@ -36,8 +36,10 @@ class State:
 
     def holders(self, e: Entry) -> list[Entry]:
         """Other entries that are worked on and stand for the same URI."""
-        same = [o for o in self.entries if o is not e and o.uri == e.uri and o.token]
-        return same if e.uri is not None else []
+        if e.uri is None:
+            return []
+        others = [o for o in self.entries if o is not e and o.uri == e.uri]
+        return [o for o in others if o.token > self.clock]
 
     def waits(self, e: Entry) -> bool:
         return e.parts is not None and not e.token and not e.buried

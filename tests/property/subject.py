@@ -192,3 +192,28 @@ class Subject:
         numbers = json.loads(reply.pairs[0].value)
         assert isinstance(numbers, dict)
         return numbers
+
+
+STATS_FIELDS = (
+    "entries",
+    "waiting",
+    "due",
+    "delayed",
+    "worked_on",
+    "buried",
+    "oldest_due_us",
+    "domains",
+)
+
+
+def comparable(reply: Reply | None) -> object:
+    """What must be equal in two replies: all but the sentence of an error and the wire's widths."""
+    if reply is None:
+        return "waits"
+    bits = reply.flags & (Flag.WORKED_ON | Flag.LISTEN | Flag.CURSOR)
+    times = (reply.timestamp, reply.timeout, reply.ttl)
+    pairs: object = reply.pairs
+    if reply.pairs and reply.pairs[0].value.startswith(b"{"):
+        numbers = json.loads(reply.pairs[0].value)
+        pairs = [numbers.get(name) for name in STATS_FIELDS]
+    return (reply.code, reply.identifier, bits, times, reply.cursor, pairs)

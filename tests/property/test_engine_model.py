@@ -1,0 +1,380 @@
+"""The engine against the naive model: the same requests at the same instants, equal answers.
+
+Few keys, URIs, domains, timestamps and durations, so that they meet all the time. The run is the
+same every time; FASTJOURNAL_EXAMPLES=5000 runs more examples, with a new seed each time.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Hashable
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.messages import Request
+from tests.property.engine_strategies import (
+    ALL_KEYS,
+    DOMAINS,
+    JOURNAL_KEYS,
+    SESSIONS,
+    ages,
+    durations,
+    expiries,
+    findable,
+    flags,
+    fresh,
+    job_uris,
+    leases,
+    optional_durations,
+    picks,
+    settable,
+    ttls,
+    uris,
+    values,
+)
+from tests.property.model import Model
+from tests.property.model_parts import U64_MAX, Entry, Rules
+from tests.property.subject import SECOND, START, EngineSubject, comparable, request
+
+
+class EngineAgainstModel(RuleBasedStateMachine):
+    """Every rule asks both and compares."""
+
+    @initialize(
+        attempts_max=st.sampled_from([0, 0, 1, 2]),
+        tombstone_ttl_us=st.sampled_from([2 * SECOND, 60 * SECOND]),
+        tombstones_max=st.sampled_from([1, 3, 1000]),
+        reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
+    )
+    def start(
+        self, attempts_max: int, tombstone_ttl_us: int, tombstones_max: int, reply_bytes_max: int
+    ) -> None:
+        rules = Rules(
+            reply_bytes_max=reply_bytes_max,
+            lease_us_default=5 * SECOND,
+            attempts_max=attempts_max,
+            tombstone_ttl_us=tombstone_ttl_us,
+            tombstones_max=tombstones_max,
+            clock_skew_us_max=3 * SECOND,
+        )
+        self.model = Model(rules)
+        self.engine = EngineSubject(rules)
+        self.now = START
+        self.writes = 0
+        self.tokens = [START]
+
+    # --- both at once ----------------------------------------------------------------------------
+
+    def ask(self, req: Request, session: Hashable = "one") -> None:
+        expected = self.model.handle(session, req, self.now)
+        got = self.engine.handle(session, req, self.now)
+        assert comparable(got) == comparable(expected), f"{req} at {self.now}"
+        if got is not None and got.timeout is not None and got.flags & Flag.WORKED_ON:
+            self.tokens.append(got.timeout)
+
+    def wake(self) -> None:
+        """What the daemon does when something happens by time."""
+        self.model.advance(self.now)
+        self.engine.advance(self.now)
+        self.serve()
+
+    def serve(self) -> None:
+        expected = self.model.serve_waiters(self.now)
+        got = self.engine.serve_waiters(self.now)
+        assert [(s, comparable(r)) for s, r in got] == [(s, comparable(r)) for s, r in expected]
+
+    def write_time(self, is_fresh: bool, age: int) -> int:
+        """A timestamp no older than any before, or one that stood there before, or the clock's."""
+        self.writes += 1
+        return self.now - age if not is_fresh else max(START + self.writes, self.now - SECOND)
+
+    def leased(self) -> list[Entry]:
+        return [e for e in self.model.entries if e.token]
+
+    # --- time ------------------------------------------------------------------------------------
+
+    @rule(us=st.sampled_from([1, 500, 1000, SECOND, SECOND, 2 * SECOND, 5 * SECOND, 70 * SECOND]))
+    def time_passes(self, us: int) -> None:
+        """The daemon wakes whenever something happens, and serves those who wait."""
+        self.let_pass(us)
+
+    def let_pass(self, us: int) -> None:
+        end = self.now + us
+        while (at := self.model.next_event()) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.wake()
+        self.now = end
+        self.wake()
+
+    @rule(us=st.sampled_from([0, 1, 500, SECOND, 2 * SECOND]))
+    def time_passes_unseen(self, us: int) -> None:
+        """The daemon is late, by one thing that happens at the most."""
+        end = self.now + us
+        preview = copy.deepcopy(self.model)
+        if (first := preview.next_event()) is not None:
+            preview.advance(max(first, self.now))
+            if (second := preview.next_event()) is not None:
+                end = min(end, max(second - 1, self.now))
+        self.now = end
+
+    @rule()
+    def time_passes_to_the_next_wake(self) -> None:
+        wake = self.engine.engine.next_wake()
+        event = self.model.next_wake()
+        if event is not None and event < U64_MAX:
+            assert wake is not None
+            assert wake <= max(event, self.now)
+        if wake is not None and wake < START + 1000 * SECOND:
+            self.now = max(self.now, wake)
+            self.wake()
+
+    # --- requests --------------------------------------------------------------------------------
+
+    @rule(
+        key=settable,
+        uri=uris,
+        value=values,
+        is_fresh=fresh,
+        age=ages,
+        bits=flags(Flag.OVERWRITE, Flag.PERSIST, Flag.PERSIST_ALIAS, Flag.WORKED_ON),
+        expires_in=expiries,
+        ttl=ttls,
+    )
+    def set(
+        self,
+        key: bytes,
+        uri: bytes | None,
+        value: tuple[int, bytes] | None,
+        is_fresh: bool,
+        age: int,
+        bits: int,
+        expires_in: int | None,
+        ttl: int | None,
+    ) -> None:
+        timeout = self.now + expires_in if expires_in else expires_in
+        kind, data = (0, None) if value is None else value
+        at = self.write_time(is_fresh, age)
+        self.ask(
+            request(
+                Function.SET,
+                key,
+                data,
+                kind=kind,
+                uri=uri,
+                at=at,
+                flags=bits,
+                timeout=timeout,
+                ttl=ttl,
+            )
+        )
+
+    @rule(
+        jobs=st.lists(st.tuples(st.sampled_from(JOURNAL_KEYS), job_uris), min_size=1, max_size=5),
+        bits=flags(Flag.OVERWRITE, Flag.PERSIST),
+    )
+    def set_jobs(self, jobs: list[tuple[bytes, bytes | None]], bits: int) -> None:
+        for key, uri in jobs:
+            at = self.write_time(True, 0)
+            self.ask(request(Function.SET, key, b"job", uri=uri, at=at, flags=bits))
+
+    @rule(key=st.sampled_from(JOURNAL_KEYS), uri=job_uris, domain=st.sampled_from(DOMAINS))
+    def set_a_job_and_lease_one(self, key: bytes, uri: bytes | None, domain: bytes) -> None:
+        self.ask(request(Function.SET, key, b"job", uri=uri, at=self.write_time(True, 0)))
+        self.ask(request(Function.NEXT, domain, timeout=5 * SECOND))
+
+    @precondition(lambda self: self.model.entries)
+    @rule(pick=picks, overwrite=st.booleans(), is_younger=st.booleans(), value=values, uri=uris)
+    def set_again(
+        self,
+        pick: int,
+        overwrite: bool,
+        is_younger: bool,
+        value: tuple[int, bytes] | None,
+        uri: bytes | None,
+    ) -> None:
+        entry = self.model.entries[pick % len(self.model.entries)]
+        at = entry.timestamp + is_younger
+        kind, data = (0, None) if value is None else value
+        bits = Flag.OVERWRITE * overwrite
+        self.ask(request(Function.SET, entry.key, data, kind=kind, uri=uri, at=at, flags=bits))
+
+    @rule(
+        key=findable,
+        bits=flags(Flag.DATA, Flag.META, Flag.WORKED_ON, Flag.UPDATE_TIMEOUT),
+        timeout=optional_durations,
+    )
+    def get(self, key: bytes, bits: int, timeout: int | None) -> None:
+        if timeout and bits & Flag.UPDATE_TIMEOUT:
+            timeout = min(self.now + timeout, U64_MAX)
+        self.ask(request(Function.GET, key, flags=bits, timeout=timeout))
+
+    @rule(
+        key=findable,
+        is_fresh=fresh,
+        age=ages,
+        bits=flags(Flag.OVERWRITE),
+        uri=st.sampled_from([None, None, b"u"]),
+    )
+    def delete(self, key: bytes, is_fresh: bool, age: int, bits: int, uri: bytes | None) -> None:
+        at = self.write_time(is_fresh, age)
+        self.ask(request(Function.DELETE, key, at=at, flags=bits, uri=uri))
+
+    @precondition(lambda self: self.model.entries)
+    @rule(pick=picks, age=st.sampled_from([-1, 0, 1]), bits=flags(Flag.OVERWRITE))
+    def delete_what_is_there(self, pick: int, age: int, bits: int) -> None:
+        entry = self.model.entries[pick % len(self.model.entries)]
+        key = entry.uri if pick % 2 and entry.uri else entry.key
+        self.ask(request(Function.DELETE, key, at=entry.timestamp - age, flags=bits))
+
+    @rule(
+        domain=st.sampled_from(DOMAINS),
+        count=st.sampled_from([None, None, 0, 1, 2, 3, 3, 65535]),
+        timeout=leases,
+        bits=flags(Flag.DATA, Flag.META) | flags(Flag.DATA, Flag.META, Flag.OVERWRITE),
+    )
+    def next(self, domain: bytes, count: int | None, timeout: int | None, bits: int) -> None:
+        self.ask(request(Function.NEXT, domain, count=count, timeout=timeout, flags=bits))
+
+    @rule(
+        session=st.sampled_from(SESSIONS),
+        domain=st.sampled_from(DOMAINS),
+        count=st.sampled_from([None, 2]),
+        timeout=st.sampled_from([None, SECOND]),
+        ttl=optional_durations,
+        bits=flags(Flag.DATA, Flag.META, Flag.OVERWRITE),
+        identifier=st.integers(1, 3),
+    )
+    def listen(
+        self,
+        session: str,
+        domain: bytes,
+        count: int | None,
+        timeout: int | None,
+        ttl: int | None,
+        bits: int,
+        identifier: int,
+    ) -> None:
+        req = request(
+            Function.NEXT,
+            domain,
+            count=count,
+            timeout=timeout,
+            ttl=ttl,
+            flags=bits | Flag.LISTEN,
+            identifier=identifier,
+        )
+        self.ask(req, session)
+
+    @rule()
+    def those_who_wait_are_served(self) -> None:
+        self.serve()
+
+    @precondition(lambda self: self.leased())
+    @rule(
+        function=st.sampled_from([Function.DELETE, Function.RELEASE, Function.TOUCH]),
+        pick=picks,
+        by_uri=st.booleans(),
+        ttl=optional_durations,
+        age=ages,
+        bits=flags(Flag.OVERWRITE),
+    )
+    def use_a_lease(
+        self, function: Function, pick: int, by_uri: bool, ttl: int | None, age: int, bits: int
+    ) -> None:
+        entry = self.leased()[pick % len(self.leased())]
+        key = entry.uri if by_uri and entry.uri else entry.key
+        at = self.write_time(False, age)
+        bits |= Flag.WORKED_ON
+        self.ask(request(function, key, at=at, flags=bits, timeout=entry.token, ttl=ttl))
+
+    @rule(
+        function=st.sampled_from([Function.DELETE, Function.RELEASE, Function.TOUCH]),
+        key=findable,
+        pick=picks,
+        ttl=optional_durations,
+        bits=flags(Flag.OVERWRITE, Flag.WORKED_ON),
+        with_token=st.booleans(),
+    )
+    def use_any_token(
+        self,
+        function: Function,
+        key: bytes,
+        pick: int,
+        ttl: int | None,
+        bits: int,
+        with_token: bool,
+    ) -> None:
+        timeout = self.tokens[pick % len(self.tokens)] if with_token else None
+        at = self.write_time(True, 0)
+        self.ask(request(function, key, at=at, flags=bits, timeout=timeout, ttl=ttl))
+
+    @precondition(lambda self: self.model.entries)
+    @rule(pick=picks, ttl=durations)
+    def touch_the_expiry(self, pick: int, ttl: int) -> None:
+        entry = self.model.entries[pick % len(self.model.entries)]
+        self.ask(request(Function.TOUCH, entry.key, ttl=ttl))
+
+    @precondition(lambda self: self.model.entries)
+    @rule(pick=picks, timeout=leases, bits=flags(Flag.META, Flag.WORKED_ON))
+    def lease_what_is_there(self, pick: int, timeout: int | None, bits: int) -> None:
+        entry = self.model.entries[pick % len(self.model.entries)]
+        self.ask(request(Function.GET, entry.key, flags=bits, timeout=timeout))
+
+    @rule(
+        other=st.sampled_from(
+            [
+                request(Function.NOP),
+                request(Function.AUTH, value=b"secret"),
+                request(Function.RENAME, b"p", uri=b"q"),
+                request(19_999, b"p", b"x"),
+                request(Function.GET, b"a", uri=b"z", count=1),
+                request(Function.GET, b"a", flags=Query.REGEX << QUERY_SHIFT),
+                request(Function.GET, b"a", flags=Query.CURSOR << QUERY_SHIFT),
+                *(request(Function.STATS, domain) for domain in DOMAINS),
+            ]
+        )
+    )
+    def others(self, other: Request) -> None:
+        self.ask(other)
+
+    @rule(session=st.sampled_from(SESSIONS), quits=st.booleans())
+    def connection_ends(self, session: str, quits: bool) -> None:
+        if quits:
+            self.ask(request(Function.QUIT), session)
+            self.serve()
+        self.model.forget(session)
+        self.engine.forget(session)
+
+    # --- whole states ----------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.compare_everything()
+        self.let_pass(6 * SECOND)
+        self.compare_everything()
+        for _ in range(len(self.model.entries) + 1):
+            self.ask(request(Function.NEXT, flags=Flag.OVERWRITE | Flag.DATA | Flag.META))
+
+    def compare_everything(self) -> None:
+        for key in ALL_KEYS:
+            self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
+        for domain in sorted(set(DOMAINS)):
+            self.ask(request(Function.STATS, domain))
+
+
+EXAMPLES = int(os.environ.get("FASTJOURNAL_EXAMPLES", "0"))
+
+TestEngineAgainstModel = EngineAgainstModel.TestCase
+TestEngineAgainstModel.settings = settings(
+    max_examples=EXAMPLES or 600,
+    stateful_step_count=50,
+    derandomize=not EXAMPLES,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
