@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 from fastjournal.errors import BadRequestError
 
 DEFAULT_ADDRESS = "127.0.0.1:9923"
+_LABEL_CHARACTERS_MAX = 63
 _HINT = "write HOST:PORT, [::1]:PORT or unix:PATH"
 
 
@@ -47,10 +48,22 @@ def parse_address(text: str) -> Address:
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
-    if not colon or not host or (":" in host) != bracketed or "[" in host or "]" in host:
+    malformed = (":" in host) != bracketed or "[" in host or "]" in host
+    if not colon or malformed or not (bracketed or _is_host(host)):
         raise BadRequestError(f"{text!r} is no address", code="bad-address", hint=_HINT)
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
         raise BadRequestError(
             f"{text!r} has no port from 1 to 65535", code="bad-address", hint=_HINT
         )
     return TcpAddress(host, int(port))
+
+
+def _is_host(host: str) -> bool:
+    """Whether the resolver takes it; it raises UnicodeError for what it does not take."""
+    try:
+        host.encode("ascii" if host.isascii() else "idna")
+    except UnicodeError:
+        return False
+    return "\0" not in host and all(
+        0 < len(label) <= _LABEL_CHARACTERS_MAX for label in host.removesuffix(".").split(".")
+    )

@@ -11,10 +11,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from fastjournal.client import calls
-from fastjournal.client.address import DEFAULT_ADDRESS, Address, UnixAddress, parse_address
+from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.calls import Call, longest_wait_us, results_or_refusals, silence_allowed_s
 from fastjournal.client.failures import (
-    cannot_connect,
     connection_lost,
     not_connected,
     reason_of,
@@ -22,6 +21,7 @@ from fastjournal.client.failures import (
 )
 from fastjournal.client.multiplexer import Multiplexer, Pending
 from fastjournal.client.results import Entry, Jobs, Written
+from fastjournal.client.sockets import connect_socket
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
@@ -312,7 +312,9 @@ class SyncClient:
             except OSError as error:
                 raise connection_lost(reason_of(error)) from error
             finally:
-                if multiplexer.in_flight or multiplexer.failed:
+                # A request that was answered before it was sent whole was refused: the daemon
+                # does not go on reading this connection.
+                if multiplexer.in_flight or multiplexer.failed or self._unsent:
                     self._disconnect()
 
     def _pump(
@@ -340,8 +342,7 @@ class SyncClient:
         if not self._unsent:
             self._unsent = memoryview(multiplexer.data_to_send())
         if self._unsent:
-            with contextlib.suppress(BlockingIOError):
-                self._unsent = self._unsent[sock.send(self._unsent) :]
+            self._send(multiplexer, sock)
         poll = select.poll()
         poll.register(sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         ready = poll.poll(None if silence_s is None else silence_s * 1000)
@@ -349,6 +350,20 @@ class SyncClient:
             raise timed_out(self.address, silence_s)
         if ready[0][1] & ~select.POLLOUT:
             multiplexer.receive_data(sock.recv(RECEIVE_BYTES_MAX))
+
+    def _send(self, multiplexer: Multiplexer, sock: socket.socket) -> None:
+        try:
+            self._unsent = self._unsent[sock.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # What the daemon said before it closed explains this better than the error does.
+            with contextlib.suppress(OSError):
+                while data := sock.recv(RECEIVE_BYTES_MAX):
+                    multiplexer.receive_data(data)
+            if multiplexer.in_flight:
+                raise
+            self._unsent = memoryview(b"")
 
     def _connect(self) -> Multiplexer:
         if self._multiplexer is not None:
@@ -364,28 +379,3 @@ class SyncClient:
             self._socket.close()
         self._socket = self._multiplexer = None
         self._ended = True
-
-
-def connect_socket(address: Address, timeout_s: float) -> socket.socket:
-    """Return a connected, non-blocking socket.
-
-    Raises:
-        CannotConnectError: Nobody listens there, or the name or path leads nowhere.
-    """
-    try:
-        if isinstance(address, UnixAddress):
-            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                sock.settimeout(timeout_s)
-                sock.connect(address.path)
-            except BaseException:
-                sock.close()
-                raise
-        else:
-            sock = socket.create_connection(address, timeout_s)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    except OSError as error:
-        raise cannot_connect(address, error) from error
-    sock.setblocking(False)
-    return sock

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from fastjournal.errors import ProtocolError
-from fastjournal.protocol import Reply, Request, ServerConnection
+from fastjournal.protocol import Reply, Request, ServerConnection, encode_error
 
 
 class Do(Enum):
@@ -33,6 +33,8 @@ Answer: TypeAlias = Iterable[Reply | bytes | Do]
 
 class ScriptedDaemon:
     """Accepts connections until it is left; each has its own thread.
+
+    A malformed or too large request is refused as a daemon does it, and its connection closed.
 
     Args:
         answer: Gets each request; returns what to do then: send replies (also to earlier requests,
@@ -107,7 +109,11 @@ class ScriptedDaemon:
                 for request in connection.next_events():
                     if not self._carry_out(sock, connection, request):
                         return
-        except (OSError, ProtocolError):
+        except ProtocolError as error:
+            refusal = encode_error(error.identifier, 0, f"{error.code} {error.message}")
+            with contextlib.suppress(OSError):
+                sock.sendall(refusal)
+        except OSError:
             return
         finally:
             with self._turn:

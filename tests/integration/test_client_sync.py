@@ -150,6 +150,17 @@ def test_a_peer_that_speaks_another_protocol_is_named_as_such() -> None:
             client.nop()
 
 
+def test_a_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
+    with ScriptedDaemon(echo) as daemon:
+        client = SyncClient(daemon.address)
+        with pytest.raises(RefusedError) as caught:
+            client.set("k", bytes(20_000_000))
+        assert caught.value.code == "too-large"
+        client.connect()
+        assert client.nop() == 5
+        client.close()
+
+
 def test_threads_take_turns_on_one_client() -> None:
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
         found: list[bytes] = []

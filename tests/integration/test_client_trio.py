@@ -196,6 +196,14 @@ async def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> Non
             assert caught.value.code == "timed-out"
 
 
+async def test_a_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
+    with ScriptedDaemon(echo) as daemon:
+        async with Client(daemon.address) as client:
+            with pytest.raises(RefusedError) as caught:
+                await client.set("k", bytes(20_000_000))
+            assert caught.value.code == "too-large"
+
+
 async def test_a_peer_that_speaks_another_protocol_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"220 mail.example.org ESMTP\r\n"]) as daemon:
         async with Client(daemon.address) as client:
