@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fastjournal.errors import BadRequestError
+from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
 from fj_cli.times import format_duration, format_instant
 
@@ -78,12 +79,18 @@ def argument_bytes(text: str) -> bytes:
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
-    """Return an entry as a JSON object. Names say their unit; what does not apply is null."""
+    """Return an entry as a JSON object. Names say their unit; what does not apply is null.
+
+    An entry that was found by its URI has its journal key under ``key`` all the same.
+    """
     fields: dict[str, Any] = {}
-    put_bytes(fields, "key", entry.key)
-    if entry.second_key:
-        put_bytes(fields, "uri", entry.second_key)
-    parts = entry.journal_key
+    key, uri = entry.key, entry.second_key
+    if parse_journal_key(key) is None and parse_journal_key(uri) is not None:
+        key, uri = uri, key
+    put_bytes(fields, "key", key)
+    if uri:
+        put_bytes(fields, "uri", uri)
+    parts = parse_journal_key(key)
     if parts is not None:
         put_bytes(fields, "domain", parts.domain)
         fields |= {"priority": parts.priority, "not_before_us": parts.timestamp}

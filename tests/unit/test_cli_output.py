@@ -66,6 +66,13 @@ def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> No
     assert fields["expires_us"] is None
 
 
+def test_an_entry_that_was_found_by_its_uri_shows_the_key_that_it_is_known_by() -> None:
+    fields = entry_fields(Entry(b"https://a/", b"d:1:2:x", ValueType.BUFFER, b""))
+    assert (fields["key"], fields["uri"], fields["domain"]) == ("d:1:2:x", "https://a/", "d")
+    linked = entry_fields(Entry(b"plain", b"other", ValueType.BUFFER, b""))
+    assert (linked["key"], linked["uri"]) == ("plain", "other")
+
+
 @pytest.mark.parametrize(
     ("value_type", "data", "value"),
     [
