@@ -105,7 +105,7 @@ def apply(state: LogState, job: LiveJob, command: int, time: int) -> None:
     """Apply a record without contents of ours to a foreign job."""
     if command == Command.START_ATTEMPT:
         job.starts += 1
-        leased = job.starts > job.attempts
+        leased = job.starts > job.attempts and job.reason is None
         job.token = min(time + job.ttr_us, INSTANT_MAX) if leased else 0
     elif command == Command.TIMEOUT_ATTEMPT:
         job.attempts += 1

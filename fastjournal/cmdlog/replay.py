@@ -269,8 +269,8 @@ class Replay:
         elif job.foreign and not self._ours:
             foreign.apply(state, job, command, _time_us(data, start))
         elif command == Command.START_ATTEMPT:
-            job.starts += 1
-            job.token = _time_us(data, start) + (job.ttr_us or LEASE_US_DEFAULT)
+            time = _time_us(data, start)
+            state.lease(job, time + (job.ttr_us or LEASE_US_DEFAULT), time)
         elif job.token:
             time = _time_us(data, start)
             if job.superseded:
@@ -303,7 +303,9 @@ class Replay:
 
     def _replay_lease(self, run: Run, head: int, lease: Lease, *, last: bool) -> int:
         data = self._data
-        jobs = self.state.jobs
+        state = self.state
+        jobs = state.jobs
+        superseded = state.superseded
         bodies = run.bodies
         ends = run.ends
         following = max(0, lease.following)
@@ -312,7 +314,7 @@ class Replay:
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
-        self.state.last_token = lease.token
+        state.last_token = lease.token
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
@@ -321,7 +323,9 @@ class Replay:
                 return index - 1
             job = jobs.get(data[body + 1 : body + 17])
             if job is None:
-                self.state.odd["a record of an unknown job"] += 1
+                state.odd["a record of an unknown job"] += 1
+            elif superseded:
+                state.lease(job, lease.token, _time_us(data, run.offset(head)))
             else:
                 job.token = lease.token
                 job.starts += 1

@@ -68,6 +68,8 @@ class LogState:
         self.tombstone_ttl_us = tombstone_ttl_us
         self.jobs: dict[bytes, LiveJob] = {}
         self.keys: dict[bytes, LiveJob] = {}
+        self.superseded: dict[bytes, LiveJob] = {}
+        """URI to the entry that is still worked on for it, while a newer one has taken the URI."""
         self.tombstones: dict[bytes, Tomb] = {}
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
@@ -116,14 +118,26 @@ class LogState:
         if other is not None and other is not old and other is not same_id:
             if other.token:
                 other.superseded = other.superseded or job.timestamp
+                if other.uri is not None:
+                    self.superseded[other.uri] = other
             else:
                 self.remove(other)
                 self.leave_tombstone(other.key, job.timestamp, learnt)
         self.jobs[job.job_id] = keys[job.key] = job
         if uri is not None:
             keys[uri] = job
+        elif job.uri is not None:
+            self.superseded[job.uri] = job
         for link in job.links:
             keys.setdefault(link, job)
+
+    def lease(self, job: LiveJob, token: int, time: int) -> None:
+        """Lease a job: other work on its URI is over, even if the end of that was lost."""
+        job.token = token
+        job.starts += 1
+        if job.uri in self.superseded and self.superseded[job.uri] is not job:
+            self.odd["work that began before that of an older entry had ended"] += 1
+            self.drop_superseded(self.superseded[job.uri], time)
 
     def drop_superseded(self, job: LiveJob, learnt: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""
@@ -138,6 +152,8 @@ class LogState:
             del keys[job.key]
         if job.uri is not None and keys.get(job.uri) is job:
             del keys[job.uri]
+        if job.superseded and job.uri is not None and self.superseded.get(job.uri) is job:
+            del self.superseded[job.uri]
         if job.links:
             for link in job.links:
                 if keys.get(link) is job:

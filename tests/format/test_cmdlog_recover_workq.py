@@ -12,9 +12,13 @@ from uuid import UUID
 
 import pytest
 
+from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.recover import Recovered, recover, verify
 from fastjournal.cmdlog.state import LogState
 from fastjournal.disk import OsDisk
+from fastjournal.testing.workq_rules import assert_workq_accepts
+from fastjournald.engine import Settings
+from fastjournald.recovery import load_engine
 
 DATA = Path(__file__).parent / "data" / "workq"
 LOGS = sorted(path.stem for path in DATA.glob("*.json"))
@@ -24,6 +28,8 @@ COMES_BACK = {
 }
 """Deleted jobs whose delete is in no file any more, only their add; workq itself shows the first
 again, and refuses to start on the second."""
+LEASE_MAX_US = 24 * 3600 * 1_000_000
+"""The longest time to run that workq takes."""
 NEW, COMPLETED, FAILED, PENDING, LEASED = range(5)
 
 
@@ -117,3 +123,32 @@ def test_attempts_are_counted_where_a_start_stands_before_the_timeout_of_the_one
     for job_id, shown in expected["jobs"].items():
         job = recovered.state.jobs[UUID(job_id).bytes]
         assert (job.starts, job.attempts, job.token) == (shown["attempts"], shown["attempts"], 0)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_the_daemon_goes_on_with_a_log_of_workq_and_workq_with_what_the_daemon_made_of_it(
+    name: str, tmp_path: Path
+) -> None:
+    recovered, expected = load(name, tmp_path)
+    now = expected["at_unix_ns"] // 1000
+    written: list[bytes] = []
+
+    def append(data: bytes, records: int, now_us: int) -> int:
+        written.append(data)
+        return 0
+
+    engine = load_engine(recovered.state, Settings(), append, seed=bytes(8), now=now)
+    engine.check()
+    engine.advance(now + LEASE_MAX_US)
+    engine.check()
+    written.insert(0, engine.journal.segment_start(recovered.sealed[-1].number, now))
+    (tmp_path / name / "000000099.log").write_bytes(SEGMENT_HEADER + b"".join(written))
+    again = recover(OsDisk(), str(tmp_path / name), now_us=now)
+    assert not any(job.token for job in again.state.jobs.values())
+    assert {job.key for job in again.state.jobs.values()} == {entry.key for entry in engine.store}
+    for job in again.state.jobs.values():
+        entry = engine.store.find(job.key)
+        assert entry is not None
+        assert (entry.attempts, entry.reason) == (job.attempts, job.reason)
+    if name not in ("duplicate-after-clean", "race-timeout-lease"):
+        assert_workq_accepts(tmp_path / name)

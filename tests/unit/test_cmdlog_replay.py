@@ -183,6 +183,26 @@ def test_a_superseded_entry_is_dropped_when_its_lease_ends(end: str) -> None:
     assert tombs(state) == {KEY: T + 5}
 
 
+def test_work_on_the_newer_entry_proves_that_work_on_the_superseded_one_is_over() -> None:
+    log = SegmentBuilder()
+    old = log.entry(KEY, timestamp=T, uri=URI)
+    log.lease([old], T + 60 * SECOND)
+    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
+    for start in ("lease", "start"):
+        again = SegmentBuilder(ids_from=100)
+        again.record(bytes(log)[log.offsets[1] :])
+        if start == "lease":
+            again.lease([new], T + 70 * SECOND)
+        else:
+            again.simple(Command.START_ATTEMPT, new)
+        state = state_of(again)
+        assert only(state).job_id == new
+        assert only(state).token > 0
+        assert tombs(state) == {KEY: T + 5}
+        assert state.superseded == {}
+        assert state.odd.total() == 1
+
+
 def test_a_superseded_entry_written_anew_does_not_take_its_uri_back() -> None:
     log = SegmentBuilder()
     new = log.entry(OTHER, timestamp=T + 5, uri=URI)

@@ -111,6 +111,15 @@ def test_a_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
     assert state.jobs[spent].reason == b"attempts reached max-attempts"
 
 
+def test_a_start_behind_the_failure_of_its_attempt_leaves_the_job_buried() -> None:
+    log = a_log()
+    job_id = log.foreign(b"q")
+    log.result(Command.FAIL, job_id)
+    log.simple(Command.START_ATTEMPT, job_id)
+    job = only(state_of(log))
+    assert (job.reason, job.token, job.starts) == (b"failed", 0, 1)
+
+
 def test_records_before_the_add_of_their_job_are_applied_to_it() -> None:
     log = a_log()
     started, done = log.job_id(), log.job_id()
