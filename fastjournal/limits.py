@@ -54,8 +54,24 @@ TOMBSTONES_MAX = 1_000_000
 CONNECTIONS_MAX = 10_000
 """Default of max-connections: under the usual limit of open files of a service."""
 
-RECEIVE_BYTES_MAX = 256 * 1024
-"""One read of a socket: a window of a thousand usual requests, a few milliseconds of work."""
+RECEIVE_BYTES_MAX = 64 * 1024
+"""One read of a socket: some 300 usual requests, three milliseconds of work for one client."""
+
+NEXT_ENTRIES_MAX = 1000
+"""Entries of one NEXT, whatever its count: under 10 ms of work, so that nobody else waits longer."""
+
+REPLIES_BYTES_MAX = 1024 * 1024
+"""Replies of one connection that are gathered before they are sent: a read may hold thousands of
+requests, each with a reply of megabytes."""
+
+WAITS_PER_CONNECTION_MAX = 1024
+"""NEXT requests of one connection that wait for work; far more than a worker has hands."""
+
+REFUSALS_MAX = 64
+"""Connections over max-connections that are told so at a time; more are just closed."""
+
+FILES_RESERVED = 64 + REFUSALS_MAX
+"""Open files that are not for connections: listeners, segments, snapshots, refusals."""
 
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import KEY_BYTES_MAX, PAIRS_MAX
-from fastjournal.protocol import Pair, Reply, Request
+from fastjournal.limits import KEY_BYTES_MAX, NEXT_ENTRIES_MAX, WAITS_PER_CONNECTION_MAX
+from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
     BAD_KEY,
@@ -29,6 +29,7 @@ _PAIR_BYTES = 4 + 2 + 2 + 1
 _META_BYTES = 68
 _REPLY_BYTES = 64
 """A reply's fields before its pairs."""
+_TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 
 
 def next_(engine: Engine, session: Hashable, request: Request, now: int) -> str | Reply | None:
@@ -39,6 +40,8 @@ def next_(engine: Engine, session: Hashable, request: Request, now: int) -> str 
         return READ_ONLY
     reply = next_work(engine, request, now)
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
+        if engine.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
+            return _TOO_MANY_WAITS
         engine.wait(session, request, now)
         return None
     return reply
@@ -98,7 +101,7 @@ def _take(engine: Engine, request: Request) -> list[Entry]:
     room = engine.settings.reply_bytes_max - _REPLY_BYTES
     overhead = _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
     with_data = request.flags & DATA
-    count = 1 if request.count is None else min(request.count, PAIRS_MAX)
+    count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     named: Domain | None = store.domains.get(request.key) if request.key else None
     entries: list[Entry] = []
     while len(entries) < count:
