@@ -1,23 +1,21 @@
-"""The writer: keys, files, slots, limits and failures."""
+"""The writer: keys, files, slots, locks, threads and forks."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import resource
 import socket
 import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fastjournal.errors import BadRequestError, SpoolFailedError, SpoolFullError
+from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_request, encode_request
 from fastjournal.spool import Spool, slots
@@ -53,16 +51,6 @@ def requests_in(path: Path) -> list[Request]:
 
 def all_requests(directory: Path) -> list[Request]:
     return [r for path in sorted(directory.glob("*.fjs")) for r in requests_in(path)]
-
-
-@contextmanager
-def file_size_limit(count: int) -> Iterator[None]:
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (count, old[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
 def test_an_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
@@ -216,91 +204,6 @@ def wait_until_locked_out(descriptor: int) -> None:
     raise TimeoutError("nobody waits for the lock")
 
 
-def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
-    with Spool(tmp_path, spool_bytes_max=1000, clock=HandClock()) as spool:
-
-        def fill() -> None:
-            while True:
-                spool.append(domain="d", value=b"x" * 50)
-
-        with pytest.raises(SpoolFullError) as caught:
-            fill()
-        assert caught.value.path == str(tmp_path)
-        used = sum(p.stat().st_size for p in tmp_path.iterdir())
-        assert 900 - 120 < used <= 1000
-        spool.append(domain="d", id="small")
-
-
-def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
-    clock = HandClock()
-    with (
-        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as one,
-        Spool(tmp_path, spool_bytes_max=4000, clock=clock) as two,
-    ):
-        one.append(domain="d", value=b"x" * 1700)
-        clock.now += HOUR_US
-        one.append(domain="d", value=b"x" * 1000)
-        with pytest.raises(SpoolFullError):
-            two.append(domain="d", value=b"x" * 1200)
-        (tmp_path / "20261120T080000Z.fjs").unlink()
-        two.append(domain="d", value=b"x" * 1200)
-        with pytest.raises(SpoolFullError):
-            one.append(domain="d", value=b"x" * 1700)
-
-
-def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
-    path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=HandClock()) as spool:
-        spool.append(domain="before")
-        size = path.stat().st_size
-        with file_size_limit(size + 60), pytest.raises(SpoolFailedError) as caught:
-            spool.append(domain="torn", value=b"x" * 5000)
-        assert caught.value.path == str(path)
-        assert path.stat().st_size == size + 60
-        spool.append(domain="after")
-    domains = [r.key.split(b":")[0] for r in requests_in(path)]
-    assert domains == [b"before", b"after"]
-
-
-def test_a_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=HandClock()) as spool:
-        spool.append(domain="before")
-        size = path.stat().st_size
-        for cut in range(1, 9):
-            with file_size_limit(size + cut), pytest.raises(SpoolFailedError):
-                spool.append(domain="torn")
-            assert path.read_bytes()[size:] == bytes(cut)
-            os.truncate(path, size)
-
-
-def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with Spool(tmp_path, clock=HandClock()) as spool:
-        spool.append(domain="before")
-        path = tmp_path / "20261120T080000Z.fjs"
-        with file_size_limit(path.stat().st_size), pytest.raises(SpoolFailedError) as caught:
-            spool.append(domain="refused")
-        assert "EFBIG" in str(caught.value)
-        assert caught.value.hint
-    assert len(requests_in(path)) == 1
-
-
-def test_a_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "20261120T080000Z.fjs"
-    path.write_bytes(b"fjsp\0\0\0\x02whatever")
-    with Spool(tmp_path, clock=HandClock()) as spool, pytest.raises(SpoolFailedError) as caught:
-        spool.append(domain="d")
-    assert "version" in str(caught.value)
-    assert path.read_bytes() == b"fjsp\0\0\0\x02whatever"
-
-
-def test_a_directory_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(SpoolFailedError) as caught:
-        Spool(tmp_path / "file")
-    assert caught.value.path == str(tmp_path / "file")
-
-
 def test_each_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100) / "s"  # longer than an address of a socket may be
     with Spool(deep, durable=True) as spool:
@@ -315,6 +218,30 @@ def test_each_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> N
                 spool.append(domain="d")  # far more than the socket's queue holds
         assert listener.recv(10) == b"\x01"
     assert len(all_requests(deep)) == 101
+
+
+def test_a_durable_append_is_synced_and_so_is_the_name_of_its_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(sync: Callable[[int], None]) -> Callable[[int], None]:
+        def noting(descriptor: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            sync(descriptor)
+
+        return noting
+
+    clock = HandClock()
+    with Spool(tmp_path, durable=True, clock=clock) as spool, Spool(tmp_path) as fast:
+        monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
+        monkeypatch.setattr(os, "fsync", note(os.fsync))
+        fast.append(domain="d")
+        assert synced == []
+        spool.append(domain="d")
+        spool.append(domain="d")
+    file = str(tmp_path / "20261120T080000Z.fjs")
+    assert synced == [str(tmp_path), file, file]
 
 
 def test_threads_share_a_writer(tmp_path: Path) -> None:
