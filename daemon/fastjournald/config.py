@@ -52,8 +52,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def snapshot_directory(self) -> str:
-        """Where snapshots go."""
-        return self.snapshot_dir or os.path.join(self.cmdlog_path, "snapshots")
+        """Where snapshots go, absolute: clients are told."""
+        return os.path.abspath(self.snapshot_dir or os.path.join(self.cmdlog_path, "snapshots"))
 
     def settings(self) -> Settings:
         """Return the engine's part, in its units."""

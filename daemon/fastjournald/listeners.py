@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
 from fastjournal.errors import ConfigError
 
 UNIX = "unix:"
+PORT_MAX = 0xFFFF
+
+KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 60,
+    socket.TCP_KEEPINTVL: 10,
+    socket.TCP_KEEPCNT: 6,
+}
+"""Two minutes after a client's machine is gone nothing more is handed out to it."""
+
+
+@asynccontextmanager
+async def listening(addresses: Iterable[str]) -> AsyncIterator[list[trio.SocketListener]]:
+    """Listen on all addresses while the block runs; in the end unix sockets are removed.
+
+    Raises:
+        ConfigError: An address is none, or cannot be listened on.
+    """
+    listeners: list[trio.SocketListener] = []
+    try:
+        for text in addresses:
+            listeners += await listen(text)
+        yield listeners
+    finally:
+        for listener in listeners:
+            path = listener.socket.getsockname()
+            if listener.socket.family == socket.AF_UNIX:
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            listener.socket.close()
+
+
+def keep_alive(stream: trio.SocketStream) -> None:
+    """Let the system find out when the other machine is gone without a word."""
+    if stream.socket.family != socket.AF_UNIX:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def listen(text: str) -> list[trio.SocketListener]:
@@ -20,9 +60,15 @@ async def listen(text: str) -> list[trio.SocketListener]:
     """
     try:
         if text.startswith(UNIX):
-            return [await _listen_unix(text.removeprefix(UNIX))]
-        host, _, port = text.rpartition(":")
-        return await trio.open_tcp_listeners(int(port), host=host.strip("[]"), backlog=1024)
+            path = text.removeprefix(UNIX)
+            if not path:
+                raise ValueError("the path is empty")
+            return [await _listen_unix(path)]
+        host, _, number = text.rpartition(":")
+        port = int(number)
+        if not host or not 0 <= port <= PORT_MAX:
+            raise ValueError(f"a port is 0 to {PORT_MAX}" if host else "the host is empty")
+        return await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=1024)
     except ValueError as error:
         raise ConfigError(
             f"--listen {text}: not HOST:PORT, [HOST]:PORT or unix:PATH", hint=str(error)
@@ -43,9 +89,13 @@ async def _listen_unix(path: str) -> trio.SocketListener:
             except ConnectionRefusedError:
                 os.unlink(path)
     listener = trio.socket.socket(trio.socket.AF_UNIX)
-    await listener.bind(path)
-    os.chmod(path, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
-    listener.listen(1024)
+    try:
+        await listener.bind(path)
+        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
+        listener.listen(1024)
+    except OSError:
+        listener.close()
+        raise
     return trio.SocketListener(listener)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from pathlib import Path
 import click
 import trio
 
-from fastjournal import sdnotify
+from fastjournal import limits, sdnotify
 from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.locks import lock_append
+from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournald.config import Config, load_config
@@ -133,9 +135,15 @@ def _start(**options: object) -> int:
 
 
 def _run(config: Config) -> int:
+    _raise_file_limit(config)
     disk = OsDisk()
     disk.mkdir(config.cmdlog_path)
     with closing(lock_append(disk, config.cmdlog_path)):
+        if config.ready_file:
+            # left by a daemon that was killed
+            remove_ready_file(config.ready_file)
+        for path in remove_partial_snapshots(disk, config.snapshot_directory):
+            LOG.warning("event=removed path=%s what='a snapshot that was interrupted'", path)
         settings = config.settings()
         clock = SystemClock()
         gc.disable()
@@ -154,23 +162,31 @@ def _run(config: Config) -> int:
 
 async def _serve(server: Server) -> None:
     config = server.config
+    stopped = trio.Event()
+
+    def ready(addresses: list[str]) -> None:
+        LOG.info("event=ready listen=%s", ",".join(addresses))
+        if config.ready_file:
+            write_ready_file(config.ready_file, addresses)
+        sdnotify.notify("READY=1\nSTATUS=Serving requests")
+
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
 
-        async def stopped() -> None:
+        async def watch_signals() -> None:
+            # to the end: a second one changes nothing
             async for number in signals:
                 LOG.info("event=stopping signal=%s", signal.Signals(number).name)
                 sdnotify.notify("STOPPING=1")
-                return
+                stopped.set()
 
-        def ready(addresses: list[str]) -> None:
-            LOG.info("event=ready listen=%s", ",".join(addresses))
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch_signals)
+                await server.run(ready, stopped.wait)
+                nursery.cancel_scope.cancel()
+        finally:
             if config.ready_file:
-                write_ready_file(config.ready_file, addresses)
-            sdnotify.notify("READY=1\nSTATUS=Serving requests")
-
-        await server.run(ready, stopped)
-    if config.ready_file:
-        os.unlink(config.ready_file)
+                remove_ready_file(config.ready_file)
 
 
 def write_ready_file(path: str, addresses: list[str]) -> None:
@@ -187,6 +203,39 @@ def write_ready_file(path: str, addresses: list[str]) -> None:
         raise ConfigError(f"--ready-file: cannot write: {error.strerror}", path=path) from error
 
 
+def remove_ready_file(path: str) -> None:
+    """Remove it, if it is there: whoever waits must not find an old one.
+
+    Raises:
+        ConfigError: It cannot be removed.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--ready-file: cannot remove: {error.strerror}", path=path) from error
+
+
+def _raise_file_limit(config: Config) -> None:
+    """Allow as many open files as connections need, or fewer connections.
+
+    A log that cannot open its next segment ends the daemon: connections must not bring that about.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = config.max_connections + limits.FILES_RESERVED
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < wanted:
+        config.max_connections = max(1, soft - limits.FILES_RESERVED)
+        LOG.warning(
+            "event=fewer-connections max_connections=%d open_files=%d "
+            "hint='raise the limit of open files (LimitNOFILE)'",
+            config.max_connections,
+            soft,
+        )
+
+
 def _progress(progress: Progress) -> None:
     LOG.info("event=recovering %s", progress)
     sdnotify.notify(f"STATUS=Recovering: {progress}")
@@ -198,6 +247,12 @@ def _configure_log(config: Config) -> None:
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(message)s",
     )
+    if config.max_value > limits.VALUE_BYTES_MAX:
+        LOG.warning(
+            "event=not-for-workq option=max-value "
+            "reason='workq cannot replay a log with values over %d bytes'",
+            limits.VALUE_BYTES_MAX,
+        )
     if config.memory_limit:
         LOG.warning("event=no-effect option=memory-limit reason='values stay in memory'")
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
+from fastjournal import limits
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
@@ -20,7 +21,7 @@ from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, enc
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
-from fastjournald.listeners import UNIX, address_of, listen
+from fastjournald.listeners import address_of, keep_alive, listening
 from fastjournald.session import Session
 from fastjournald.timers import Timers
 
@@ -61,6 +62,7 @@ class Server:
         self.timers = Timers(self)
         self._sessions: set[Session] = set()
         self._nursery: trio.Nursery | None = None
+        self._refusing = 0
         self._stopping = False
         self._started_us = clock.now_us()
         self._snapshot_free = trio.Lock()
@@ -82,35 +84,27 @@ class Server:
             LogFailedError: The log failed; nobody was told OK for what it lost.
         """
         config = self.config
-        listeners = [listener for text in config.listen for listener in await listen(text)]
-        addresses = [address_of(listener) for listener in listeners]
-        try:
-            async with trio.open_nursery() as background:
-                background.start_soon(self.timers.run)
-                background.start_soon(self.timers.watch_space)
-                background.start_soon(self.timers.collect_garbage)
-                if config.cmdlog_sync == "interval":
-                    seconds = config.cmdlog_sync_int / 1000
-                    background.start_soon(self.commit.sync_every, seconds)
-                async with trio.open_nursery() as nursery:
-                    self._nursery = nursery
-                    accepting = trio.CancelScope()
-                    for listener in listeners:
-                        nursery.start_soon(self._accept, listener, accepting)
-                    ready(addresses)
-                    await stopped()
-                    self._stopping = True
-                    accepting.cancel()
-                    self.deliver(self.engine.shut_down(self.clock.now_us()))
-                    for session in self._sessions:
-                        session.stop()
-                    nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
-                background.cancel_scope.cancel()
-        finally:
-            for listener, address in zip(listeners, addresses, strict=True):
-                listener.socket.close()
-                if address.startswith(UNIX):
-                    os.unlink(address.removeprefix(UNIX))
+        async with listening(config.listen) as listeners, trio.open_nursery() as background:
+            background.start_soon(self.timers.run)
+            background.start_soon(self.timers.watch_space)
+            background.start_soon(self.timers.collect_garbage)
+            if config.cmdlog_sync == "interval":
+                seconds = config.cmdlog_sync_int / 1000
+                background.start_soon(self.commit.sync_every, seconds)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                accepting = trio.CancelScope()
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener, accepting)
+                ready([address_of(listener) for listener in listeners])
+                await stopped()
+                self._stopping = True
+                accepting.cancel()
+                self.deliver(self.engine.shut_down(self.clock.now_us()))
+                for session in self._sessions:
+                    session.stop()
+                nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
+            background.cancel_scope.cancel()
         self.writer.close()
 
     async def _accept(self, listener: trio.SocketListener, accepting: trio.CancelScope) -> None:
@@ -121,8 +115,9 @@ class Server:
     async def _serve(self, stream: trio.SocketStream) -> None:
         session = Session(self, stream)
         if len(self._sessions) >= self.config.max_connections:
-            await session.refuse()
+            await self._refuse(session)
             return
+        keep_alive(stream)
         self._sessions.add(session)
         if self._stopping:
             session.stop()
@@ -131,12 +126,21 @@ class Server:
         finally:
             self._sessions.discard(session)
 
+    async def _refuse(self, session: Session) -> None:
+        self._refusing += 1
+        try:
+            await session.refuse(silently=self._refusing > limits.REFUSALS_MAX)
+        finally:
+            self._refusing -= 1
+
     # --- between engine and sessions ------------------------------------------------------------
 
     def after_requests(self, now: int) -> None:
         """Give waiting clients what has become ready, and let the timers know of changes."""
         if self.engine.waiters:
             self.deliver(self.engine.serve_waiters(now))
+            if self._stopping:
+                self.deliver(self.engine.shut_down(now))
         self.timers.look()
 
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:

@@ -5,8 +5,8 @@
     receive_some -> connection (bytes to requests) -> engine.handle (pure; appends records)
     -> commit.wait_settled (one write and one sync for all sessions) -> send_all
 
-Nothing awaits between the first request of a read and the last: their records stand in the log in
-the order in which they were applied. No reply leaves before everything that was appended up to
+Nothing awaits between handling a request and appending its records: they stand in the log in the
+order in which the requests were applied. No reply leaves before everything that was appended up to
 then is durable, so no reply shows anybody a change that a crash could undo.
 """
 
@@ -66,29 +66,35 @@ class Session:
         Raises:
             LogFailedError: The log failed; the daemon must end.
         """
-        server, connection = self._server, self._connection
+        engine = self._server.engine
         try:
-            while not self._done:
-                requests = connection.next_events()
-                if requests:
-                    await self._serve(requests)
-                elif connection.next_event() is CONNECTION_CLOSED:
-                    return
-                else:
-                    await self._receive()
-            await self._close()
-        except ProtocolError as error:
-            now = server.clock.now_us()
             try:
+                await self._converse()
+            except ProtocolError as error:
+                engine.forget(self)
+                now = self._server.clock.now_us()
                 await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
-                await self._close()
-            except trio.BrokenResourceError:
-                server.log.debug("client=%s event=lost", self)
+            await self._close()
         except trio.BrokenResourceError:
-            server.log.debug("client=%s event=lost", self)
+            self._server.log.debug("event=client-lost")
         finally:
-            server.engine.forget(self)
+            engine.forget(self)
             await trio.aclose_forcefully(self._stream)
+
+    async def _converse(self) -> None:
+        connection = self._connection
+        while not self._done:
+            requests = connection.next_events()
+            if requests:
+                await self._serve(requests)
+            elif connection.next_event() is CONNECTION_CLOSED:
+                # from here on nothing is handed out to it
+                self._server.engine.forget(self)
+                return
+            else:
+                # who does not read what was pushed is not listened to
+                await self._flush()
+                await self._receive()
 
     async def _receive(self) -> None:
         self._done = True
@@ -103,15 +109,21 @@ class Session:
         handle = engine.handle
         now = server.clock.now_us()
         replies: list[bytes] = []
-        for at, request in enumerate(requests):
+        room = limits.REPLIES_BYTES_MAX
+        for request in requests:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
-                await self._send(await server.take_snapshot(request))
-                await self._serve(requests[at + 1 :])
-                return
+                replies = [await server.take_snapshot(request)]
+                now = server.clock.now_us()
+                continue
             reply = handle(self, request, now)
             if reply is not None:
                 replies.append(reply)
+                room -= len(reply)
+                if room < 0:
+                    await self._finish(replies, now)
+                    replies, room = [], limits.REPLIES_BYTES_MAX
+                    now = server.clock.now_us()
             if request.function == _QUIT:
                 self._done = True
                 break
@@ -124,6 +136,9 @@ class Session:
         writer = server.writer
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
+        if self._done:
+            # QUIT is answered last
+            await self._flush()
         if replies:
             await self._send(b"".join(replies))
 
@@ -138,16 +153,23 @@ class Session:
             nursery.start_soon(self._send_pushed)
 
     async def _send_pushed(self) -> None:
-        server = self._server
         try:
-            while self._pushed:
-                count = len(self._pushed)
-                await server.commit.wait_settled(server.writer.appended)
-                await self._send(b"".join(self._pushed[:count]))
-                del self._pushed[:count]
+            await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone; what was leased to it comes back when its lease ends
             self._pushed.clear()
+
+    async def _flush(self) -> None:
+        """Send what was pushed, in its order."""
+        if not self._pushed:
+            return
+        server = self._server
+        async with self._sending:
+            while self._pushed:
+                count = len(self._pushed)
+                await server.commit.wait_settled(server.writer.appended)
+                await self._stream.send_all(b"".join(self._pushed[:count]))
+                del self._pushed[:count]
 
     def stop(self) -> None:
         """The daemon stops: answer what is on its way, then close."""
@@ -155,19 +177,22 @@ class Session:
 
     async def _close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
+        await self._flush()
         async with self._sending:
             await self._stream.send_eof()
         with trio.move_on_after(LINGER_SECONDS):
             while await self._stream.receive_some(limits.RECEIVE_BYTES_MAX):
                 pass
 
-    async def refuse(self) -> None:
-        """Answer that there are too many connections, and close."""
+    async def refuse(self, *, silently: bool) -> None:
+        """Close the connection, because there are too many; unless ``silently``, say so."""
         sentence = f"{ErrorCode.BUSY} the daemon has max-connections clients"
-        with trio.move_on_after(LINGER_SECONDS):
-            try:
-                await self._send(encode_error(0, self._server.clock.now_us(), sentence))
-                await self._close()
-            except trio.BrokenResourceError:
-                self._server.log.debug("client=%s event=lost", self)
-        await trio.aclose_forcefully(self._stream)
+        try:
+            if not silently:
+                with trio.move_on_after(LINGER_SECONDS):
+                    await self._send(encode_error(0, self._server.clock.now_us(), sentence))
+                    await self._close()
+        except trio.BrokenResourceError:
+            self._server.log.debug("event=client-lost")
+        finally:
+            await trio.aclose_forcefully(self._stream)

@@ -83,6 +83,10 @@ class Waiters:
             overdue.append(self._by_serial[serial])
         return overdue
 
+    def count_of(self, session: Hashable) -> int:
+        """Return how many requests of one connection wait. O(1)."""
+        return len(self._by_session.get(session, ()))
+
     def of_session(self, session: Hashable) -> list[Waiter]:
         """Return the requests of one connection that wait, in the order of asking."""
         return [self._by_serial[serial] for serial in sorted(self._by_session.get(session, ()))]
