@@ -31,16 +31,23 @@ async def listening(addresses: Iterable[str]) -> AsyncIterator[list[trio.SocketL
         ConfigError: An address is none, or cannot be listened on.
     """
     listeners: list[trio.SocketListener] = []
+    paths: list[str] = []
     try:
         for text in addresses:
-            listeners += await listen(text)
+            bound = await listen(text)
+            listeners += bound
+            # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
+            paths += [
+                listener.socket.getsockname()
+                for listener in bound
+                if listener.socket.family == socket.AF_UNIX
+            ]
         yield listeners
     finally:
+        for path in paths:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
         for listener in listeners:
-            path = listener.socket.getsockname()
-            if listener.socket.family == socket.AF_UNIX:
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
             listener.socket.close()
 
 
