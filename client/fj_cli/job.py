@@ -20,7 +20,7 @@ _EXTENSIONS_PER_LEASE = 3
 _LAST_RELEASE_S = 5.0
 
 _LEASE_IS_OVER = ("lease-lost", "not-found")
-"""Refusals of an extension; after any other one, such as ``read-only``, the lease goes on."""
+"""Refusals of an extension; after any other one the lease goes on as it was."""
 
 
 class Job:

@@ -161,7 +161,7 @@ def test_count_ends_the_worker_after_so_many(cli: Cli, client: SyncClient) -> No
 
 def test_the_lease_is_extended_while_the_command_runs(cli: Cli, client: SyncClient) -> None:
     add(client, "long")
-    done = cli("next", "--lease", "2s", "--json", "--exec", "sleep", "3.5")
+    done = cli("next", "--lease", "4s", "--json", "--exec", "sleep", "5")
     assert results(done.stderr) == ["done"]
     assert client.stats()["entries"] == 0
 
@@ -171,7 +171,7 @@ def test_a_command_whose_lease_is_lost_is_ended(
 ) -> None:
     (key,) = add(client, "one")
     worker = cli.start(
-        *("next", "--lease", "1500ms", "--json"),
+        *("next", "--lease", "4s", "--json"),
         *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
     )
     wait_for(tmp_path / "began")
@@ -284,13 +284,13 @@ def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_ba
         assert client.stats()["entries"] == 0
 
 
-def test_a_daemon_that_stays_away_is_exit_69_once_the_worker_is_told_to_end(
+def test_a_daemon_that_stays_away_is_exit_69_once_the_lease_is_over(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
         add(client, "one")
     worker = cli.start(
-        *("next", "--lease", "1500ms", "--json"),
+        *("next", "--lease", "4s", "--json"),
         *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
     )
     wait_for(tmp_path / "began")
@@ -299,6 +299,41 @@ def test_a_daemon_that_stays_away_is_exit_69_once_the_worker_is_told_to_end(
     assert worker.returncode == CANNOT_CONNECT
     assert results(stderr) == ["lost"]
     assert b"Traceback" not in stderr
+
+
+def test_a_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
+    cli: Cli, daemon: DaemonProcess
+) -> None:
+    worker = cli.start("next", "--wait", "forever", "--count", "1", "--json", "--exec", "true")
+    with SyncClient(daemon.address) as client:
+        while client.stats()["connections"] < 3:
+            time.sleep(0.01)
+    assert daemon.stop() == 0
+    daemon.start()
+    with SyncClient(daemon.address) as client:
+        add(client, "one")
+    _, stderr = worker.communicate(timeout=60)
+    assert worker.returncode == 0, stderr
+    assert results(stderr) == ["done"]
+
+
+@pytest.mark.parametrize("later", ["busy", "locked", "not-persisted", "read-only", "shutting-down"])
+def test_a_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -> None:
+    seen: list[int] = []
+
+    def script(request: Request) -> Answer:
+        seen.append(request.function)
+        if seen.count(request.function) == 1:
+            return [Reply(request.identifier, error=later)]
+        pairs = None
+        if request.function == Function.NEXT and seen.count(Function.NEXT) == 2:
+            pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
+        return [Reply(request.identifier, timeout=77, pairs=pairs)]
+
+    with ScriptedDaemon(script) as daemon:
+        done = Cli(tmp_path, daemon.address)("next", "--json", "--exec", "true")
+    assert results(done.stderr) == ["done"]
+    assert [f for f in seen if f != Function.NEXT] == [Function.DELETE, Function.DELETE]
 
 
 @pytest.mark.parametrize(("answer", "result"), [("", "buried"), ("unknown-function", "failed")])
