@@ -54,8 +54,6 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     request: Request
     interpret: Callable[[Request, Reply], T]
     """Turns a reply without error into the result."""
-    wait_us: int | None = 0
-    """How long the daemon may wait before it answers; None: without end."""
     undo: Callable[[Request, Reply], list[Request]] | None = None
     """Requests that give back what the reply gave, for a caller that has gone away meanwhile."""
 
@@ -79,21 +77,18 @@ def results_or_refusals(many: list[Call[T]], replies: list[Reply]) -> list[T | R
     ]
 
 
-def longest_wait_us(many: Iterable[Call[Any]]) -> int | None:
-    """Return how long the daemon may wait before it answers all of them; None: without end."""
+def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:
+    """Return the seconds after which a daemon that owes answers counts as lost; None: never.
+
+    A NEXT that waits may be answered that much later.
+    """
     longest_us = 0
-    for call in many:
-        if call.wait_us is None:
-            return None
-        longest_us = max(longest_us, call.wait_us)
-    return longest_us
-
-
-def silence_allowed_s(reply_timeout_s: float | None, wait_us: int | None) -> float | None:
-    """Return the seconds after which a daemon that owes an answer counts as lost; None: never."""
-    if reply_timeout_s is None or wait_us is None:
-        return None
-    return reply_timeout_s + wait_us / 1e6
+    for request in requests:
+        if request.function == Function.NEXT and request.flags & _LISTEN:
+            if request.ttl is None:
+                return None
+            longest_us = max(longest_us, request.ttl)
+    return None if reply_timeout_s is None else reply_timeout_s + longest_us / 1e6
 
 
 def refusal(error: str) -> RefusedError:
@@ -208,12 +203,7 @@ def next_(
         timeout=_instant("lease_us", lease_us),
         ttl=None if endless else _instant("wait_us", wait_us),
     )
-    return Call(
-        request,
-        _jobs,
-        wait_us=None if endless else wait_us or 0,
-        undo=None if delete else _release_all,
-    )
+    return Call(request, _jobs, undo=None if delete else _release_all)
 
 
 def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Call[None]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from fastjournal.client import calls
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.calls import Call, longest_wait_us, results_or_refusals, silence_allowed_s
+from fastjournal.client.calls import Call, results_or_refusals, silence_allowed_s
 from fastjournal.client.failures import (
     connection_lost,
     not_connected,
@@ -287,22 +287,21 @@ class SyncClient:
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
         """
-        return self._exchange(requests)
+        return self._exchange(list(requests))
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        return call.result(self._exchange([call.request], wait_us=call.wait_us)[0])
+        return call.result(self._exchange([call.request])[0])
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
-        replies = self._exchange([call.request for call in kept], wait_us=longest_wait_us(kept))
-        return results_or_refusals(kept, replies)
+        return results_or_refusals(kept, self._exchange([call.request for call in kept]))
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    def _exchange(self, requests: Iterable[Request], *, wait_us: int | None = 0) -> list[Reply]:
-        silence_s = silence_allowed_s(self._reply_timeout_s, wait_us)
+    def _exchange(self, requests: list[Request]) -> list[Reply]:
+        silence_s = silence_allowed_s(self._reply_timeout_s, requests)
         with self._lock:
             if self._ended:
                 raise not_connected()
@@ -318,20 +317,15 @@ class SyncClient:
                     self._disconnect()
 
     def _pump(
-        self, multiplexer: Multiplexer, requests: Iterable[Request], silence_s: float | None
+        self, multiplexer: Multiplexer, requests: list[Request], silence_s: float | None
     ) -> list[Reply]:
         pendings: list[Pending] = []
-        waiting = iter(requests)
-        more = True
         while True:
-            while more and multiplexer.has_room:
-                request = next(waiting, None)
-                if request is None:
-                    more = False
-                else:
-                    request.timestamp = request.timestamp or unique_timestamp()
-                    pendings.append(multiplexer.start(request))
-            if not more and not multiplexer.in_flight:
+            while len(pendings) < len(requests) and multiplexer.has_room:
+                request = requests[len(pendings)]
+                request.timestamp = request.timestamp or unique_timestamp()
+                pendings.append(multiplexer.start(request))
+            if len(pendings) == len(requests) and not multiplexer.in_flight:
                 return [pending.answer() for pending in pendings]
             self._turn(multiplexer, silence_s)
 

@@ -14,7 +14,6 @@ from fastjournal.client import calls
 from fastjournal.client.address import DEFAULT_ADDRESS, Address, UnixAddress, parse_address
 from fastjournal.client.calls import (
     Call,
-    longest_wait_us,
     results_or_refusals,
     silence_allowed_s,
 )
@@ -246,35 +245,30 @@ class Client:
 
         A timestamp of 0 is replaced by this machine's time; the identifier is set.
         """
-        return (await self._exchange([(request, None)], 0))[0]
+        return (await self._exchange([(request, None)]))[0]
 
     async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
         """Send requests without waiting between them; return their replies in the same order."""
-        return await self._exchange([(request, None) for request in requests], 0)
+        return await self._exchange([(request, None) for request in requests])
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        replies = await self._exchange([(call.request, call.undo)], call.wait_us)
-        return call.result(replies[0])
+        return call.result((await self._exchange([(call.request, call.undo)]))[0])
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
-        replies = await self._exchange(
-            [(call.request, call.undo) for call in kept], longest_wait_us(kept)
-        )
+        replies = await self._exchange([(call.request, call.undo) for call in kept])
         return results_or_refusals(kept, replies)
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    async def _exchange(
-        self, requests: list[tuple[Request, Undo | None]], wait_us: int | None
-    ) -> list[Reply]:
+    async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Reply]:
         link = self._link
         if link is None or self._nursery is None or link.multiplexer.failed:
             await trio.lowlevel.checkpoint()
             raise not_connected()
-        silence_s = silence_allowed_s(self._reply_timeout_s, wait_us)
+        silence_s = silence_allowed_s(self._reply_timeout_s, (request for request, _ in requests))
         pendings: list[Pending] = []
         try:
             for request, undo in requests:

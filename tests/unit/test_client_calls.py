@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from fastjournal.client import calls
-from fastjournal.client.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
 from fastjournal.client.results import Entry, Jobs, Written
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.protocol import (
@@ -179,3 +180,13 @@ def test_what_leased_can_be_undone_by_releases() -> None:
         assert call.undo(call.request, Reply(timeout=9, pairs=[])) == []
     assert calls.next_(delete=True).undo is None
     assert calls.get("k").undo is None
+
+
+def test_a_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() -> None:
+    def allowed(*many: Call[Any]) -> float | None:
+        return silence_allowed_s(60, [call.request for call in many])
+
+    assert allowed() == allowed(calls.nop(), calls.next_()) == 60
+    assert allowed(calls.next_(wait_us=5_000_000), calls.next_(wait_us=1)) == 65
+    assert allowed(calls.next_(wait_us=WAIT_WITHOUT_END), calls.nop()) is None
+    assert silence_allowed_s(None, [calls.nop().request]) is None
