@@ -83,6 +83,11 @@ class DaemonProcess:
         """SIGTERM; return the exit code."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Return the exit code of a daemon that ends by itself."""
+        assert self._process is not None, "not started"
+        return self._process.wait(START_S)
+
     def said(self) -> str:
         """Return what it wrote to standard output and error."""
         return self.stderr_path.read_text() if self.stderr_path.exists() else ""

@@ -1,0 +1,361 @@
+"""Real daemons that are killed, damaged and starved: promises 1, 2, 3, 5 and 6."""
+
+from __future__ import annotations
+
+import random
+import resource
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from fastjournal.clock import unique_timestamp
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from fastjournal.testing.workq_rules import assert_workq_accepts
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import (
+    SILENCE_S,
+    RawClient,
+    build,
+    codes,
+    run_to_its_end,
+    set_request,
+)
+
+KILLS = 12
+LEASE_US = 3_000_000
+SHARED_URIS = 5
+
+
+class Bookkeeping:
+    """What clients were told, and how to go on after a kill."""
+
+    def __init__(self, daemon: DaemonProcess) -> None:
+        self._daemon = daemon
+        self._changed = threading.Condition()
+        self._life = 0
+        self.producing = True
+        self.working = True
+        self.acknowledged: set[bytes] = set()
+        self.newest: Counter[bytes] = Counter()
+        """URI to the timestamp of the newest acknowledged SET."""
+        self.completed: Counter[bytes] = Counter()
+        self.finished: Counter[bytes] = Counter()
+        """URI to the timestamp of the newest SET whose job was completed."""
+        self.told = 0
+        """Answers."""
+        self.problems: list[str] = []
+
+    def note(self, change: Callable[[], object]) -> None:
+        with self._changed:
+            change()
+            self.told += 1
+            self._changed.notify_all()
+
+    def wait_told(self, more: int) -> None:
+        """Return after that many more answers."""
+        with self._changed:
+            goal = self.told + more
+            assert self._changed.wait_for(lambda: self.told >= goal or self.problems, SILENCE_S)
+
+    def started(self) -> None:
+        """The daemon listens again."""
+        with self._changed:
+            self._life += 1
+            self._changed.notify_all()
+
+    def connect(self) -> RawClient:
+        """Connect as soon as there is a daemon."""
+        while True:
+            life = self._life
+            try:
+                return RawClient(self._daemon.address)
+            except OSError:
+                self._wait_for_life_after(life)
+
+    def _wait_for_life_after(self, life: int) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._life > life, SILENCE_S)
+
+    def run(self, part: Callable[[Bookkeeping, int], None], seed: int) -> threading.Thread:
+        def body() -> None:
+            try:
+                part(self, seed)
+            except (AssertionError, OSError) as error:
+                self.problems.append(f"{part.__name__} {seed}: {error!r}")
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        return thread
+
+
+class Peer:
+    """A client that sends again, over a new connection, what was not answered."""
+
+    def __init__(self, books: Bookkeeping) -> None:
+        self._books = books
+        self._client = books.connect()
+
+    def ask(self, requests: list[Request]) -> list[Reply]:
+        """Send requests in one piece; return the replies, with ``not-sent`` where none came."""
+        replies: list[Reply] = []
+        with suppress(OSError, EOFError):
+            self._client.send(*requests)
+            for _ in requests:
+                replies.append(self._client.reply())
+            return replies
+        self._client.socket.close()
+        self._client = self._books.connect()
+        missing = len(requests) - len(replies)
+        return replies + [Reply(error="not-sent")] * missing
+
+    def close(self) -> None:
+        self._client.socket.close()
+
+
+def produce(books: Bookkeeping, seed: int) -> None:
+    """SET, and SET again after a lost reply, as the forwarder does."""
+    draw = random.Random(seed)
+    peer = Peer(books)
+    serial = 0
+    waiting: list[Request] = []
+    while books.producing or waiting:
+        while books.producing and len(waiting) < 8:
+            serial += 1
+            at = unique_timestamp()
+            key = b"d%d:%03d:%016d:%d-%d" % (draw.randrange(3), draw.randrange(256), 0, seed, at)
+            shared = draw.random() < 0.3
+            uri = b"shared/%d" % draw.randrange(SHARED_URIS) if shared else b"own/" + key
+            waiting.append(set_request(key, b"v" * draw.choice((1, 100)), uri=uri, at=at))
+        replies = peer.ask(waiting)
+        again = []
+        for request, reply in zip(waiting, replies, strict=True):
+            if reply.code == "not-sent":
+                again.append(request)
+                continue
+            # stale: it was there, and is done or replaced already
+            assert reply.code in ("", "stale"), reply.error
+            books.note(partial(told_set, books, request))
+        waiting = again
+    peer.close()
+
+
+def told_set(books: Bookkeeping, request: Request) -> None:
+    uri = request.second_key
+    assert uri is not None
+    if uri.startswith(b"own/"):
+        books.acknowledged.add(request.key)
+    else:
+        books.newest[uri] = max(books.newest[uri], request.timestamp)
+
+
+def work(books: Bookkeeping, seed: int) -> None:
+    """Lease and complete."""
+    peer = Peer(books)
+    while books.working:
+        asked = build(
+            Function.NEXT, count=4, timeout=LEASE_US, ttl=50_000, flags=Flag.LISTEN | Flag.META
+        )
+        (reply,) = peer.ask([asked])
+        if reply.code == "not-sent":
+            continue
+        assert reply.code == "", reply.error
+        jobs = {}
+        for pair in reply.pairs or ():
+            delete = build(Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=reply.timeout)
+            assert pair.meta is not None
+            jobs[pair.key] = (delete, pair.second_key, pair.meta.timestamp)
+        while jobs:
+            replies = peer.ask([delete for delete, _, _ in jobs.values()])
+            for (key, (_, uri, at)), answer in zip(list(jobs.items()), replies, strict=True):
+                if answer.code == "not-sent":
+                    continue
+                # not-found: done by the request whose reply was lost
+                assert answer.code in ("", "not-found", "lease-lost"), answer.error
+                del jobs[key]
+                if answer.code != "lease-lost":
+                    books.note(partial(told_done, books, key, uri, at, answer))
+    peer.close()
+
+
+def told_done(books: Bookkeeping, key: bytes, uri: bytes, at: int, answer: Reply) -> None:
+    books.completed[key] += answer.code == ""
+    books.finished[uri] = max(books.finished[uri], at)
+    books.acknowledged.discard(key)
+
+
+def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Path) -> None:
+    draw = random.Random(5)
+    with DaemonProcess(tmp_path, "--cmdlog-seg-size", "60000") as daemon:
+        books = Bookkeeping(daemon)
+        producers = [books.run(produce, seed) for seed in range(3)]
+        workers = [books.run(work, seed) for seed in range(2)]
+        for _ in range(KILLS):
+            books.wait_told(draw.randint(1, 600))
+            daemon.kill()
+            daemon.start()
+            books.started()
+        books.wait_told(200)
+        books.producing = False
+        for thread in producers:
+            thread.join(SILENCE_S)
+        with RawClient(daemon.address) as client:
+            drained = set_request(b"other:0:0:last")
+            assert client.ask(drained).code == ""
+            while not books.problems:
+                reply = client.ask(build(Function.STATS))
+                assert reply.pairs
+                if b'"entries":0,' in reply.pairs[0].value:
+                    break
+                books.wait_told(0)
+        books.working = False
+        for thread in workers:
+            thread.join(SILENCE_S)
+        assert not books.problems
+        assert not books.acknowledged, "acknowledged, and never handed out"
+        assert max(books.completed.values()) == 1
+        assert len(books.completed) > 100
+        assert len(books.newest) == SHARED_URIS
+        for uri, at in books.newest.items():
+            assert books.finished[uri] >= at, "the newest request for a URI is lost"
+        assert daemon.stop() == 0
+    assert_workq_accepts(tmp_path / "log")
+    assert "Traceback" not in daemon.said()
+
+
+def test_a_second_daemon_on_the_log_ends_with_75(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        code, said = run_to_its_end(tmp_path)
+        assert code == 75
+        assert "log-locked" in said
+        assert "Traceback" not in said
+        with RawClient(daemon.address) as client:
+            assert client.ask(set_request(b"a:1:0:x")).code == ""
+        assert daemon.stop() == 0
+
+
+def written_log(tmp_path: Path, count: int = 60) -> DaemonProcess:
+    """A daemon that has stopped, with several segments; key ``a:1:0:<n>``, n from 0."""
+    daemon = DaemonProcess(tmp_path, "--cmdlog-seg-size", "4096")
+    with daemon:
+        with RawClient(daemon.address) as client:
+            for number in range(count):
+                asked = set_request(b"a:1:0:%d" % number, b"v" * 100)
+                assert client.ask(asked).code == ""
+        assert daemon.stop() == 0
+    return daemon
+
+
+def entries_of(daemon: DaemonProcess, count: int = 60) -> list[int]:
+    """Start a daemon and return which of the entries it has."""
+    with daemon:
+        with RawClient(daemon.address) as client:
+            client.send(*(build(Function.GET, b"a:1:0:%d" % number) for number in range(count)))
+            found = [number for number in range(count) if client.reply().code == ""]
+        assert daemon.stop() == 0
+    return found
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def test_damage_inside_the_log_stops_the_start_and_repair_goes_on(tmp_path: Path) -> None:
+    daemon = written_log(tmp_path)
+    log = tmp_path / "log"
+    segment = sorted(log.glob("*.log"))[1]
+    data = bytearray(segment.read_bytes())
+    at = data.index(b"v" * 100) + 50
+    data[at] ^= 1
+    segment.write_bytes(data)
+    before = files_of(log)
+
+    code, said = run_to_its_end(tmp_path)
+    assert code == 74
+    for what in ("log-corrupt", str(segment), "at offset", "--repair"):
+        assert what in said
+    assert "Traceback" not in said
+    assert files_of(log) == before, "a refused start changed something"
+
+    repairing = DaemonProcess(tmp_path, "--cmdlog-seg-size", "4096", "--repair")
+    found = entries_of(repairing)
+    assert len(found) == 59
+    kept = list(log.glob(f"{segment.name}.damaged-*"))
+    assert len(kept) == 1
+    assert bytes(data[at - 50 : at + 50]) in kept[0].read_bytes()
+    assert str(kept[0]) in repairing.said()
+    assert entries_of(daemon) == found
+
+
+def test_a_torn_tail_is_cut_off_kept_and_named(tmp_path: Path) -> None:
+    daemon = written_log(tmp_path)
+    segment = sorted((tmp_path / "log").glob("*.log"))[-1]
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-7])
+    assert entries_of(daemon) == list(range(59))
+    (kept,) = (tmp_path / "log").glob(f"{segment.name}.torn-*")
+    assert whole.endswith(kept.read_bytes() + whole[-7:])
+    said = daemon.said()
+    assert "kind=torn" in said
+    assert str(kept) in said
+    assert f"offset={len(whole) - 7 - len(kept.read_bytes())}" in said
+
+
+def test_a_failed_write_ends_the_daemon_and_nobody_is_told_ok(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        acknowledged: list[int] = []
+        with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
+            for window in range(0, 2000, 50):
+                numbers = range(window, window + 50)
+                with suppress(OSError):
+                    client.send(*(set_request(b"a:1:0:%d" % n, b"v" * 100) for n in numbers))
+                    other.send(set_request(b"b:1:0:%d" % window, b"w" * 100))
+                try:
+                    for number in numbers:
+                        assert client.reply().code == ""
+                        acknowledged.append(number)
+                    assert other.reply().code == ""
+                except (EOFError, OSError):
+                    break
+            else:
+                pytest.fail("the daemon went on after a write that cannot have worked")
+        assert daemon.wait() == 74
+        said = daemon.said()
+        assert "log-failed" in said
+        assert "File too large" in said
+        assert "Traceback" not in said
+    assert len(acknowledged) > 100
+    again = DaemonProcess(tmp_path)
+    found = entries_of(again, 2000)
+    assert set(acknowledged) <= set(found)
+    assert found == list(range(len(found)))
+
+
+def test_a_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path)
+    with daemon:
+        with RawClient(daemon.address) as client:
+            assert client.ask(set_request(b"a:1:0:x")).code == ""
+            assert client.ask(set_request(b"a:2:0:y")).code == ""
+            token = client.ask(build(Function.NEXT, b"a")).timeout
+        assert daemon.stop() == 0
+    full = DaemonProcess(tmp_path, "--min-free-bytes", str(2**62))
+    with full:
+        with RawClient(full.address) as client:
+            client.send(
+                set_request(b"a:1:0:z"),
+                build(Function.NEXT, b"a"),
+                build(Function.GET, b"a:2:0:y"),
+                build(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=token),
+                build(Function.DELETE, b"a:2:0:y"),
+            )
+            replies = [client.reply() for _ in range(5)]
+            assert codes(replies) == ["read-only", "read-only", "", "", ""]
+        assert full.stop() == 0
+    assert "event=read-only" in full.said()

@@ -1,0 +1,190 @@
+"""SIGTERM, ready files and unix sockets of a real daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import (
+    RawClient,
+    build,
+    codes,
+    listen_request,
+    run_to_its_end,
+    set_request,
+)
+
+
+def test_sigterm_answers_what_is_in_flight_and_everything_is_there_again(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path)
+    count = 3000
+    with daemon, RawClient(daemon.address) as client, RawClient(daemon.address) as waiting:
+        waiting.send(listen_request(b"other"), build(Function.NOP))
+        assert waiting.reply().code == ""
+        client.send(*(set_request(b"a:1:0:%d" % number) for number in range(count)))
+        # the daemon has begun: the other requests are on their way or being handled
+        first = client.reply()
+        ended: list[int] = []
+        stopping = threading.Thread(target=lambda: ended.append(daemon.stop()))
+        stopping.start()
+        answers = [first, *client.rest()]
+        assert codes(answers) == [""] * count
+        assert codes(waiting.rest()) == ["shutting-down"]
+        client.socket.close()
+        waiting.socket.close()
+        stopping.join()
+        assert ended == [0]
+    with daemon:
+        with RawClient(daemon.address) as client:
+            client.send(*(build(Function.GET, b"a:1:0:%d" % number) for number in range(count)))
+            assert codes(client.reply() for _ in range(count)) == [""] * count
+        assert daemon.stop() == 0
+    assert "Traceback" not in daemon.said()
+    assert "kind=torn" not in daemon.said()
+
+
+def test_a_next_that_comes_while_the_daemon_stops_does_not_wait(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        with RawClient(daemon.address) as waiting, RawClient(daemon.address) as late:
+            waiting.send(listen_request())
+            assert late.ask(build(Function.NOP)).code == ""
+            os.kill(daemon.pid, signal.SIGTERM)
+            # from here on the daemon is stopping
+            assert codes(waiting.rest()) == ["shutting-down"]
+            # too late, or answered: never left waiting
+            late.socket.setblocking(True)
+            try:
+                late.send(listen_request())
+                answers = late.rest()
+            except OSError:
+                answers = []
+            assert codes(answers) in ([], ["shutting-down"])
+        assert daemon.wait() == 0
+
+
+def test_two_signals_end_it_as_one_does(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        with RawClient(daemon.address) as client:
+            assert client.ask(set_request(b"a:1:0:x")).code == ""
+            os.kill(daemon.pid, signal.SIGINT)
+            os.kill(daemon.pid, signal.SIGTERM)
+            assert client.rest() == []
+        assert daemon.stop() == 0
+
+
+def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    with (
+        DaemonProcess(tmp_path) as daemon,
+        RawClient(daemon.address, receive_bytes=4096) as lazy,
+        RawClient(daemon.address) as client,
+    ):
+        assert client.ask(set_request(b"big", b"x" * 1_000_000)).code == ""
+        # far more than the buffers of both sockets hold
+        lazy.send(*[build(Function.GET, b"big", flags=Flag.DATA)] * 64)
+        for _ in range(10):
+            assert client.ask(build(Function.NOP)).code == ""
+        # START_S and no answer would be a failure: it gives up after 5 seconds
+        assert daemon.stop() == 0
+    with daemon:
+        with RawClient(daemon.address) as client:
+            assert client.ask(build(Function.GET, b"big")).code == ""
+        assert daemon.stop() == 0
+
+
+def test_ready_files_name_every_address_and_go_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    options = ("--listen", "127.0.0.1:0", "--listen", f"unix:{path}")
+    daemon = DaemonProcess(tmp_path, *options)
+    with daemon:
+        tcp, unix = daemon.addresses
+        assert tcp.startswith("127.0.0.1:")
+        assert not tcp.endswith(":0")
+        assert unix == f"unix:{path}"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+        for address in (tcp, unix):
+            with RawClient(address) as client:
+                assert client.ask(build(Function.NOP)).code == ""
+        assert daemon.stop() == 0
+        assert not path.exists()
+        assert not (tmp_path / "ready").exists()
+
+
+def test_a_unix_socket_left_by_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    daemon = DaemonProcess(tmp_path, "--listen", f"unix:{path}")
+    with daemon:
+        daemon.kill()
+        assert path.is_socket()
+        daemon.start()
+        with RawClient(daemon.address) as client:
+            assert client.ask(build(Function.NOP)).code == ""
+        assert daemon.stop() == 0
+        assert not path.exists()
+
+
+def test_a_unix_socket_in_use_is_not_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with DaemonProcess(tmp_path, "--listen", f"unix:{path}") as daemon:
+        other = tmp_path / "other"
+        other.mkdir()
+        code, said = run_to_its_end(other, "--listen", f"unix:{path}")
+        assert code == 64
+        assert f"--listen unix:{path}" in said
+        assert "Traceback" not in said
+        with RawClient(daemon.address) as client:
+            assert client.ask(build(Function.NOP)).code == ""
+
+
+def test_an_old_ready_file_is_gone_before_the_log_is_read(tmp_path: Path) -> None:
+    ready = tmp_path / "ready-file"
+    ready.write_text("127.0.0.1:1\n")
+    log = tmp_path / "log"
+    log.mkdir()
+    for name in ("000000001.log", "000000002.log"):
+        (log / name).write_bytes(b"this is not a segment, and too long for the rest of one")
+    code, _ = run_to_its_end(tmp_path, "--ready-file", str(ready))
+    assert code == 74
+    assert not ready.exists()
+
+
+@pytest.mark.parametrize("policy", ["interval", "os"])
+def test_the_other_sync_policies_keep_everything_at_an_orderly_end(
+    tmp_path: Path, policy: str
+) -> None:
+    daemon = DaemonProcess(tmp_path, "--cmdlog-sync", policy, "--cmdlog-sync-int", "20")
+    with daemon:
+        with RawClient(daemon.address) as client:
+            for number in range(200):
+                assert client.ask(set_request(b"a:1:0:%d" % number)).code == ""
+        assert daemon.stop() == 0
+    with daemon:
+        with RawClient(daemon.address) as client:
+            client.send(*(build(Function.GET, b"a:1:0:%d" % number) for number in range(200)))
+            assert codes(client.reply() for _ in range(200)) == [""] * 200
+            for number in range(50):
+                assert client.ask(set_request(b"b:1:0:%d" % number)).code == ""
+        # what was written survives the death of the process under every policy
+        daemon.kill()
+        daemon.start()
+        with RawClient(daemon.address) as client:
+            client.send(*(build(Function.GET, b"b:1:0:%d" % number) for number in range(50)))
+            assert codes(client.reply() for _ in range(50)) == [""] * 50
+
+
+def test_the_port_is_free_again_at_once(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        host, port = daemon.address.rsplit(":", 1)
+        with socket.create_connection((host, int(port))):
+            assert daemon.stop() == 0
+        again = DaemonProcess(tmp_path, "--listen", daemon.address)
+        with again:
+            assert again.addresses == daemon.addresses
+            assert again.stop() == 0
