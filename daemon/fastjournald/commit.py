@@ -19,6 +19,7 @@ from time import perf_counter
 import trio
 
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournald.histogram import Histogram
 
 INLINE_SECONDS_MAX = 0.001
 """Mean time of a sync from which on it runs in a thread: longer would hold up other clients."""
@@ -38,6 +39,10 @@ class Commit:
     def __init__(self, writer: LogWriter, policy: SyncPolicy) -> None:
         self.writer = writer
         self._policy = policy
+        self.batch_bytes = Histogram(26)
+        """Of each write, up to 64 MiB."""
+        self.sync_us = Histogram(24)
+        """Of each sync, up to 16.8 s."""
         self._mean_seconds = 0.0
         self._led = False
         self._others = trio.lowlevel.ParkingLot()
@@ -54,7 +59,7 @@ class Commit:
                 continue
             with self._leading():
                 await trio.lowlevel.checkpoint()
-                self.writer.write()
+                self._write()
                 if self._policy is SyncPolicy.ALWAYS:
                     await self._sync()
 
@@ -68,7 +73,7 @@ class Commit:
             await trio.sleep(seconds)
             if self.writer.dirty:
                 async with self.exclusive():
-                    self.writer.write()
+                    self._write()
                     await self._sync()
 
     @asynccontextmanager
@@ -88,10 +93,18 @@ class Commit:
             self._led = False
             self._others.unpark_all()
 
+    def _write(self) -> None:
+        written = self.writer.written
+        self.writer.write()
+        if self.writer.written > written:
+            self.batch_bytes.add(self.writer.written - written)
+
     async def _sync(self) -> None:
         started = perf_counter()
         if self._mean_seconds < INLINE_SECONDS_MAX:
             self.writer.sync()
         else:
             await trio.to_thread.run_sync(self.writer.sync)
-        self._mean_seconds += MEAN_WEIGHT * (perf_counter() - started - self._mean_seconds)
+        seconds = perf_counter() - started
+        self.sync_us.add(round(seconds * 1_000_000))
+        self._mean_seconds += MEAN_WEIGHT * (seconds - self._mean_seconds)

@@ -16,6 +16,7 @@ import msgspec
 from fastjournal import limits
 from fastjournal.protocol import (
     ErrorCode,
+    Function,
     Reply,
     Request,
     encode_error,
@@ -29,6 +30,11 @@ from fastjournald.invariants import check_store
 from fastjournald.journal import Append, Journal
 from fastjournald.store import Store
 from fastjournald.waiters import Waiter, Waiters
+
+UNKNOWN = -1
+"""Counts as the function of requests whose function has no name."""
+
+_FUNCTIONS = frozenset(map(int, Function))
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
@@ -77,6 +83,10 @@ class Engine:
         """Nothing new is taken and nothing is handed out: the disk is nearly full."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
         """What the daemon adds to its STATS: connections, log bytes, uptime."""
+        self.requests = dict.fromkeys((*_FUNCTIONS, UNKNOWN), 0)
+        """Function to the number of its requests so far."""
+        self.errors: dict[tuple[int, str], int] = {}
+        """Function and error code to the number of such replies so far."""
         self._now = 0
 
     # --- requests -------------------------------------------------------------------------------
@@ -100,17 +110,31 @@ class Engine:
         store = self.store
         if now >= store.wake:
             store.advance(now)
-        handler = HANDLERS.get(request.function)
+        function = request.function
+        handler = HANDLERS.get(function)
         if handler is None:
-            return encode_error(request.identifier, now, ErrorCode.UNKNOWN_FUNCTION)
+            return self._unknown(request, now)
+        self.requests[function] += 1
         outcome = handler(self, session, request, now)
         if isinstance(outcome, str):
             if outcome:
+                self.count_error(function, outcome)
                 return encode_error(request.identifier, now, outcome)
             return encode_success(request.identifier, now)
         if isinstance(outcome, Reply):
             return self.encode(outcome, request, now)
         return outcome
+
+    def _unknown(self, request: Request, now: int) -> bytes:
+        function = request.function if request.function in _FUNCTIONS else UNKNOWN
+        self.requests[function] += 1
+        self.count_error(function, ErrorCode.UNKNOWN_FUNCTION)
+        return encode_error(request.identifier, now, ErrorCode.UNKNOWN_FUNCTION)
+
+    def count_error(self, function: int, error: str) -> None:
+        """Count an error: its code and what follows it."""
+        about = function, error.partition(" ")[0]
+        self.errors[about] = self.errors.get(about, 0) + 1
 
     @staticmethod
     def encode(reply: Reply, request: Request, now: int) -> bytes:
@@ -238,6 +262,8 @@ class Engine:
 
     def _answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
         self.waiters.remove(waiter)
+        if reply.error:
+            self.count_error(waiter.request.function, reply.error)
         return waiter.session, self.encode(reply, waiter.request, now)
 
     def check(self) -> None:

@@ -72,6 +72,7 @@ class Session:
                 await self._converse()
             except ProtocolError as error:
                 engine.forget(self)
+                self._server.protocol_errors[error.code] += 1
                 now = self._server.clock.now_us()
                 await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
             await self._close()

@@ -57,6 +57,8 @@ class Store:
         """Nothing happens by time before this instant; ``advance`` brings it up to date."""
         self.arrivals = 0
         self.entries = 0
+        self.leases_lost = 0
+        """Leases that ran out so far."""
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -267,6 +269,8 @@ class Store:
 
         ``delayed``: it was given back with a new instant, which stands in the entry already.
         """
+        if ran_out:
+            self.leases_lost += 1
         if entry.superseded:
             self.remove(entry, now)
             self.tombstones.put(entry.key, entry.superseded, now)

@@ -140,6 +140,11 @@ class LogWriter:
         return self.appended > self.durable
 
     @property
+    def failed(self) -> bool:
+        """Whether a write or sync failed; it is also true once the writer is closed."""
+        return self._failure is not None
+
+    @property
     def settled(self) -> int:
         """How many bytes are as safe as the policy wants them before anyone is told OK."""
         return self.durable if self._policy is SyncPolicy.ALWAYS else self.written
