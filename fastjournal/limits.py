@@ -70,8 +70,20 @@ WAITS_PER_CONNECTION_MAX = 1024
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""
 
-FILES_RESERVED = 64 + REFUSALS_MAX
-"""Open files that are not for connections: listeners, segments, snapshots, refusals."""
+HTTP_CONNECTIONS_MAX = 32
+"""HTTP connections at once; more are closed: a few scrapers and health checks are the use."""
+
+HTTP_HEAD_BYTES_MAX = 16 * 1024
+"""Request line and header fields of an HTTP request: what browsers and proxies send fits."""
+
+HTTP_SECONDS_MAX = 10.0
+"""How long an HTTP client may take to send a request, and to take the reply."""
+
+METRICS_DOMAINS_MAX = 20
+"""Domains with figures of their own in the metrics: a series each in somebody's time series base."""
+
+FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
+"""Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP."""
 
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,6 +49,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Seconds."""
     snapshot_dir: str = ""
     repair: bool = False
+    http: str = ""
+    """Empty: off."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
@@ -92,7 +95,22 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
         raise ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
     if not config.listen:
         raise ConfigError("--listen: at least one address is needed")
+    if config.http and not _is_loopback(config.http):
+        raise ConfigError(
+            f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
+            hint="it has no access control; a reverse proxy on this machine can add that",
+        )
     return config
+
+
+def _is_loopback(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        return port.isdecimal() and (
+            host == "localhost" or ip_address(host.strip("[]")).is_loopback
+        )
+    except ValueError:
+        return False
 
 
 def _convert(values: dict[str, object], file: str | None) -> Config:

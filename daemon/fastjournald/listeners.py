@@ -24,8 +24,14 @@ KEEPALIVE = {
 
 
 @asynccontextmanager
-async def listening(addresses: Iterable[str]) -> AsyncIterator[list[trio.SocketListener]]:
+async def listening(
+    addresses: Iterable[str], option: str = "--listen"
+) -> AsyncIterator[list[trio.SocketListener]]:
     """Listen on all addresses while the block runs; in the end unix sockets are removed.
+
+    Args:
+        addresses: As the option takes them.
+        option: Named in errors.
 
     Raises:
         ConfigError: An address is none, or cannot be listened on.
@@ -34,7 +40,7 @@ async def listening(addresses: Iterable[str]) -> AsyncIterator[list[trio.SocketL
     paths: list[str] = []
     try:
         for text in addresses:
-            bound = await listen(text)
+            bound = await listen(text, option)
             listeners += bound
             # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
             paths += [
@@ -59,7 +65,7 @@ def keep_alive(stream: trio.SocketStream) -> None:
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def listen(text: str) -> list[trio.SocketListener]:
+async def listen(text: str, option: str = "--listen") -> list[trio.SocketListener]:
     """Return listeners on ``HOST:PORT``, ``[HOST]:PORT`` or ``unix:PATH``.
 
     Raises:
@@ -78,11 +84,11 @@ async def listen(text: str) -> list[trio.SocketListener]:
         return await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=1024)
     except ValueError as error:
         raise ConfigError(
-            f"--listen {text}: not HOST:PORT, [HOST]:PORT or unix:PATH", hint=str(error)
+            f"{option} {text}: not HOST:PORT, [HOST]:PORT or unix:PATH", hint=str(error)
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"--listen {text}: cannot listen: {error.strerror or error}",
+            f"{option} {text}: cannot listen: {error.strerror or error}",
             hint="another program may use it; port 0 picks a free one",
         ) from error
 

@@ -84,6 +84,11 @@ OPTIONS: list[click.Parameter] = [
         help="Go on after damage inside the log: keep the bytes aside and list what is lost.",
     ),
     click.Option(
+        ["--http"],
+        metavar="HOST:PORT",
+        help="Metrics and health by HTTP, on a loopback address; port 0 picks one.  [off]",
+    ),
+    click.Option(
         ["--log-level"],
         type=click.Choice(["debug", "info", "warning", "error"]),
         help="What is logged to standard error.  [info]",
@@ -165,7 +170,8 @@ async def _serve(server: Server) -> None:
     stopped = trio.Event()
 
     def ready(addresses: list[str]) -> None:
-        LOG.info("event=ready listen=%s", ",".join(addresses))
+        http = "".join(f" http={address}" for address in server.http_addresses)
+        LOG.info("event=ready listen=%s%s", ",".join(addresses), http)
         if config.ready_file:
             write_ready_file(config.ready_file, addresses)
         sdnotify.notify("READY=1\nSTATUS=Serving requests")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 
 import trio
@@ -17,11 +18,21 @@ from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
-from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_reply
+from fastjournal.protocol import (
+    ErrorCode,
+    Function,
+    Pair,
+    Reply,
+    Request,
+    ValueType,
+    encode_reply,
+)
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
+from fastjournald.http import HttpServer
 from fastjournald.listeners import address_of, keep_alive, listening
+from fastjournald.pages import pages_of
 from fastjournald.session import Session
 from fastjournald.timers import Timers
 
@@ -60,6 +71,11 @@ class Server:
         self.clock = clock
         self.commit = Commit(writer, SyncPolicy(config.cmdlog_sync))
         self.timers = Timers(self)
+        self.http_addresses: list[str] = []
+        """Where --http is bound, once requests are accepted."""
+        self.protocol_errors: Counter[str] = Counter()
+        """Error code to the number of connections that were ended with it."""
+        self.connections_refused = 0
         self._sessions: set[Session] = set()
         self._nursery: trio.Nursery | None = None
         self._refusing = 0
@@ -84,7 +100,15 @@ class Server:
             LogFailedError: The log failed; nobody was told OK for what it lost.
         """
         config = self.config
-        async with listening(config.listen) as listeners, trio.open_nursery() as background:
+        async with (
+            listening(config.listen) as listeners,
+            listening([config.http] if config.http else [], "--http") as http_listeners,
+            trio.open_nursery() as background,
+        ):
+            if http_listeners:
+                self.http_addresses = [address_of(listener) for listener in http_listeners]
+                serve = HttpServer(pages_of(self)).serve
+                background.start_soon(trio.serve_listeners, serve, http_listeners)
             background.start_soon(self.timers.run)
             background.start_soon(self.timers.watch_space)
             background.start_soon(self.timers.collect_garbage)
@@ -127,11 +151,22 @@ class Server:
             self._sessions.discard(session)
 
     async def _refuse(self, session: Session) -> None:
+        self.connections_refused += 1
         self._refusing += 1
         try:
             await session.refuse(silently=self._refusing > limits.REFUSALS_MAX)
         finally:
             self._refusing -= 1
+
+    def unready(self) -> str:
+        """Return why the daemon does not take all requests; empty: it does."""
+        if self._nursery is None:
+            return "starting"
+        if self._stopping:
+            return "stopping"
+        if self.engine.read_only:
+            return "read-only: the disk of the log has less than min-free-bytes left"
+        return ""
 
     # --- between engine and sessions ------------------------------------------------------------
 
@@ -177,6 +212,7 @@ class Server:
         Raises:
             LogFailedError: The log itself failed.
         """
+        self.engine.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
         async with self._snapshot_free:
             await self.commit.wait_settled(self.writer.appended)
@@ -197,6 +233,7 @@ class Server:
                 # the log is whole: only the snapshot failed
                 self.log.error("event=snapshot-failed error=%r", str(error))
                 reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
+                self.engine.count_error(Function.SNAPSHOT, reply.error)
             else:
                 self.log.info("event=snapshot path=%s segments=%d", path, len(segments))
                 reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]

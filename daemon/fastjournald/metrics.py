@@ -1,0 +1,256 @@
+"""The daemon's figures in the form that Prometheus reads.
+
+Everything is counted where it happens, as plain integers; here they are only read. What has to be
+added up over all domains is added up in slices, so that a million of them hold nobody up.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from heapq import heappush, heappushpop
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.protocol import Function
+from fastjournald.histogram import Histogram
+
+if TYPE_CHECKING:
+    from fastjournald.engine import Engine
+    from fastjournald.indexes import Domain
+    from fastjournald.server import Server
+
+SLICE_SECONDS = 0.002
+"""So long are domains looked at before others have their turn."""
+
+STATM = Path("/proc/self/statm")
+
+
+class Totals(msgspec.Struct):
+    """Sums over all domains."""
+
+    due: int = 0
+    delayed: int = 0
+    worked_on: int = 0
+    buried: int = 0
+    oldest_due_us: int | None = None
+    """Instant since which the oldest entry is due; None: none is."""
+    largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    """A heap of those with most waiting entries, with their number."""
+
+    def add(self, domain: Domain) -> None:
+        """Add one domain. O(log n), with n entries in it."""
+        due, delayed = len(domain.ready), len(domain.delayed)
+        self.due += due
+        self.delayed += delayed
+        self.worked_on += domain.worked_on
+        self.buried += domain.buried
+        if due:
+            oldest = domain.oldest_due()
+            assert oldest is not None
+            if self.oldest_due_us is None or oldest < self.oldest_due_us:
+                self.oldest_due_us = oldest
+        if due or delayed:
+            item = (due + delayed, domain.name)
+            if len(self.largest) < METRICS_DOMAINS_MAX:
+                heappush(self.largest, item)
+            elif item > self.largest[0]:
+                heappushpop(self.largest, item)
+
+
+async def total(engine: Engine) -> Totals:
+    """Add up all domains, giving way to others every few milliseconds."""
+    totals = Totals()
+    turn_over = perf_counter() + SLICE_SECONDS
+    for domain in list(engine.store.domains.values()):
+        totals.add(domain)
+        if perf_counter() > turn_over:
+            await trio.lowlevel.checkpoint()
+            turn_over = perf_counter() + SLICE_SECONDS
+    return totals
+
+
+class Metrics(Collector):
+    """Reads the counters of a daemon.
+
+    Args:
+        server: The daemon.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._totals = Totals()
+        self._one_at_a_time = trio.Lock()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    async def text(self) -> bytes:
+        """Return all figures in Prometheus' text format."""
+        async with self._one_at_a_time:
+            self._totals = await total(self._server.engine)
+            return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure."""
+        yield from self._requests()
+        yield from self._entries()
+        yield from self._log()
+        yield from self._process()
+
+    def _requests(self) -> Iterator[Metric]:
+        server = self._server
+        engine = server.engine
+        requests = CounterMetricFamily(
+            "fastjournal_requests", "Requests taken, by function.", labels=["function"]
+        )
+        for function, count in sorted(engine.requests.items()):
+            requests.add_metric([function_name(function)], count)
+        yield requests
+        errors = CounterMetricFamily(
+            "fastjournal_request_errors",
+            "Requests answered with an error, by function and error code.",
+            labels=["function", "code"],
+        )
+        for (function, code), count in sorted(engine.errors.items()):
+            errors.add_metric([function_name(function), code], count)
+        yield errors
+        malformed = CounterMetricFamily(
+            "fastjournal_protocol_errors",
+            "Connections ended because of bytes that are no request, by error code.",
+            labels=["code"],
+        )
+        for code, count in sorted(server.protocol_errors.items()):
+            malformed.add_metric([code], count)
+        yield malformed
+        yield CounterMetricFamily(
+            "fastjournal_connections_refused",
+            "Connections refused because there were max-connections.",
+            server.connections_refused,
+        )
+
+    def _entries(self) -> Iterator[Metric]:
+        store, totals = self._server.engine.store, self._totals
+        entries = GaugeMetricFamily(
+            "fastjournal_entries",
+            "Entries by state; due and delayed ones wait, plain ones are in no queue.",
+            labels=["state"],
+        )
+        entries.add_metric(["due"], totals.due)
+        entries.add_metric(["delayed"], totals.delayed)
+        entries.add_metric(["worked_on"], totals.worked_on + store.plain.worked_on)
+        entries.add_metric(["buried"], totals.buried)
+        entries.add_metric(["plain"], store.plain.entries - store.plain.worked_on)
+        yield entries
+        yield GaugeMetricFamily(
+            "fastjournal_domains", "Domains that have entries.", len(store.domains)
+        )
+        now = self._server.clock.now_us()
+        yield GaugeMetricFamily(
+            "fastjournal_oldest_due_seconds",
+            "Since when the oldest entry is due that nobody has taken; 0: none is due.",
+            _age(totals.oldest_due_us, now),
+        )
+        waiting = GaugeMetricFamily(
+            "fastjournal_domain_waiting_entries",
+            f"Entries due or delayed, of the {METRICS_DOMAINS_MAX} domains with most of them.",
+            labels=["domain"],
+        )
+        oldest = GaugeMetricFamily(
+            "fastjournal_domain_oldest_due_seconds",
+            "Since when the oldest entry of these domains is due; 0: none is due.",
+            labels=["domain"],
+        )
+        for count, name in sorted(totals.largest, reverse=True):
+            domain = store.domains.get(name)
+            label = [domain_label(name)]
+            waiting.add_metric(label, count)
+            oldest.add_metric(label, _age(None if domain is None else domain.oldest_due(), now))
+        yield waiting
+        yield oldest
+        yield CounterMetricFamily(
+            "fastjournal_leases_lost", "Leases that ran out.", store.leases_lost
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_tombstones", "Deletions that are remembered.", len(store.tombstones)
+        )
+
+    def _log(self) -> Iterator[Metric]:
+        commit = self._server.commit
+        gauges = self._server.engine.gauges(self._server.clock.now_us())
+        yield histogram(
+            "fastjournal_commit_bytes",
+            "Bytes that one write to the log made safe for all who waited.",
+            commit.batch_bytes,
+            1,
+        )
+        yield histogram(
+            "fastjournal_sync_seconds", "Duration of a sync of the log.", commit.sync_us, 1e-6
+        )
+        for name, text in (
+            ("log_bytes", "Bytes of all segments of the log."),
+            ("log_live_bytes", "Bytes of the records in the log that carry live entries."),
+            ("log_segments", "Segments of the log."),
+            ("connections", "Connected clients."),
+            ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
+        ):
+            yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        yield GaugeMetricFamily(
+            "fastjournal_uptime_seconds",
+            "Since the log was replayed.",
+            gauges["uptime_us"] / 1e6,
+        )
+
+    def _process(self) -> Iterator[Metric]:
+        yield histogram(
+            "fastjournal_event_loop_lag_seconds",
+            "How much later than asked for a timer wakes, four times a second.",
+            self._server.timers.lag_us,
+            1e-6,
+        )
+        yield GaugeMetricFamily(
+            "process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes()
+        )
+
+
+def function_name(function: int) -> str:
+    """Return the label of a function; ``unknown`` where it has no name."""
+    return Function(function).name.lower() if function >= 0 else "unknown"
+
+
+def domain_label(name: bytes) -> str:
+    r"""Return a domain's name as text, another one for every name.
+
+    A backslash is ``\\``, and a byte that is not UTF-8 is ``\xhh``.
+    """
+    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
+    """Return a histogram; its values are multiples of ``unit``."""
+    *bounded, count = values.cumulative()
+    buckets = [(f"{2**at * unit:.9g}", float(number)) for at, number in enumerate(bounded)]
+    return HistogramMetricFamily(
+        name, text, [*buckets, ("+Inf", float(count))], values.total * unit
+    )
+
+
+def resident_bytes() -> int:
+    """Return how much memory of this process is in RAM."""
+    return int(STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def _age(instant: int | None, now: int) -> float:
+    return 0.0 if instant is None else max(0, now - instant) / 1e6

@@ -1,0 +1,340 @@
+"""The figures of a daemon as Prometheus reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.config import Config
+from fastjournald.engine import UNKNOWN
+from fastjournald.histogram import Histogram
+from fastjournald.http import Answer
+from fastjournald.metrics import Metrics, domain_label, histogram
+from fastjournald.pages import pages_of
+from fastjournald.recovery import recover_engine
+from fastjournald.server import Server
+
+START = 1_790_000_000_000_000
+SECOND = 1_000_000
+
+
+class HandClock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def now_us(self) -> int:
+        return self.now
+
+
+class Subject:
+    """A server without sockets, on a disk in memory."""
+
+    def __init__(self) -> None:
+        disk = SimulatedDisk(1)
+        disk.mkdir("/log")
+        config = Config(cmdlog_path="/log")
+        self.clock = HandClock()
+        settings = config.settings()
+        engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
+        self.server = Server(config, settings, engine, writer, disk, self.clock)
+        self.engine = engine
+
+    def ask(
+        self,
+        function: int,
+        key: bytes = b"",
+        flags: int = 0,
+        *,
+        value: bytes = b"",
+        timeout: int | None = None,
+    ) -> str:
+        kind = int(ValueType.BUFFER)
+        request = Request(
+            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout
+        )
+        data = self.engine.handle("session", request, self.clock.now)
+        assert data is not None
+        return decode_reply(data).error
+
+    def set(self, key: bytes, flags: int = 0) -> None:
+        assert self.ask(Function.SET, key, flags, value=b"x") == ""
+
+    def figures(self) -> dict[str, float]:
+        """Return every sample: ``name{label,...}`` to its value."""
+        return samples(trio.run(Metrics(self.server).text))
+
+    def page(self, path: str) -> Answer:
+        return trio.run(pages_of(self.server)[path])
+
+
+def samples(text: bytes) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(text.decode()):
+        assert family.documentation
+        for sample in family.samples:
+            labels = ",".join(sample.labels[name] for name in sorted(sample.labels))
+            name = f"{sample.name}{{{labels}}}" if labels else sample.name
+            assert name not in found, "a series stands there twice"
+            found[name] = sample.value
+    return found
+
+
+@pytest.fixture
+def s() -> Subject:
+    return Subject()
+
+
+def test_requests_are_counted_by_function(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.set(b"a:1:0:y")
+    s.ask(Function.NOP)
+    figures = s.figures()
+    counts = {name: figures[f"fastjournal_requests_total{{{name}}}"] for name in ("set", "nop")}
+    assert counts == {"set": 2, "nop": 1}
+    assert figures["fastjournal_requests_total{delete}"] == 0
+
+
+def test_every_function_has_a_series_from_the_start(s: Subject) -> None:
+    names = {f"fastjournal_requests_total{{{function.name.lower()}}}" for function in Function}
+    figures = s.figures()
+    assert names | {"fastjournal_requests_total{unknown}"} == {
+        name for name in figures if name.startswith("fastjournal_requests_total")
+    }
+
+
+def test_errors_are_counted_by_code_without_their_sentence(s: Subject) -> None:
+    assert s.ask(Function.DELETE, b"a:1:0:x") == "not-found"
+    assert s.ask(Function.DELETE, b"a:1:0:x") == "not-found"
+    assert s.ask(Function.SET).startswith("bad-key ")
+    figures = s.figures()
+    errors = {name: v for name, v in figures.items() if "request_errors" in name}
+    assert errors == {
+        "fastjournal_request_errors_total{not-found,delete}": 2,
+        "fastjournal_request_errors_total{bad-key,set}": 1,
+    }
+    assert figures["fastjournal_requests_total{delete}"] == 2
+
+
+def test_functions_without_a_name_share_one_series(s: Subject) -> None:
+    for function in (20, 255, 257, 65535):
+        assert s.ask(function) == "unknown-function"
+    assert s.ask(Function.LOCK) == "unknown-function"
+    figures = s.figures()
+    assert figures["fastjournal_requests_total{unknown}"] == 4
+    assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == 4
+    assert figures["fastjournal_requests_total{lock}"] == 1
+    assert set(s.engine.errors) == {
+        (UNKNOWN, "unknown-function"),
+        (Function.LOCK, "unknown-function"),
+    }
+
+
+def test_who_waits_when_the_daemon_stops_gets_an_error_that_counts(s: Subject) -> None:
+    request = Request(Function.NEXT, 1, int(Flag.LISTEN), START, b"a")
+    assert s.engine.handle("session", request, START) is None
+    s.engine.shut_down(START)
+    figures = s.figures()
+    assert figures["fastjournal_request_errors_total{shutting-down,next}"] == 1
+    assert figures["fastjournal_requests_total{next}"] == 1
+
+
+def test_entries_stand_under_their_state(s: Subject) -> None:
+    for name in b"abcd":
+        s.set(b"a:1:0:%c" % name)
+    s.set(b"b:1:%d:x" % (START + 5 * SECOND))
+    s.set(b"just a key")
+    s.ask(Function.NEXT, b"a", timeout=SECOND)
+    figures = s.figures()
+    states = ("due", "delayed", "worked_on", "buried", "plain")
+    assert [figures[f"fastjournal_entries{{{state}}}"] for state in states] == [3, 1, 1, 0, 1]
+    assert figures["fastjournal_domains"] == 2
+    assert sum(figures[f"fastjournal_entries{{{state}}}"] for state in states) == 6
+
+
+def test_a_plain_entry_that_is_worked_on_counts_once(s: Subject) -> None:
+    s.set(b"just a key")
+    assert s.ask(Function.GET, b"just a key", int(Flag.TIMEOUT), timeout=SECOND) == ""
+    figures = s.figures()
+    assert figures["fastjournal_entries{worked_on}"] == 1
+    assert figures["fastjournal_entries{plain}"] == 0
+
+
+def test_leases_that_ran_out_are_counted_and_those_given_back_are_not(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.ask(Function.NEXT, b"a", timeout=SECOND)
+    entry = s.engine.store.find(b"a:1:0:x")
+    assert entry is not None
+    flags = int(Flag.TIMEOUT | Flag.WORKED_ON)
+    assert s.ask(Function.RELEASE, b"a:1:0:x", flags, timeout=entry.token) == ""
+    assert s.figures()["fastjournal_leases_lost_total"] == 0
+    s.ask(Function.NEXT, b"a", timeout=SECOND)
+    s.clock.now += 2 * SECOND
+    s.engine.advance(s.clock.now)
+    assert s.figures()["fastjournal_leases_lost_total"] == 1
+
+
+def test_the_oldest_due_entry_counts_from_its_instant(s: Subject) -> None:
+    s.set(b"a:1:%d:x" % (START - SECOND))
+    s.set(b"b:1:%d:x" % (START - 3 * SECOND))
+    s.set(b"c:1:%d:x" % (START + 60 * SECOND))
+    s.clock.now += SECOND
+    figures = s.figures()
+    ages = {name: figures[f"fastjournal_domain_oldest_due_seconds{{{name}}}"] for name in "abc"}
+    assert ages == {"a": 2, "b": 4, "c": 0}
+    assert figures["fastjournal_oldest_due_seconds"] == 4
+
+
+def test_nothing_due_has_no_age(s: Subject) -> None:
+    assert s.figures()["fastjournal_oldest_due_seconds"] == 0
+
+
+def test_only_the_domains_with_most_waiting_entries_have_series(s: Subject) -> None:
+    for number in range(METRICS_DOMAINS_MAX + 5):
+        for at in range(number + 1):
+            s.set(b"d%d:1:0:%d" % (number, at))
+    waiting = {
+        name.partition("{")[2].rstrip("}"): count
+        for name, count in s.figures().items()
+        if name.startswith("fastjournal_domain_waiting_entries")
+    }
+    assert waiting == {f"d{number}": number + 1 for number in range(5, METRICS_DOMAINS_MAX + 5)}
+
+
+NAMES = st.binary(min_size=1, max_size=6).filter(lambda name: b":" not in name)
+ODD = st.sampled_from([b"\\", b"\\n", b"\n", b'"', b"\xff", b"\\xff", b"a\r", b"\x00", b"\\\\xff"])
+
+
+@given(st.sets(NAMES | ODD, max_size=METRICS_DOMAINS_MAX))
+def test_any_domain_names_give_series_that_can_be_told_apart(names: set[bytes]) -> None:
+    subject = Subject()
+    for name in names:
+        subject.set(name + b":1:0:x")
+    labels = {domain_label(name) for name in names}
+    assert len(labels) == len(names)
+    text = trio.run(Metrics(subject.server).text).decode()
+    found = {
+        sample.labels["domain"]
+        for family in text_string_to_metric_families(text)
+        if family.name == "fastjournal_domain_waiting_entries"
+        for sample in family.samples
+    }
+    assert found == labels
+
+
+def test_others_have_their_turn_while_many_domains_are_added_up(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.metrics.SLICE_SECONDS", 0)
+    for number in range(50):
+        s.set(b"d%d:1:0:x" % number)
+
+    async def take_turns() -> tuple[bytes, bytes]:
+        texts: list[bytes] = []
+
+        async def ask() -> None:
+            texts.append(await Metrics(s.server).text())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            for number in range(50, 100):
+                await trio.lowlevel.checkpoint()
+                assert not texts or number > 90
+                # the table of domains changes while it is gone through
+                s.set(b"d%d:1:0:x" % number)
+                assert s.ask(Function.DELETE, b"d%d:1:0:x" % (number - 50)) == ""
+        return texts[0], await Metrics(s.server).text()
+
+    during, afterwards = trio.run(take_turns)
+    assert samples(during)["fastjournal_domains"] == 50
+    assert samples(afterwards)["fastjournal_entries{due}"] == 50
+
+
+def test_the_log_is_measured(s: Subject) -> None:
+    s.set(b"a:1:0:x", int(Flag.PERSIST))
+
+    async def settle() -> None:
+        await s.server.commit.wait_settled(s.server.writer.appended)
+
+    trio.run(settle)
+    figures = s.figures()
+    appended = s.server.writer.appended
+    assert figures["fastjournal_log_bytes"] == appended
+    assert figures["fastjournal_commit_bytes_sum"] == appended
+    assert figures["fastjournal_commit_bytes_count"] == 1
+    assert figures["fastjournal_sync_seconds_count"] == 1
+    assert 0 < figures["fastjournal_log_live_bytes"] < appended
+    assert figures["fastjournal_log_segments"] == 1
+
+
+def test_the_rest_is_there(s: Subject) -> None:
+    s.clock.now += 90 * SECOND
+    s.engine.read_only = True
+    figures = s.figures()
+    assert figures["fastjournal_uptime_seconds"] == 90
+    assert figures["fastjournal_read_only"] == 1
+    assert figures["fastjournal_connections"] == 0
+    assert figures["fastjournal_tombstones"] == 0
+    assert figures["process_resident_memory_bytes"] > 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "bucket"),
+    [(0, "1"), (1, "1"), (2, "2"), (3, "4"), (4, "4"), (5, "8"), (8, "8"), (9, "+Inf")],
+)
+def test_a_value_falls_under_the_first_power_of_two_that_is_not_smaller(
+    value: int, bucket: str
+) -> None:
+    values = Histogram(3)
+    values.add(value)
+    family = histogram("h", "text", values, 1)
+    counts = {x.labels["le"]: x.value for x in family.samples if x.name == "h_bucket"}
+    assert list(counts) == ["1", "2", "4", "8", "+Inf"]
+    assert next(bound for bound, count in counts.items() if count) == bucket
+    assert counts["+Inf"] == 1
+    assert values.total == value
+
+
+def test_a_histogram_has_bounds_in_its_unit() -> None:
+    values = Histogram(20)
+    for value in (3, 5_000_000):
+        values.add(value)
+    counts = {x.labels["le"]: x.value for x in histogram("h", "t", values, 1e-6).samples[:-2]}
+    assert list(counts)[:3] == ["1e-06", "2e-06", "4e-06"]
+    assert (counts["4e-06"], counts["1.048576"], counts["+Inf"]) == (1, 1, 2)
+
+
+def trouble_none(_subject: Subject) -> None:
+    pass
+
+
+def trouble_log(subject: Subject) -> None:
+    subject.server.writer.close()
+
+
+def trouble_space(subject: Subject) -> None:
+    subject.engine.read_only = True
+
+
+@pytest.mark.parametrize(
+    ("trouble", "health"), [(trouble_none, 200), (trouble_space, 200), (trouble_log, 503)]
+)
+def test_health_is_lost_with_the_log(
+    s: Subject, trouble: Callable[[Subject], None], health: int
+) -> None:
+    trouble(s)
+    assert s.page("/healthz").status == health
+
+
+def test_a_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
+    assert s.page("/readyz") == Answer(s.page("/readyz").status, b"starting\n")
+    assert s.page("/readyz").status == 503

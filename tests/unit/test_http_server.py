@@ -1,0 +1,294 @@
+"""The HTTP server: what it answers, and that no client can do it harm."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+import h11
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastjournal import limits
+from fastjournald.http import Answer, HttpServer
+
+GET = b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n"
+BODY = b"what the page says\n"
+
+
+async def page() -> Answer:
+    return Answer(HTTPStatus.OK, BODY)
+
+
+async def converse(
+    talk: Callable[[trio.StapledStream], Awaitable[None]],
+    server: HttpServer | None = None,
+) -> None:
+    """Let a client talk to a server; the test fails if the server raises or goes on for ever."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    server = server or HttpServer({"/page": page})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, theirs)
+        await talk(ours)
+        await ours.aclose()
+
+
+async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
+    """Read until the server closes."""
+    return b"".join([bytes(data) async for data in stream])
+
+
+async def said(*parts: bytes, eof: bool = True) -> bytes:
+    """Return all that a client reads which sends these bytes."""
+    answers: list[bytes] = []
+
+    async def talk(stream: trio.StapledStream) -> None:
+        for part in parts:
+            await stream.send_all(part)
+            await trio.testing.wait_all_tasks_blocked()
+        if eof:
+            await stream.send_eof()
+        answers.append(await read_all(stream))
+
+    await converse(talk)
+    return answers[0]
+
+
+def parsed(data: bytes, *methods: str) -> list[tuple[int, dict[str, str], bytes]]:
+    """Return status, headers and body of the answers to requests of these methods."""
+    client = h11.Connection(h11.CLIENT)
+    client.receive_data(data)
+    client.receive_data(b"")
+    answers = []
+    for at, method in enumerate(methods):
+        if at:
+            client.start_next_cycle()
+        client.send(h11.Request(method=method, target="/", headers=[("Host", "here")]))
+        client.send(h11.EndOfMessage())
+        response = client.next_event()
+        assert isinstance(response, h11.Response)
+        body = b""
+        while isinstance(event := client.next_event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage)
+        headers = {name.decode(): value.decode() for name, value in response.headers}
+        answers.append((response.status_code, headers, body))
+    return answers
+
+
+async def test_a_page_is_answered_with_its_body() -> None:
+    [(status, headers, body)] = parsed(await said(GET), "GET")
+    assert (status, body) == (200, BODY)
+    assert headers["content-type"] == "text/plain; charset=utf-8"
+    assert headers["content-length"] == str(len(BODY))
+
+
+async def test_head_is_answered_with_the_length_alone() -> None:
+    answer = await said(GET.replace(b"GET", b"HEAD"))
+    [(status, headers, body)] = parsed(answer, "HEAD")
+    assert (status, headers["content-length"], body) == (200, str(len(BODY)), b"")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_a_query_does_not_matter() -> None:
+    assert (await said(GET.replace(b"/page", b"/page?a=b"))).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("path", [b"/", b"/pag", b"/page/", b"*", b"//page", b"/%70age"])
+async def test_any_other_path_is_not_found(path: bytes) -> None:
+    assert (await said(GET.replace(b"/page", path))).startswith(b"HTTP/1.1 404 Not Found\r\n")
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"])
+async def test_any_other_method_is_not_allowed(method: str) -> None:
+    answer = await said(GET.replace(b"GET", method.encode()))
+    [(status, headers, _)] = parsed(answer, "GET" if method == "CONNECT" else method)
+    assert (status, headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_connection_serves_one_request_after_the_other() -> None:
+    answers = parsed(await said(GET, GET.replace(b"/page", b"/none"), GET), "GET", "GET", "GET")
+    assert [status for status, _, _ in answers] == [200, 404, 200]
+
+
+async def test_requests_can_be_sent_before_the_answers_are_read() -> None:
+    assert len(parsed(await said(GET * 3), "GET", "GET", "GET")) == 3
+
+
+async def test_a_request_is_understood_however_it_is_cut() -> None:
+    whole = await said(GET)
+    for at in range(1, len(GET)):
+        cut = await said(GET[:at], GET[at:])
+        assert cut == whole
+    assert await said(*(bytes([byte]) for byte in GET)) == whole
+
+
+@pytest.mark.parametrize(
+    "request_", [b"GET /page HTTP/1.0\r\n\r\n", GET[:-2] + b"Connection: close\r\n\r\n"]
+)
+async def test_a_client_that_wants_one_answer_is_closed_after_it(request_: bytes) -> None:
+    # it does not close its own side: the server does
+    [(status, headers, _)] = parsed(await said(request_, eof=False), "GET")
+    assert (status, headers["connection"]) == (200, "close")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /page HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000000\r\n\r\nx",
+        b"GET /page HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"PUT /page HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n",
+    ],
+)
+async def test_a_body_is_not_waited_for(request_: bytes) -> None:
+    answer = await said(request_, eof=False)
+    assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 405"))
+    assert b"\r\nConnection: close\r\n" in answer
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", b"400"),
+        (b"FJ\x01\x00" + bytes(40) + b"\r\n\r\n", b"400"),
+        (b"GET /page HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /page HTTP/1.1\r\nHost: here\r\nContent-Length: -1\r\n\r\n", b"400"),
+        (b"GET /page HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
+        (b"GET /" + b"x" * limits.HTTP_HEAD_BYTES_MAX, b"431"),
+        (b"GET / HTTP/1.1\r\nHost: here\r\n" + b"a: b\r\n" * 10_000, b"431"),
+    ],
+)
+async def test_what_is_not_http_is_answered_and_closed(request_: bytes, status: bytes) -> None:
+    answer = await said(request_, eof=False)
+    assert answer.startswith(b"HTTP/1.1 " + status + b" ")
+    assert b"\r\nConnection: close\r\n" in answer
+
+
+async def test_a_bad_body_behind_head_is_answered_without_body() -> None:
+    bad = b"HEAD /page HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
+    [(status, _, body)] = parsed(await said(bad), "HEAD")
+    assert (status, body) == (400, b"")
+
+
+async def test_garbage_behind_an_answered_head_request_is_answered_with_a_body() -> None:
+    answer = await said(GET.replace(b"GET", b"HEAD"), b"garbage\r\n\r\n")
+    [_, (status, headers, body)] = parsed(answer, "HEAD", "GET")
+    assert (status, len(body)) == (400, int(headers["content-length"]))
+    assert body
+
+
+async def test_half_a_request_is_a_bad_one() -> None:
+    assert (await said(GET[:-5])).startswith(b"HTTP/1.1 400")
+
+
+async def test_a_client_that_says_nothing_and_goes_gets_nothing() -> None:
+    assert await said() == b""
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /pa", GET + b"GET"])
+async def test_a_slow_client_is_closed(
+    begun: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def talk(stream: trio.StapledStream) -> None:
+        await stream.send_all(begun)
+        started = trio.current_time()
+        await read_all(stream)
+        assert trio.current_time() - started == pytest.approx(limits.HTTP_SECONDS_MAX)
+
+    await converse(talk)
+
+
+async def trickle(stream: trio.abc.SendStream) -> None:
+    for byte in GET:
+        await stream.send_all(bytes([byte]))
+        await trio.sleep(1)
+
+
+async def test_a_byte_now_and_then_does_not_help(autojump_clock: trio.testing.MockClock) -> None:
+    async def talk(stream: trio.StapledStream) -> None:
+        started = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trickle, stream)
+            await read_all(stream)
+            assert trio.current_time() - started == pytest.approx(limits.HTTP_SECONDS_MAX)
+            nursery.cancel_scope.cancel()
+
+    await converse(talk)
+
+
+async def test_a_client_that_does_not_read_is_closed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(HttpServer({"/page": page}).serve, theirs)
+        await ours.send_all(GET)
+        await trio.sleep(limits.HTTP_SECONDS_MAX + 1)
+        with pytest.raises(trio.BrokenResourceError):
+            await ours.send_all(GET)
+
+
+async def test_a_closing_connection_lingers_for_a_second(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def talk(stream: trio.StapledStream) -> None:
+        await stream.send_all(b"garbage\r\n\r\n")
+        await read_all(stream)
+        await trio.sleep(0.5)
+        await stream.send_all(b"more")
+        await trio.sleep(1)
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.send_all(b"more")
+
+    await converse(talk)
+
+
+async def test_one_connection_too_many_is_closed_and_the_next_is_served() -> None:
+    server = HttpServer({"/page": page}, connections_max=1)
+    first, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, theirs)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def refused(stream: trio.StapledStream) -> None:
+            assert await read_all(stream) == b""
+
+        await converse(refused, server)
+        await first.aclose()
+
+    async def served(stream: trio.StapledStream) -> None:
+        await stream.send_all(GET)
+        await stream.send_eof()
+        assert (await read_all(stream)).startswith(b"HTTP/1.1 200")
+
+    await converse(served, server)
+
+
+PIECES = [
+    b"GET /page", b"HEAD ", b"CONNECT a:1", b" HTTP/1.1", b" HTTP/1.0", b"\r\n", b"\r\n\r\n", b"\n",
+    b"Host: here\r\n", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n",
+    b"0\r\n\r\n", b"Upgrade: h2c\r\n", b"Connection: Upgrade\r\n", b"Expect: 100-continue\r\n",
+    GET, GET.replace(b"GET", b"HEAD"), GET.replace(b"GET", b"POST"),
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=12), st.booleans())
+def test_no_bytes_make_the_server_fail(parts: list[bytes], eof: bool) -> None:
+    async def run() -> bytes:
+        if eof:
+            return await said(*parts)
+        answers: list[bytes] = []
+
+        async def talk(stream: trio.StapledStream) -> None:
+            await stream.send_all(b"".join(parts))
+            answers.append(await read_all(stream))
+
+        await converse(talk)
+        return answers[0]
+
+    answer = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert not answer or answer.startswith(b"HTTP/1.1 ")
