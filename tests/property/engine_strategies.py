@@ -24,7 +24,7 @@ ALL_KEYS = JOURNAL_KEYS + PLAIN_KEYS + URIS
 BAD_KEYS = [b"", b"k" * 4097]
 DOMAINS = [b"", b"", b"a", b"b", b"c", b"none"]
 SESSIONS = ["one", "two", "three"]
-DURATIONS = [0, 1, 999, 1000, SECOND, 2 * SECOND, 5 * SECOND, U64_MAX]
+DURATIONS = [0, 1, 999, SECOND, 2 * SECOND, 5 * SECOND, 20 * SECOND, U64_MAX]
 
 settable = st.sampled_from(JOURNAL_KEYS * 4 + PLAIN_KEYS * 2 + URIS + BAD_KEYS)
 findable = st.sampled_from(JOURNAL_KEYS * 3 + (PLAIN_KEYS + URIS) * 2 + BAD_KEYS)

@@ -11,7 +11,8 @@ Where the protocol is silent, the model and the engine agree on this (docs/decis
 2.  A key that is another entry's URI: a SET on it is no repeat, whatever its timestamp; ``stale``
     where it is older than that entry or not newer than a tombstone, else ``exists``.
 3.  A DELETE of nothing renews a tombstone that stands there, with the later of both timestamps.
-    With a token it changes nothing, with OVERWRITE or without.
+    With OVERWRITE it removes it, however old the DELETE is. With a token, or from too far in the
+    future, it changes nothing.
 4.  A SET with OVERWRITE keeps its own created time, also where it takes a URI from another entry.
     Over an entry that had lost its URI to a newer one it is an entry of its own: not dropped.
 5.  Instants beyond 2**64 - 1 are cut to it, tokens about a millisecond before it.
@@ -125,6 +126,8 @@ class Model(State):
         created = self.clock
         if other is not None and other.token:
             other.displaced_at = r.timestamp
+            self.displacements += 1
+            other.displacement = self.displacements
         elif other is not None:
             created = other.created
             self.entries.remove(other)
@@ -171,10 +174,11 @@ class Model(State):
         token = token_of(r)
         e = self.find(r.key)
         if e is None:
-            if token is None and r.flags & Flag.OVERWRITE:
-                self.tombstones.pop(r.key, None)
-            elif token is None and not self.skewed(r):
-                self.lay_tombstone(r.key, r.timestamp)
+            if token is None and not self.skewed(r):
+                if r.flags & Flag.OVERWRITE:
+                    self.tombstones.pop(r.key, None)
+                else:
+                    self.lay_tombstone(r.key, r.timestamp)
             raise RefusedError("not-found")
         refuse("clock-skew", self.skewed(r))
         if token is not None:

@@ -36,6 +36,8 @@ class Entry:
     uri: bytes | None = None
     displaced_at: int | None = None
     """Timestamp of the SET that took the URI while this entry was worked on."""
+    displacement: int = 0
+    """The how manieth displaced entry it is: they are dropped in this order."""
     value_type: int = 0
     value: bytes = b""
     timestamp: int = 0

@@ -23,6 +23,7 @@ class State:
     waiters: list[Waiter] = field(default_factory=list)
     ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
     arrivals: int = 0
+    displacements: int = 0
     leases: int = 0
 
     # --- what can be computed from the list ------------------------------------------------------
@@ -86,7 +87,8 @@ class State:
         self.now = now
         while (at := min(self.returns(), default=now + 1)) <= now:
             self.clock = max(self.clock, at)
-            for e in [e for e in self.entries if e.token and e.token <= at]:
+            over = [e for e in self.entries if e.token and e.token <= at]
+            for e in sorted(over, key=lambda e: e.displacement):
                 e.attempts = min(e.attempts + 1, 0xFFFF)
                 if e.parts is not None and 0 < self.rules.attempts_max <= e.attempts:
                     e.buried = True

@@ -202,6 +202,37 @@ class EngineAgainstModel(RuleBasedStateMachine):
         bits = Flag.OVERWRITE * overwrite
         self.ask(request(Function.SET, entry.key, data, kind=kind, uri=uri, at=at, flags=bits))
 
+    @precondition(lambda self: self.model.tombstones)
+    @rule(pick=picks, is_set=st.booleans(), age=st.sampled_from([-1, 0, 1, 60 * SECOND]))
+    def write_what_was_deleted(self, pick: int, is_set: bool, age: int) -> None:
+        key, (timestamp, _) = list(self.model.tombstones.items())[pick % len(self.model.tombstones)]
+        function = Function.SET if is_set else Function.DELETE
+        self.ask(request(function, key, b"x", at=timestamp - age))
+
+    @precondition(lambda self: self.leased())
+    @rule(
+        key=st.sampled_from(JOURNAL_KEYS),
+        pick=picks,
+        then=st.sampled_from([Function.DELETE, Function.RELEASE, Function.TOUCH, Function.SET]),
+        ttl=durations,
+    )
+    def displace_what_is_worked_on(self, key: bytes, pick: int, then: Function, ttl: int) -> None:
+        entry = self.leased()[pick % len(self.leased())]
+        at = self.write_time(True, 0)
+        uri, token = entry.uri or b"u", entry.token
+        self.ask(request(Function.SET, key, b"new", uri=uri, at=at, flags=Flag.OVERWRITE))
+        if then is Function.SET:
+            bits, at = Flag.OVERWRITE, at + 1
+            self.ask(request(then, entry.key, b"over", at=at, flags=bits))
+        else:
+            bits = Flag.WORKED_ON
+            self.ask(request(then, entry.key, at=START, flags=bits, timeout=token, ttl=ttl))
+
+    @rule()
+    def ask_when(self) -> None:
+        for domain in sorted(set(DOMAINS)):
+            self.ask(request(Function.NEXT, domain, count=0))
+
     @rule(
         key=findable,
         bits=flags(Flag.DATA, Flag.META, Flag.WORKED_ON, Flag.UPDATE_TIMEOUT),
@@ -365,6 +396,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
             self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
         for domain in sorted(set(DOMAINS)):
             self.ask(request(Function.STATS, domain))
+            self.ask(request(Function.NEXT, domain, count=0))
 
 
 EXAMPLES = int(os.environ.get("FASTJOURNAL_EXAMPLES", "0"))

@@ -100,9 +100,16 @@ def test_with_a_token_and_nothing_there_a_tombstone_stays(s: Subject) -> None:
     assert s.set(b"p", at=START) == "stale"
 
 
-def test_deleting_nothing_from_the_future_leaves_no_tombstone(s: Subject) -> None:
-    assert s.delete(b"p", at=START + 60 * SECOND + 1) == "not-found"
-    assert s.set(b"p", at=START) == ""
+@pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
+def test_deleting_nothing_from_the_future_changes_nothing(s: Subject, flags: int) -> None:
+    s.delete(b"q", at=START)
+    for key in (b"p", b"q"):
+        assert s.delete(key, at=START + 60 * SECOND + 1, flags=flags) == "not-found"
+    assert [s.set(b"p", at=START), s.set(b"q", at=START), s.set(b"q", at=START + 1)] == [
+        "",
+        "stale",
+        "",
+    ]
 
 
 # --- OVERWRITE ------------------------------------------------------------------------------------

@@ -122,6 +122,14 @@ def test_a_plain_entrys_lease_runs_out_too(s: Subject) -> None:
     assert (meta.attempts, meta.worked_on_until) == (1, 0)
 
 
+def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
+    s = s.under(attempts_max=1)
+    s.set(b"p")
+    s.get(b"p", timeout=SECOND)
+    s.later(2 * SECOND)
+    assert s.get(b"p", timeout=SECOND).code == ""
+
+
 def test_an_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)

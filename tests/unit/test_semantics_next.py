@@ -328,6 +328,28 @@ def test_those_who_wait_are_served_first_come_first_served(s: Subject) -> None:
     assert [session for session, _ in s.serve()] == ["second"]
 
 
+def test_all_that_wait_for_a_domain_are_served_at_once(s: Subject) -> None:
+    for session in ("first", "second", "third"):
+        s.listen(b"a", session=session)
+    s.set(JOB)
+    s.set(OTHER)
+    assert [session for session, _ in s.serve()] == ["first", "second"]
+
+
+def test_the_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
+    engine = EngineSubject(Rules())
+    s = Subject(engine)
+    engine.advance(START)
+    assert engine.engine.next_wake() is None
+    s.listen(ttl=9 * SECOND)
+    assert engine.engine.next_wake() == START + 9 * SECOND
+    s.set(b"a:1:%d:x" % (START + 5 * SECOND))
+    assert engine.engine.next_wake() == START + 5 * SECOND
+    s.later(5 * SECOND)
+    [(_, reply)] = s.serve()
+    assert engine.engine.next_wake() == reply.timeout
+
+
 def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 60 * SECOND))
     s.listen(ttl=SECOND)

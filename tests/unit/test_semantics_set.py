@@ -494,6 +494,7 @@ def test_a_touch_of_the_old_ones_lease_keeps_the_new_one_waiting(s: Subject) -> 
     token = s.lease(timeout=10 * SECOND)
     s.set(OTHER, uri=URI, at=START + 1)
     longer = s.touch(JOB, token, ttl=60 * SECOND).timeout
+    assert s.next().timeout == longer
     s.later(11 * SECOND)
     assert s.next().timeout == longer
 

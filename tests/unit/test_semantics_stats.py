@@ -122,6 +122,30 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
     assert reply.pairs[0].meta.modified == START
 
 
+# --- one entry, with DATA: the engine alone knows it ----------------------------------------------
+
+
+def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
+    s = Subject(EngineSubject(Rules(attempts_max=1)))
+    s.set(JOB, uri=URI)
+    for by in (JOB, URI):
+        facts = s.stats(by, flags=Flag.DATA)
+        assert facts["keys"] == [JOB.decode(), URI.decode()]
+        assert (facts["state"], facts["attempts"], facts["buried_reason"]) == ("ready", 0, None)
+    token = s.lease(timeout=SECOND)
+    facts = s.stats(JOB, flags=Flag.DATA)
+    assert (facts["state"], facts["worked_on_until"]) == ("worked on", token)
+    s.later(2 * SECOND)
+    facts = s.stats(JOB, flags=Flag.DATA)
+    assert (facts["state"], facts["attempts"]) == ("buried", 1)
+    assert "max-attempts" in facts["buried_reason"]
+
+
+def test_with_data_an_entry_that_is_not_there_is_not_found() -> None:
+    s = Subject(EngineSubject(Rules()))
+    assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
+
+
 # --- NOP, QUIT, AUTH, and what is not there -------------------------------------------------------
 
 
