@@ -24,7 +24,7 @@ async def page() -> Answer:
 
 
 async def converse(
-    talk: Callable[[trio.StapledStream], Awaitable[None]],
+    talk: Callable[[trio.abc.HalfCloseableStream], Awaitable[None]],
     server: HttpServer | None = None,
 ) -> None:
     """Let a client talk to a server; the test fails if the server raises or goes on for ever."""
@@ -45,7 +45,7 @@ async def said(*parts: bytes, eof: bool = True) -> bytes:
     """Return all that a client reads which sends these bytes."""
     answers: list[bytes] = []
 
-    async def talk(stream: trio.StapledStream) -> None:
+    async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         for part in parts:
             await stream.send_all(part)
             await trio.testing.wait_all_tasks_blocked()
@@ -193,7 +193,7 @@ async def test_a_client_that_says_nothing_and_goes_gets_nothing() -> None:
 async def test_a_slow_client_is_closed(
     begun: bytes, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async def talk(stream: trio.StapledStream) -> None:
+    async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         await stream.send_all(begun)
         started = trio.current_time()
         await read_all(stream)
@@ -209,7 +209,7 @@ async def trickle(stream: trio.abc.SendStream) -> None:
 
 
 async def test_a_byte_now_and_then_does_not_help(autojump_clock: trio.testing.MockClock) -> None:
-    async def talk(stream: trio.StapledStream) -> None:
+    async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         started = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trickle, stream)
@@ -235,7 +235,7 @@ async def test_a_client_that_does_not_read_is_closed(
 async def test_a_closing_connection_lingers_for_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async def talk(stream: trio.StapledStream) -> None:
+    async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         await stream.send_all(b"garbage\r\n\r\n")
         await read_all(stream)
         await trio.sleep(0.5)
@@ -254,13 +254,13 @@ async def test_one_connection_too_many_is_closed_and_the_next_is_served() -> Non
         nursery.start_soon(server.serve, theirs)
         await trio.testing.wait_all_tasks_blocked()
 
-        async def refused(stream: trio.StapledStream) -> None:
+        async def refused(stream: trio.abc.HalfCloseableStream) -> None:
             assert await read_all(stream) == b""
 
         await converse(refused, server)
         await first.aclose()
 
-    async def served(stream: trio.StapledStream) -> None:
+    async def served(stream: trio.abc.HalfCloseableStream) -> None:
         await stream.send_all(GET)
         await stream.send_eof()
         assert (await read_all(stream)).startswith(b"HTTP/1.1 200")
@@ -283,7 +283,7 @@ def test_no_bytes_make_the_server_fail(parts: list[bytes], eof: bool) -> None:
             return await said(*parts)
         answers: list[bytes] = []
 
-        async def talk(stream: trio.StapledStream) -> None:
+        async def talk(stream: trio.abc.HalfCloseableStream) -> None:
             await stream.send_all(b"".join(parts))
             answers.append(await read_all(stream))
 

@@ -1,0 +1,265 @@
+"""A real daemon with --http: its figures move, and no HTTP client does it harm."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from os import kill
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
+from tests.integration.daemon_process import START_S, DaemonProcess, installed
+
+HTTP = ("--http", "127.0.0.1:0")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path, *HTTP) as process:
+        yield process
+
+
+def http_address(daemon: DaemonProcess) -> tuple[str, int]:
+    """Return where the last start has bound --http, which the log tells."""
+    host, port = re.findall(r"event=ready listen=\S+ http=(\S+):(\d+)", daemon.said())[-1]
+    return host, int(port)
+
+
+def get(daemon: DaemonProcess, path: str, method: str = "GET") -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(*http_address(daemon), timeout=START_S)) as connection:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def figures(daemon: DaemonProcess) -> dict[str, float]:
+    status, text = get(daemon, "/metrics")
+    assert status == 200
+    return {
+        sample.name + "".join(f"{{{value}}}" for _, value in sorted(sample.labels.items())): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def client_of(daemon: DaemonProcess) -> closing[SyncClient]:
+    return closing(SyncClient(daemon.address))
+
+
+def wait_until(condition: object, *, what: str) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {START_S} s: {what}"
+        time.sleep(0.01)
+
+
+def test_the_figures_move_with_real_requests(daemon: DaemonProcess) -> None:
+    before = figures(daemon)
+    with client_of(daemon) as client:
+        for number in range(10):
+            client.set(f"pages:128:0:{number}", "x")
+        jobs = client.next("pages", count=3)
+        client.delete(next(iter(jobs)).key, token=jobs.token)
+        with pytest.raises(RefusedError):
+            client.delete("pages:128:0:none")
+        during = figures(daemon)
+    moved = {
+        "fastjournal_requests_total{set}": 10,
+        "fastjournal_requests_total{next}": 1,
+        "fastjournal_requests_total{delete}": 2,
+        "fastjournal_entries{due}": 7,
+        "fastjournal_entries{worked_on}": 2,
+        "fastjournal_domains": 1,
+        "fastjournal_connections": 1,
+        # a delete of what is not there leaves a tombstone
+        "fastjournal_commit_bytes_count": 13,
+        "fastjournal_tombstones": 2,
+        "fastjournal_log_segments": 1,
+    }
+    assert {name: during[name] - before[name] for name in moved} == moved
+    assert during["fastjournal_request_errors_total{not-found}{delete}"] == 1
+    assert during["fastjournal_domain_waiting_entries{pages}"] == 7
+    assert during["fastjournal_sync_seconds_count"] >= 13
+    assert 0 < during["fastjournal_sync_seconds_sum"] < START_S
+    assert during["fastjournal_log_bytes"] > during["fastjournal_log_live_bytes"] > 0
+    assert during["fastjournal_uptime_seconds"] > before["fastjournal_uptime_seconds"]
+    assert during["process_resident_memory_bytes"] > 1_000_000
+
+
+def test_the_event_loop_measures_how_late_it_is(daemon: DaemonProcess) -> None:
+    name = "fastjournal_event_loop_lag_seconds_count"
+    wait_until(lambda: figures(daemon)[name] >= 2, what="two measurements")
+
+
+def test_a_snapshot_counts_as_a_request(daemon: DaemonProcess) -> None:
+    with client_of(daemon) as client:
+        client.set("a:1:0:x", "x")
+        client.snapshot()
+    assert figures(daemon)["fastjournal_requests_total{snapshot}"] == 1
+
+
+def test_bytes_that_are_no_request_are_counted(daemon: DaemonProcess) -> None:
+    host, _, port = daemon.address.rpartition(":")
+    with socket.create_connection((host, int(port)), START_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        while client.recv(4096):
+            pass
+    assert figures(daemon)["fastjournal_protocol_errors_total{bad-request}"] == 1
+
+
+def test_a_refused_connection_is_counted(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, *HTTP, "--max-connections", "1") as daemon:
+        with client_of(daemon) as client:
+            client.nop()
+            host, _, port = daemon.address.rpartition(":")
+            with socket.create_connection((host, int(port)), START_S) as other:
+                while other.recv(4096):
+                    pass
+        assert figures(daemon)["fastjournal_connections_refused_total"] == 1
+
+
+def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:
+    assert get(daemon, "/healthz") == (200, "ok\n")
+    assert get(daemon, "/readyz") == (200, "ok\n")
+    assert get(daemon, "/readyz", "HEAD") == (200, "")
+    assert get(daemon, "/")[0] == 404
+    assert get(daemon, "/metrics", "POST")[0] == 405
+
+
+def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**62)) as daemon:
+        wait_until(lambda: "event=read-only" in daemon.said(), what="the log tells")
+        status, text = get(daemon, "/readyz")
+        assert status == 503
+        assert "min-free-bytes" in text
+        assert get(daemon, "/healthz") == (200, "ok\n")
+        assert figures(daemon)["fastjournal_read_only"] == 1
+
+
+def test_a_stopping_daemon_is_not_ready(daemon: DaemonProcess) -> None:
+    host, _, port = daemon.address.rpartition(":")
+    # a client that stays connected holds up the end for the time of the grace period
+    with socket.create_connection((host, int(port)), START_S), client_of(daemon) as client:
+        client.nop()
+        address = http_address(daemon)
+        with closing(http.client.HTTPConnection(*address, timeout=START_S)) as connection:
+            connection.request("GET", "/readyz")
+            assert connection.getresponse().read() == b"ok\n"
+            kill(daemon.pid, signal.SIGTERM)
+            wait_until(lambda: "event=stopping" in daemon.said(), what="it stops")
+            connection.request("GET", "/readyz")
+            response = connection.getresponse()
+            assert (response.status, response.read()) == (503, b"stopping\n")
+    assert daemon.stop() == 0
+
+
+def test_the_ready_file_names_protocol_addresses_only(daemon: DaemonProcess) -> None:
+    assert len(daemon.addresses) == 1
+    _, port = http_address(daemon)
+    assert not daemon.address.endswith(f":{port}")
+
+
+def test_http_clients_that_misbehave_do_no_harm(daemon: DaemonProcess) -> None:
+    address = http_address(daemon)
+    slow = [socket.create_connection(address, START_S) for _ in range(40)]
+    try:
+        for client in slow[:8]:
+            client.sendall(b"GET /metr")
+        # those over the limit are closed at once
+        assert slow[-1].recv(1) == b""
+        with client_of(daemon) as worker:
+            worker.set("a:1:0:x", "x")
+            assert len(list(worker.next("a"))) == 1
+    finally:
+        for client in slow:
+            client.close()
+    for sent, status in (
+        (b"\x00" * 100 + b"\r\n\r\n", b"400"),
+        (b"GET /" + b"x" * 1_000_000, b"431"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),
+    ):
+        answer = answered(address, sent)
+        assert answer.startswith(b"HTTP/1.1 " + status), answer
+    assert get(daemon, "/healthz") == (200, "ok\n")
+    assert "Traceback" not in daemon.said()
+    assert daemon.stop() == 0
+
+
+def answered(address: tuple[str, int], sent: bytes) -> bytes:
+    """Send bytes and return what comes until the daemon closes; tried while it has no room."""
+    deadline = time.monotonic() + START_S
+    while True:
+        with socket.create_connection(address, START_S) as client:
+            answer = b""
+            try:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                while data := client.recv(4096):
+                    answer += data
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+        if answer or time.monotonic() > deadline:
+            return answer
+        time.sleep(0.01)
+
+
+def test_a_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess) -> None:
+    for sent in (b"", b"GET", b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n" * 50):
+        client = socket.create_connection(http_address(daemon), START_S)
+        # closing sends a reset
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        client.sendall(sent)
+        client.close()
+    assert get(daemon, "/healthz") == (200, "ok\n")
+    assert "Traceback" not in daemon.said()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["0.0.0.0:9924", "[::]:9924", "192.0.2.1:9924", "example.org:9924", ":9924", "127.0.0.1",
+     "127.0.0.1:", "127.0.0.1:http", "unix:/tmp/http", "127.0.0.1:65536"],
+)  # fmt: skip
+def test_an_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
+    command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "log")]
+    done = subprocess.run(
+        [*command, "--listen", "127.0.0.1:0", "--http", address],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert f"--http {address}: " in done.stderr
+
+
+def test_an_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -> None:
+    host, port = http_address(daemon)
+    command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "other")]
+    done = subprocess.run(
+        [*command, "--listen", "127.0.0.1:0", "--http", f"{host}:{port}"],
+        capture_output=True,
+        text=True,
+        timeout=START_S,
+        check=False,
+    )
+    assert done.returncode == 64
+    assert f"--http {host}:{port}: cannot listen" in done.stderr
+
+
+def test_without_the_option_nothing_listens(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        assert "http=" not in daemon.said()
