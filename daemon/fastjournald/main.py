@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     command = click.Command(
         "fastjournald",
-        params=OPTIONS,
+        params=list(OPTIONS),
         callback=_start,
         help="The daemon that remembers what has to be done next.",
         epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",

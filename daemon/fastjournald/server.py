@@ -118,8 +118,7 @@ class Server:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 accepting = trio.CancelScope()
-                for listener in listeners:
-                    nursery.start_soon(self._accept, listener, accepting)
+                nursery.start_soon(self._accept, listeners, accepting)
                 ready([address_of(listener) for listener in listeners])
                 await stopped()
                 self._stopping = True
@@ -131,10 +130,12 @@ class Server:
             background.cancel_scope.cancel()
         self.writer.close()
 
-    async def _accept(self, listener: trio.SocketListener, accepting: trio.CancelScope) -> None:
+    async def _accept(
+        self, listeners: list[trio.SocketListener], accepting: trio.CancelScope
+    ) -> None:
         assert self._nursery is not None
         with accepting:
-            await trio.serve_listeners(self._serve, [listener], handler_nursery=self._nursery)
+            await trio.serve_listeners(self._serve, listeners, handler_nursery=self._nursery)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         session = Session(self, stream)
