@@ -10,16 +10,13 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Small tables: more than two partitions would only cost time.
-OPTIONS = {"spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from fastjournal.spark import start_session
+    from fastjournal.spark.session import SMALL_OPTIONS, start_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    options = {**OPTIONS, "spark.sql.warehouse.dir": str(warehouse)}
+    options = {**SMALL_OPTIONS, "spark.sql.warehouse.dir": str(warehouse)}
     session = start_session("local[2]", name="tests", options=options)
     yield session
     session.stop()

