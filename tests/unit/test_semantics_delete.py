@@ -6,7 +6,8 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function
 from tests.property.model import Model
-from tests.property.subject import SECOND, START, EngineSubject, Rules, Subject, request
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"

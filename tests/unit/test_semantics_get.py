@@ -7,7 +7,8 @@ import pytest
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Query, State, ValueType
 from fastjournal.protocol.messages import Pair
 from tests.property.model import Model
-from tests.property.subject import SECOND, START, EngineSubject, Rules, Subject
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"

@@ -1,0 +1,126 @@
+"""The engine and its naive model side by side: asking both, letting time pass, comparing all."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Request
+from tests.property.engine_strategies import ALL_KEYS, DOMAINS
+from tests.property.model import Model
+from tests.property.model_parts import U64_MAX, Entry, Rules
+from tests.property.subject import SECOND, START, EngineSubject, comparable, request
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """The engine and its model side by side, at one instant, and how time passes for both."""
+
+    @initialize(
+        attempts_max=st.sampled_from([0, 0, 1, 2]),
+        tombstone_ttl_us=st.sampled_from([2 * SECOND, 60 * SECOND]),
+        tombstones_max=st.sampled_from([1, 3, 1000]),
+        reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
+    )
+    def start(
+        self, attempts_max: int, tombstone_ttl_us: int, tombstones_max: int, reply_bytes_max: int
+    ) -> None:
+        rules = Rules(
+            reply_bytes_max=reply_bytes_max,
+            lease_us_default=5 * SECOND,
+            attempts_max=attempts_max,
+            tombstone_ttl_us=tombstone_ttl_us,
+            tombstones_max=tombstones_max,
+            clock_skew_us_max=3 * SECOND,
+        )
+        self.model = Model(rules)
+        self.engine = EngineSubject(rules)
+        self.now = START
+        self.writes = 0
+        self.tokens = [START]
+
+    # --- both at once ----------------------------------------------------------------------------
+
+    def ask(self, req: Request, session: Hashable = "one") -> None:
+        expected = self.model.handle(session, req, self.now)
+        got = self.engine.handle(session, req, self.now)
+        assert comparable(got) == comparable(expected), f"{req} at {self.now}"
+        if got is not None and got.timeout is not None and got.flags & Flag.WORKED_ON:
+            self.tokens.append(got.timeout)
+
+    def wake(self) -> None:
+        """What the daemon does when something happens by time."""
+        self.model.advance(self.now)
+        self.engine.advance(self.now)
+        self.serve()
+
+    def serve(self) -> None:
+        expected = self.model.serve_waiters(self.now)
+        got = self.engine.serve_waiters(self.now)
+        assert [(s, comparable(r)) for s, r in got] == [(s, comparable(r)) for s, r in expected]
+
+    def write_time(self, is_fresh: bool, age: int) -> int:
+        """A timestamp no older than any before, or one that stood there before, or the clock's."""
+        self.writes += 1
+        return self.now - age if not is_fresh else max(START + self.writes, self.now - SECOND)
+
+    def leased(self) -> list[Entry]:
+        return [e for e in self.model.entries if e.token]
+
+    # --- time ------------------------------------------------------------------------------------
+
+    @rule(us=st.sampled_from([1, 500, 1000, SECOND, SECOND, 2 * SECOND, 5 * SECOND, 70 * SECOND]))
+    def time_passes(self, us: int) -> None:
+        """The daemon wakes whenever something happens, and serves those who wait."""
+        self.let_pass(us)
+
+    def let_pass(self, us: int) -> None:
+        end = self.now + us
+        while (at := self.model.next_event()) is not None and at <= end:
+            self.now = max(self.now, at)
+            self.wake()
+        self.now = end
+        self.wake()
+
+    @rule(us=st.sampled_from([0, 1, 500, SECOND, 2 * SECOND]))
+    def time_passes_unseen(self, us: int) -> None:
+        """The daemon is late, by one thing that happens at the most."""
+        end = self.now + us
+        preview = copy.deepcopy(self.model)
+        if (first := preview.next_event()) is not None:
+            preview.advance(max(first, self.now))
+            if (second := preview.next_event()) is not None:
+                end = min(end, max(second - 1, self.now))
+        self.now = end
+
+    @rule()
+    def time_passes_to_the_next_wake(self) -> None:
+        wake = self.engine.engine.next_wake()
+        event = self.model.next_wake()
+        if event is not None and event < U64_MAX:
+            assert wake is not None
+            assert wake <= max(event, self.now)
+        if wake is not None and wake < START + 1000 * SECOND:
+            self.now = max(self.now, wake)
+            self.wake()
+
+    # --- whole states ----------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        self.compare_everything()
+        self.let_pass(6 * SECOND)
+        self.compare_everything()
+        for _ in range(len(self.model.entries) + 1):
+            self.ask(request(Function.NEXT, flags=Flag.OVERWRITE | Flag.DATA | Flag.META))
+
+    def compare_everything(self) -> None:
+        for key in ALL_KEYS:
+            self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
+        for domain in sorted(set(DOMAINS)):
+            self.ask(request(Function.STATS, domain))
+            self.ask(request(Function.NEXT, domain, count=0))
