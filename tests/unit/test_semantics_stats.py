@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
@@ -186,7 +188,13 @@ ALL_FLAGS |= Flag.DATA | Flag.LISTEN | Flag.PERSIST_ALIAS
 
 
 def test_a_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
-    everything = {"flags": ALL_FLAGS, "uri": b"second", "timeout": 1, "ttl": 1, "count": 1}
+    everything: dict[str, Any] = {
+        "flags": ALL_FLAGS,
+        "uri": b"second",
+        "timeout": 1,
+        "ttl": 1,
+        "count": 1,
+    }
     assert s.ask(request(Function.NOP, b"k", b"v", **everything)).error == ""
     assert s.ask(request(Function.AUTH, b"k", b"v", **everything)).error == ""
     s.set(JOB, flags=Flag.WORKED_ON | Flag.UPDATE_TIMEOUT | Flag.META, count=3)
