@@ -53,3 +53,15 @@ def test_labels_joined_in_any_order_have_one_root() -> None:
     assert {roots.find(label) for label in (2, 3, 4, 5)} == {2}
     assert {roots.find(label) for label in (8, 9)} == {8}
     assert roots.find(7) == 7
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    write_random_log(log, seed, segments=2, records=25)
+    last = log / "000000002.log"
+    data = last.read_bytes()
+    for length in range(0, len(data), 37):
+        last.write_bytes(data[:length])
+        records = list(read_rows(LogDirectory(log), lambda _: None))
+        assert rows_of([records]) == replayed(log), length
