@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fastjournald import main as main_module
+from fastjournald.config import Config, load_config
+
+OPTIONS: dict[str, tuple[str, str, object]] = {
+    # name: on the command line, in the file, the attribute
+    "listen": ("unix:/run/x", '["unix:/run/x"]', ["unix:/run/x"]),
+    "ready-file": ("/run/ready", '"/run/ready"', "/run/ready"),
+    "cmdlog-path": ("/var/log-a", '"/var/log-a"', "/var/log-a"),
+    "cmdlog-sync": ("interval", '"interval"', "interval"),
+    "cmdlog-sync-int": ("250", "250", 250),
+    "cmdlog-clean-int": ("60000", "60000", 60_000),
+    "cmdlog-seg-size": ("1000000", "1000000", 1_000_000),
+    "max-value": ("2000", "2000", 2000),
+    "max-reply": ("70000", "70000", 70_000),
+    "max-connections": ("7", "7", 7),
+    "memory-limit": ("123", "123", 123),
+    "min-free-bytes": ("5", "5", 5),
+    "default-lease": ("60", "60", 60),
+    "max-attempts": ("9", "9", 9),
+    "tombstone-ttl": ("30", "30", 30),
+    "tombstones-max": ("44", "44", 44),
+    "max-clock-skew": ("2", "2", 2),
+    "snapshot-dir": ("/snap", '"/snap"', "/snap"),
+    "http": ("127.0.0.1:9924", '"127.0.0.1:9924"', "127.0.0.1:9924"),
+    "log-level": ("debug", '"debug"', "debug"),
+}
+FLAGS = {"repair"}
+"""Options without a value."""
+
+
+class Started(Exception):  # noqa: N818 (it is no error)
+    """The daemon would run with this configuration."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+
+@pytest.fixture(autouse=True)
+def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop where the options are known."""
+
+    def run(config: Config) -> int:
+        raise Started(config)
+
+    monkeypatch.setattr(main_module, "_run", run)
+
+
+def start(*arguments: str) -> Config:
+    """Return what the daemon would run with."""
+    with pytest.raises(Started) as started:
+        main_module.main(arguments)
+    return started.value.config
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what a daemon says that ends with 64 instead of running."""
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(arguments)
+    assert ended.value.code == 64
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_the_table_of_this_test_has_every_option() -> None:
+    attributes = {name.replace("-", "_") for name in [*OPTIONS, *FLAGS]}
+    assert attributes == set(Config.__struct_fields__)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_works_by_flag_and_by_file_and_the_flag_wins(
+    tmp_path: Path, name: str
+) -> None:
+    by_flag, in_file, expected = OPTIONS[name]
+    attribute = name.replace("-", "_")
+    path = () if name == "cmdlog-path" else ("--cmdlog-path", "/log")
+    assert getattr(start(*path, f"--{name}", by_flag), attribute) == expected
+    file = tmp_path / "fastjournald.toml"
+    file.write_text(f"{attribute} = {in_file}\n")
+    assert getattr(start(*path, "--config", str(file)), attribute) == expected
+    default = getattr(Config(), attribute)
+    assert default != expected
+    other = {"cmdlog-sync": "os", "log-level": "error"}.get(name, by_flag + "0")
+    won = getattr(start(*path, "--config", str(file), f"--{name}", other), attribute)
+    assert won not in (expected, default)
+
+
+def test_repair_works_by_flag_and_by_file(tmp_path: Path) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_text("repair = true\n")
+    assert not start("--cmdlog-path", "/log").repair
+    assert start("--cmdlog-path", "/log", "--repair").repair
+    assert start("--cmdlog-path", "/log", "--config", str(file)).repair
+
+
+def test_listen_may_be_repeated_and_replaces_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_text('cmdlog_path = "/log"\nlisten = ["127.0.0.1:1"]\n')
+    config = start("--config", str(file), "--listen", "127.0.0.1:2", "--listen", "unix:/x")
+    assert config.listen == ["127.0.0.1:2", "unix:/x"]
+
+
+def test_the_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(["--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    for name in [*OPTIONS, *FLAGS, "config"]:
+        assert f"--{name}" in said
+    flat = re.sub(r"\s+", " ", said)
+    for name in OPTIONS:
+        default = getattr(Config(), name.replace("-", "_"))
+        if isinstance(default, int):
+            assert re.search(rf"--{name} .*?\[{default}\]", flat), f"--{name}: {default}"
+
+
+BAD_VALUES = {
+    "cmdlog-sync": ('"sometimes"', "sometimes"),
+    "cmdlog-sync-int": ("0", "0"),
+    "cmdlog-clean-int": ("-1", "-1"),
+    "cmdlog-seg-size": ("100", "100"),
+    "max-value": ("0", "0"),
+    "max-reply": ("1", "1"),
+    "max-connections": ("0", "0"),
+    "memory-limit": ("-5", "-5"),
+    "min-free-bytes": ("-1", "-1"),
+    "default-lease": ("0", "0"),
+    "max-attempts": ("-1", "-1"),
+    "tombstone-ttl": ("-1", "-1"),
+    "tombstones-max": ("0", "0"),
+    "max-clock-skew": ("-1", "-1"),
+    "log-level": ('"loud"', "loud"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_VALUES)
+def test_a_bad_value_names_the_option_and_where_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    in_file, by_flag = BAD_VALUES[name]
+    assert f"--{name}" in refusal(capsys, "--cmdlog-path", "/log", f"--{name}", by_flag)
+    attribute = name.replace("-", "_")
+    file = tmp_path / "fastjournald.toml"
+    file.write_text(f'cmdlog_path = "/log"\n{attribute} = {in_file}\n')
+    said = refusal(capsys, "--config", str(file))
+    assert str(file) in said
+    assert attribute in said
+    file.write_text(f'cmdlog_path = "/log"\n{attribute} = [1]\n')
+    said = refusal(capsys, "--config", str(file))
+    assert str(file) in said
+    assert attribute in said
+
+
+@pytest.mark.parametrize("value", ["many", "1.5", ""])
+def test_a_number_that_is_none_names_its_option(
+    capsys: pytest.CaptureFixture[str], value: str
+) -> None:
+    said = refusal(capsys, "--cmdlog-path", "/log", "--max-value", value)
+    assert "--max-value" in said
+
+
+def test_an_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--cmdlog-size" in refusal(capsys, "--cmdlog-path", "/log", "--cmdlog-size", "1")
+    file = tmp_path / "fastjournald.toml"
+    file.write_text("cmdlog_size = 1\n")
+    said = refusal(capsys, "--cmdlog-path", "/log", "--config", str(file))
+    assert str(file) in said
+    assert "cmdlog_size" in said
+    assert "cmdlog_seg_size" in said, "what is allowed"
+
+
+def test_arguments_without_an_option_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "surplus" in refusal(capsys, "--cmdlog-path", "/log", "surplus")
+
+
+def test_a_missing_log_directory_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--cmdlog-path" in refusal(capsys)
+
+
+def test_no_address_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_text('cmdlog_path = "/log"\nlisten = []\n')
+    assert "listen" in refusal(capsys, "--config", str(file))
+
+
+@pytest.mark.parametrize("content", [b"max_value = ", b"= 3", b"\xff\xfe", b"a = 1\na = 2\n"])
+def test_a_file_that_is_not_toml_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    file = tmp_path / "fastjournald.toml"
+    file.write_bytes(content)
+    said = refusal(capsys, "--cmdlog-path", "/log", "--config", str(file))
+    assert str(file) in said
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path / "missing.toml", tmp_path):
+        said = refusal(capsys, "--cmdlog-path", "/log", "--config", str(path))
+        assert str(path) in said
+        assert "cannot read" in said
+
+
+def test_snapshots_go_below_the_log_unless_told_otherwise() -> None:
+    config = Config(cmdlog_path="/var/lib/x")
+    assert config.snapshot_directory == "/var/lib/x/snapshots"
+    config.snapshot_dir = "elsewhere"
+    assert Path(config.snapshot_directory) == Path("elsewhere").absolute()
+
+
+def test_the_engine_gets_its_options_in_its_units() -> None:
+    flags = {"cmdlog_path": "/log", "default_lease": 3, "tombstone_ttl": 4, "max_clock_skew": 5}
+    settings = load_config(None, flags).settings()
+    assert settings.lease_us_default == 3_000_000
+    assert settings.tombstone_ttl_us == 4_000_000
+    assert settings.clock_skew_us_max == 5_000_000
+    assert load_config(None, {"cmdlog_path": "/log"}).settings() == type(settings)()
+
+
+def test_a_value_over_what_workq_takes_is_said_at_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start("--cmdlog-path", "/log", "--max-value", "1000000")
+    assert "workq" not in caplog.text
+    start("--cmdlog-path", "/log", "--max-value", "1000001")
+    assert "workq" in caplog.text
+
+
+def test_the_example_file_of_the_service_is_valid() -> None:
+    example = Path(__file__).parents[2] / "systemd" / "fastjournald.toml.example"
+    text = re.sub(r"(?m)^#\s?(?=\w+ = )", "", example.read_text())
+    assert text.count(" = ") >= 3
+
+    msgspec.convert(tomllib.loads(text), Config)
