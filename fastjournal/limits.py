@@ -58,7 +58,7 @@ RECEIVE_BYTES_MAX = 64 * 1024
 """One read of a socket: some 300 usual requests, three milliseconds of work for one client."""
 
 NEXT_ENTRIES_MAX = 1000
-"""Entries of one NEXT, whatever its count: under 10 ms of work, so that nobody else waits longer."""
+"""Entries of one NEXT, whatever its count: under 10 ms of work, so nobody else waits longer."""
 
 REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
@@ -80,7 +80,7 @@ HTTP_SECONDS_MAX = 10.0
 """How long an HTTP client may take to send a request, and to take the reply."""
 
 METRICS_DOMAINS_MAX = 20
-"""Domains with figures of their own in the metrics: a series each in somebody's time series base."""
+"""Domains with figures of their own in the metrics: a series each in somebody's database."""
 
 FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
 """Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP."""
@@ -117,6 +117,10 @@ SPOOL_BYTES_MAX = 16 * 1024**3
 
 SPOOL_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """One spooled frame; a larger size field is damage, not a request."""
+
+OPEN_SLOTS_MAX = 256
+"""Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
+open 1,024."""
 
 RETRY_PAUSE_US_MAX = 30_000_000
 """The longest pause between two tries of the forwarder."""

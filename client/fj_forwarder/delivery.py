@@ -58,11 +58,15 @@ class Delivery:
             return
         self._store.refresh()
         taken = self._store.take(count, size)
-        if not taken:
+        while not taken:
             taken = self._store.finish_old(time.time(), count, size)
+            if taken or not self._store.can_begin:
+                break
+            taken = self._store.take(count, size)
         if not taken and time.monotonic() >= self._next_rescan:
             self._next_rescan = time.monotonic() + RESCAN_SECONDS
             taken = self._store.take_behind_torn(count, size)
+            self._store.retry_refused()
         self.exhausted = not taken
         self._engine.offer(filter(None, map(self._outgoing, taken)))
 

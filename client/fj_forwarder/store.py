@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import OPEN_SLOTS_MAX
 from fastjournal.spool.appendfile import TEMPORARY_SUFFIX
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.slots import SLOT_SUFFIX, Slot, list_slots, spool_failed
@@ -48,8 +49,15 @@ class SlotStore:
         self._known: dict[str, Slot] = {}
         """Slots that were listed and are not open yet, oldest first."""
         self._refused: set[str] = set()
-        """Slots that cannot be read; each is told of once."""
+        """Slots that could not be opened; left out until ``retry_refused``."""
+        self._told: set[str] = set()
+        """Slots that could not be opened at some time: each is told of once."""
         self._newest_s = 0
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether there is a slot that was not begun, and room for it."""
+        return bool(self._known) and len(self._open) < OPEN_SLOTS_MAX
 
     def refresh(self) -> None:
         """Look which slots there are.
@@ -60,14 +68,19 @@ class SlotStore:
         listed = {slot.name: slot for slot in list_slots(self._directory)}
         for file in self._open:
             listed.pop(file.name, None)
+        self._refused &= listed.keys()
+        self._told &= listed.keys()
         for name in self._refused:
-            listed.pop(name, None)
+            del listed[name]
         self._known = listed
         newest = [slot.start_s for slot in listed.values()] + [f.start_s for f in self._open[-1:]]
         self._newest_s = max(newest, default=0)
 
     def take(self, count_max: int, bytes_max: int) -> list[Taken]:
         """Return the next pending records, oldest slots first.
+
+        Of many slots only so many are open at once: the next are begun when ``finish_old`` has
+        deleted some.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -83,18 +96,24 @@ class SlotStore:
         for file in self._open:
             if len(taken) < count_max and bytes_max > 0 and file.has_more():
                 take_from(file)
-        while self._known and len(taken) < count_max and bytes_max > 0:
+        while self.can_begin and len(taken) < count_max and bytes_max > 0:
             name, slot = next(iter(self._known.items()))
             del self._known[name]
             try:
                 file = SlotFile(slot, self._put_aside)
             except SpoolFailedError as error:
-                log.error("%s: this slot is left out: %s", slot.path, error)
+                if name not in self._told:
+                    log.error("this slot is left out until it can be opened: %s", error)
                 self._refused.add(name)
+                self._told.add(name)
                 continue
             insort(self._open, file, key=_start)
             take_from(file)
         return taken
+
+    def retry_refused(self) -> None:
+        """Let the next ``refresh`` list the slots again that could not be opened."""
+        self._refused.clear()
 
     def take_behind_torn(self, count_max: int, bytes_max: int) -> list[Taken]:
         """Look behind what has been incomplete since the last read: a write may have been torn.
