@@ -220,17 +220,23 @@ async def test_the_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.M
     slow = SlowDisk(log, monkeypatch)
     slow.seconds = 1.0
     await log.client("first")
-    goes_on = threading.Event()
-    slow.during_sync = goes_on.wait
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        begun.set()
+        assert goes_on.wait(60)
+
+    slow.during_sync = hold
     before = log.syncs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.client, "alone")
-        await trio.testing.wait_all_tasks_blocked()
-        assert slow.in_thread == [False, True]
+        assert await trio.to_thread.run_sync(begun.wait, 60)
         nursery.start_soon(log.clients, 30)
         await trio.testing.wait_all_tasks_blocked()
-        assert log.told == ["first OK"], "told OK before the sync has ended"
+        told = list(log.told)
         goes_on.set()
+    assert told == ["first OK"], "told OK before the sync has ended"
+    assert slow.in_thread == [False, True, True]
     assert len(log.told) == 32
     assert log.syncs == before + 2
 
