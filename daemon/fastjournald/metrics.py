@@ -220,9 +220,11 @@ class Metrics(Collector):
             self._server.timers.lag_us,
             1e-6,
         )
-        yield GaugeMetricFamily(
-            "process_resident_memory_bytes", "Resident memory of the daemon.", resident_bytes()
-        )
+        memory = resident_bytes()
+        if memory is not None:
+            yield GaugeMetricFamily(
+                "process_resident_memory_bytes", "Resident memory of the daemon.", memory
+            )
 
 
 def function_name(function: int) -> str:
@@ -247,9 +249,13 @@ def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
     )
 
 
-def resident_bytes() -> int:
-    """Return how much memory of this process is in RAM."""
-    return int(STATM.read_text().split()[1]) * resource.getpagesize()
+def resident_bytes() -> int | None:
+    """Return how much memory of this process is in RAM; None: the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        # no /proc, or no file can be opened: a figure less, and no reason to stop
+        return None
 
 
 def _age(instant: int | None, now: int) -> float:

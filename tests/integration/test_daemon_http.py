@@ -195,8 +195,12 @@ def test_http_clients_that_misbehave_do_no_harm(daemon: DaemonProcess) -> None:
         answer = answered(address, sent)
         assert answer.startswith(b"HTTP/1.1 " + status), answer
     assert get(daemon, "/healthz") == (200, "ok\n")
+    with socket.create_connection(address, START_S) as client:
+        client.sendall(b"GET /metr")
+        # it does not hold up the end
+        assert daemon.stop() == 0
+        assert client.recv(1) == b""
     assert "Traceback" not in daemon.said()
-    assert daemon.stop() == 0
 
 
 def answered(address: tuple[str, int], sent: bytes) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config import Config
+from fastjournald.config import Config, load_config
 from fastjournald.engine import UNKNOWN
 from fastjournald.histogram import Histogram
 from fastjournald.http import Answer
@@ -22,6 +25,7 @@ from fastjournald.pages import pages_of
 from fastjournald.recovery import recover_engine
 from fastjournald.server import Server
 
+OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
 START = 1_790_000_000_000_000
 SECOND = 1_000_000
 
@@ -285,6 +289,50 @@ def test_the_rest_is_there(s: Subject) -> None:
     assert figures["fastjournal_connections"] == 0
     assert figures["fastjournal_tombstones"] == 0
     assert figures["process_resident_memory_bytes"] > 10_000_000
+
+
+def test_a_scrape_survives_when_no_file_can_be_opened(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.metrics.STATM", Path("/nowhere/statm"))
+    figures = s.figures()
+    assert "process_resident_memory_bytes" not in figures
+    assert "fastjournal_uptime_seconds" in figures
+
+
+def test_the_documentation_lists_every_metric_with_its_type_and_labels(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.ask(Function.DELETE, b"none")
+    s.server.protocol_errors["bad-request"] += 1
+    families = text_string_to_metric_families(trio.run(Metrics(s.server).text).decode())
+    served = set()
+    for family in families:
+        labels = {name for sample in family.samples for name in sample.labels} - {"le"}
+        suffix = "_total" if family.type == "counter" else ""
+        served.add((family.name + suffix, family.type, frozenset(labels)))
+    listed = set()
+    for line in OPERATING.read_text(encoding="utf-8").splitlines():
+        names, _, rest = line.removeprefix("| ").partition(" | ")
+        for name, labels in re.findall(r"`((?:fastjournal|process)_\w+)(?:\{([\w,]+)\})?`", names):
+            if line.startswith("| `"):
+                words = frozenset(labels.split(",")) if labels else frozenset()
+                listed.add((name, rest.partition(" | ")[0], words))
+    assert listed == served
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:0", "127.0.0.1:9924", "127.1.2.3:1", "[::1]:65535", ""]
+)
+def test_a_loopback_address_is_taken(address: str) -> None:
+    assert load_config(None, {"cmdlog_path": "/log", "http": address}).http == address
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "localhost", "localhost:-1", "local host:1"]
+)
+def test_an_address_beyond_this_machine_is_refused_before_anything_is_bound(address: str) -> None:
+    with pytest.raises(ConfigError, match="--http"):
+        load_config(None, {"cmdlog_path": "/log", "http": address})
 
 
 @pytest.mark.parametrize(
