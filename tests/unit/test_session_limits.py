@@ -1,0 +1,341 @@
+"""Sessions of a server in this process, over loopback, on a disk that does what the test wants."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.errors import LogFailedError
+from fastjournal.protocol import ClientConnection, encode_request
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.config import Config
+from fastjournald.engine import Engine
+from fastjournald.recovery import recover_engine
+from fastjournald.server import Server
+from tests.property.subject import START, request
+
+LOG = "/log"
+SILENCE_S = 60.0
+"""Far longer than any answer takes."""
+
+
+class Clock:
+    """Stands still until the test moves it; what sleeps until then looks each second."""
+
+    now = START
+
+    def now_us(self) -> int:
+        return self.now
+
+
+class Peer:
+    """A client."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._connection = ClientConnection()
+
+    async def send(self, *requests: Request) -> None:
+        await self.stream.send_all(b"".join(encode_request(asked) for asked in requests))
+
+    async def reply(self) -> Reply | None:
+        """The next reply; None: the server has closed."""
+        with trio.fail_after(SILENCE_S):
+            while not isinstance(event := self._connection.next_event(), Reply):
+                data = await self.stream.receive_some(65536)
+                if not data:
+                    return None
+                self._connection.receive_data(data)
+        return event
+
+    async def ask(self, *requests: Request) -> Reply:
+        await self.send(*requests)
+        reply = await self.reply()
+        assert reply is not None
+        return reply
+
+
+class House:
+    """A server and its parts."""
+
+    def __init__(self, **options: Any) -> None:
+        self.disk = SimulatedDisk(capacity_bytes=1 << 20)
+        self.disk.mkdir(LOG)
+        self.clock = Clock()
+        self.config = Config(
+            cmdlog_path=LOG, listen=["127.0.0.1:0"], min_free_bytes=1 << 18, **options
+        )
+        settings = self.config.settings()
+        self.engine: Engine
+        self.writer: LogWriter
+        self.engine, self.writer = recover_engine(
+            self.disk, self.config, settings, self.clock, seed=bytes(8)
+        )
+        self.server = Server(self.config, settings, self.engine, self.writer, self.disk, self.clock)
+        self.stopped = trio.Event()
+        self._addresses: list[str] = []
+        self._peers: list[Peer] = []
+
+    async def connect(self) -> Peer:
+        host, port = self._addresses[0].split(":")
+        peer = Peer(await trio.open_tcp_stream(host, int(port)))
+        self._peers.append(peer)
+        return peer
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[House]:
+        """Serve while the block runs, then stop."""
+        async with trio.open_nursery() as nursery:
+            ready = trio.Event()
+
+            def note(addresses: list[str]) -> None:
+                self._addresses = addresses
+                ready.set()
+
+            nursery.start_soon(self.server.run, note, self.stopped.wait)
+            await ready.wait()
+            try:
+                yield self
+            finally:
+                for peer in self._peers:
+                    peer.stream.socket.close()
+                self.stopped.set()
+
+
+class HeldSync:
+    """Holds the next sync, in a thread, until the test lets it go on."""
+
+    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun, self._goes_on = threading.Event(), threading.Event()
+        self._sync = house.writer.sync
+        monkeypatch.setattr(house.writer, "sync", self.sync)
+        # as on a disk whose syncs take long
+        monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", -1.0)
+
+    def sync(self) -> None:
+        self._begun.set()
+        assert self._goes_on.wait(SILENCE_S)
+        self._sync()
+
+    async def wait_begun(self) -> None:
+        assert await trio.to_thread.run_sync(self._begun.wait, SILENCE_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+
+def set_(key: bytes, **fields: Any) -> Request:
+    return request(Function.SET, key, b"v", flags=Flag.PERSIST, **fields)
+
+
+def listen(domain: bytes, **fields: Any) -> Request:
+    return request(Function.NEXT, domain, flags=Flag.LISTEN, **fields)
+
+
+NOP = request(Function.NOP)
+
+
+async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
+    house = House()
+    async with house.open():
+        peer, waiting = await house.connect(), await house.connect()
+        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
+        leased = await peer.ask(request(Function.NEXT, b"a"))
+        assert (await waiting.ask(listen(b"b"), NOP)).code == ""
+        ballast = house.disk.create("/ballast")
+        ballast.write(bytes((1 << 20) - (1 << 18)))
+        house.server.check_space()
+        assert house.engine.read_only
+        assert (await peer.ask(set_(b"b:1:0:y"))).code == "read-only"
+        assert (await peer.ask(request(Function.NEXT, b"a"))).code == "read-only"
+        done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
+        assert (await peer.ask(done)).code == ""
+        house.disk.unlink("/ballast")
+        house.server.check_space()
+        assert not house.engine.read_only
+        assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
+        woken = await waiting.reply()
+        assert woken is not None
+        assert woken.pairs
+
+
+async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:
+    house = House()
+    async with house.open():
+        peer, waiting = await house.connect(), await house.connect()
+        assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
+        assert (await waiting.ask(listen(b"a"), NOP)).code == ""
+        house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18)))
+        house.server.check_space()
+        house.clock.now += 2000
+        assert (await peer.ask(NOP)).code == ""
+        house.disk.unlink("/ballast")
+        house.server.check_space()
+        woken = await waiting.reply()
+        assert woken is not None
+        assert woken.pairs
+
+
+async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        waiting, peer = await house.connect(), await house.connect()
+        assert (await waiting.ask(listen(b"a", identifier=1), NOP)).code == ""
+        held = HeldSync(house, monkeypatch)
+        await peer.send(set_(b"a:1:0:x"))
+        await held.wait_begun()
+        await waiting.send(request(Function.QUIT, identifier=2))
+        await trio.sleep(0.05)
+        held.go_on()
+        replies = [await waiting.reply() for _ in range(3)]
+        assert [reply and reply.identifier for reply in replies] == [1, 2, None]
+        assert replies[0] is not None
+        assert replies[0].pairs
+
+
+async def test_no_reply_leaves_before_what_it_shows_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        held = HeldSync(house, monkeypatch)
+        await peer.send(set_(b"a:1:0:x"))
+        await held.wait_begun()
+        await other.send(request(Function.GET, b"a:1:0:x"))
+        with trio.move_on_after(0.1) as scope:
+            await other.reply()
+        assert scope.cancelled_caught, "shown before it was durable"
+        held.go_on()
+        for client in (peer, other):
+            reply = await client.reply()
+            assert reply is not None
+            assert reply.code == ""
+
+
+async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        gone, other = await house.connect(), await house.connect()
+        held = HeldSync(house, monkeypatch)
+        await gone.send(set_(b"a:1:0:x"), listen(b"z"))
+        await held.wait_begun()
+        await trio.aclose_forcefully(gone.stream)
+        held.go_on()
+        assert (await other.ask(request(Function.GET, b"a:1:0:x"))).code == ""
+        # nothing is handed out to who is gone
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert not house.engine.waiters
+        assert (await other.ask(set_(b"z:1:0:x"))).code == ""
+        assert (await other.ask(request(Function.NEXT, b"z"))).pairs
+
+
+async def test_a_client_that_sends_no_more_still_gets_what_was_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        waiting, peer = await house.connect(), await house.connect()
+        assert (await waiting.ask(listen(b"a"), NOP)).code == ""
+        held = HeldSync(house, monkeypatch)
+        await peer.send(set_(b"a:1:0:x"))
+        await held.wait_begun()
+        await waiting.stream.send_eof()
+        await trio.sleep(0.05)
+        held.go_on()
+        leased = await waiting.reply()
+        assert leased is not None
+        assert leased.pairs
+        assert await waiting.reply() is None
+
+
+async def test_a_malformed_message_ends_the_waits_of_its_connection() -> None:
+    house = House()
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(listen(b"a"), NOP)).code == ""
+        await peer.stream.send_all(b"garbage, and enough of it to be judged")
+        reply = await peer.reply()
+        assert reply is not None
+        assert reply.code == "bad-request"
+        assert not house.engine.waiters
+        assert await peer.reply() is None
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: str) -> None:
+    house = House()
+    answers: list[Reply | None] = []
+
+    async def try_to_set(number: int) -> None:
+        peer = await house.connect()
+        await peer.send(*(set_(b"a:1:0:%d-%d" % (number, n)) for n in range(5)))
+        try:
+            while True:
+                reply = await peer.reply()
+                answers.append(reply)
+                if reply is None:
+                    return
+        except trio.BrokenResourceError:
+            answers.append(None)
+
+    failed = False
+    try:
+        async with house.open(), trio.open_nursery() as clients:
+            house.disk.fail_at(1, call)
+            for number in range(10):
+                clients.start_soon(try_to_set, number)
+            await trio.sleep(SILENCE_S)
+    except* LogFailedError:
+        failed = True
+    assert failed
+    assert not any(answers)
+
+
+async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
+    house = House()
+    async with house.open():
+        peer, late = await house.connect(), await house.connect()
+        assert (await peer.ask(listen(b"a"), NOP)).code == ""
+        assert (await late.ask(NOP)).code == ""
+        house.stopped.set()
+        ended = await peer.reply()
+        assert ended is not None
+        assert ended.code == "shutting-down"
+        answer = await late.ask(listen(b"a"))
+        assert answer.code == "shutting-down"
+        for client in (peer, late):
+            assert await client.reply() is None
+
+
+async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end() -> None:
+    house = House(max_connections=2)
+    async with house.open():
+        inside = [await house.connect() for _ in range(2)]
+        for peer in inside:
+            assert (await peer.ask(NOP)).code == ""
+        told = []
+        outside = [await house.connect() for _ in range(100)]
+        for peer in outside:
+            try:
+                told.append(await peer.reply())
+            except trio.BrokenResourceError:
+                told.append(None)
+        busy = [reply for reply in told if reply is not None]
+        assert 1 <= len(busy) <= 100
+        assert {reply.code for reply in busy} == {"busy"}
+        for peer in inside:
+            assert (await peer.ask(NOP)).code == ""
