@@ -8,6 +8,7 @@ with ``:``. A key of any other form is a plain key. Source: docs/protocol.md, Ke
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import NamedTuple
 
 from fastjournal.errors import BadRequestError
@@ -60,14 +61,15 @@ def build_journal_key(
     Args:
         domain: Not empty, without ``:``.
         id: What tells entries of one domain, priority and instant apart; may hold ``:``.
-        not_before_us: Instant in microseconds since the Unix epoch.
+        not_before_us: Instant in microseconds since the Unix epoch. Work of one priority is done in
+            the order of these, so 0 comes before all that names an instant.
         priority: 0 (first) to 255 (last).
 
     Raises:
         BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
     """
-    domain = domain.encode() if isinstance(domain, str) else domain
-    id = id.encode() if isinstance(id, str) else id
+    domain = encode_text("domain", domain)
+    id = encode_text("id", id)
     if not domain or b":" in domain:
         raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
     if not 0 <= priority <= PRIORITY_MAX:
@@ -78,3 +80,40 @@ def build_journal_key(
     if len(key) > KEY_BYTES_MAX:
         raise BadRequestError(f"key has {len(key)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
     return key
+
+
+def default_id(timestamp: int, uri: bytes | None, writer: str) -> str:
+    """Return the id of a SET that was given none.
+
+    It is the same again only for the same URI and timestamp: so a request for a URI that is being
+    worked on is another entry, and a repeat of one is recognised.
+
+    Args:
+        timestamp: Of the SET.
+        uri: What the work is about.
+        writer: Takes the place of the URI's hash where there is no URI; nobody else's name.
+    """
+    mark = writer if uri is None else blake2b(uri, digest_size=6).hexdigest()
+    return f"{timestamp:x}-{mark}"
+
+
+def encode_text(name: str, text: str | bytes) -> bytes:
+    """Return the bytes of a key, URI, or part of one: UTF-8 for ``str``.
+
+    Args:
+        name: What it is, for the error.
+        text: It.
+
+    Raises:
+        BadRequestError: ``bad-key``: it has no UTF-8 form.
+    """
+    if isinstance(text, bytes):
+        return text
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequestError(
+            f"{name} has no UTF-8 form at character {error.start}",
+            code="bad-key",
+            hint="give bytes for what is no text",
+        ) from error

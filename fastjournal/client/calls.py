@@ -14,6 +14,7 @@ import msgspec
 
 from fastjournal.client.results import Entry, Jobs, Written
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
+from fastjournal.keys import encode_text
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, ValueType
 from fastjournal.protocol.values import Value, encode_value
@@ -237,7 +238,7 @@ def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Cal
         flags=_token_flag(token),
         key=key_bytes(key),
         value_type=ValueType.STRING,
-        value=reason.encode(),
+        value=reason.encode("utf-8", "backslashreplace"),
         timeout=_instant("token", token),
     )
     return Call(request, _nothing)
@@ -257,9 +258,9 @@ def key_bytes(key: str | bytes) -> bytes:
     """Return a key as the wire carries it.
 
     Raises:
-        BadRequestError: It is longer than any daemon takes.
+        BadRequestError: It is longer than any daemon takes, or has no UTF-8 form.
     """
-    data = key.encode() if isinstance(key, str) else key
+    data = encode_text("key", key)
     if len(data) > KEY_BYTES_MAX:
         raise BadRequestError(f"key has {len(data)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
     return data

@@ -10,7 +10,6 @@ import os
 import secrets
 import threading
 import weakref
-from hashlib import blake2b
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,7 +17,7 @@ import msgspec
 
 from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import build_journal_key, default_id, encode_text
 from fastjournal.limits import KEY_BYTES_MAX, PRIORITY_DEFAULT, SLOT_SECONDS, SPOOL_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
@@ -99,7 +98,7 @@ class Spool:
         domain: str | bytes,
         uri: str | bytes | None = None,
         priority: int = PRIORITY_DEFAULT,
-        not_before: int = 0,
+        not_before: int | None = None,
         value: bytes | str | int | float | bool | None = b"",
         id: str | bytes | None = None,
         timestamp: int | None = None,
@@ -113,10 +112,12 @@ class Spool:
             domain: The queue; not empty, without ``:``.
             uri: What the work is about: of one URI, one entry waits at a time, the newest.
             priority: 0 (first) to 255 (last).
-            not_before: Instant in microseconds before which the work must not start.
+            not_before: Instant in microseconds before which the work must not start. Without it:
+                the timestamp, so that work of one priority is done in the order of its writing.
             value: The payload: bytes, or None, str, int, float, bool.
             id: Last part of the key. Without it: made of the timestamp and the URI, so that it is
-                the same again only for the same URI and timestamp; without a URI it is unique.
+                the same again only for the same URI and timestamp; without a URI it is unique. The
+                same id is the same key only with the same not_before and priority.
             timestamp: Instant of the write in microseconds; the default is never the same twice
                 in a process.
             overwrite: Replace what stands under the key.
@@ -133,12 +134,13 @@ class Spool:
         """
         if timestamp is None:
             timestamp = self._next_timestamp()
-        uri = uri.encode() if isinstance(uri, str) else uri
+        uri = None if uri is None else encode_text("URI", uri)
         if uri is not None and not 0 < len(uri) <= KEY_BYTES_MAX:
             raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
         if id is None:
-            mark = self._writer_id if uri is None else blake2b(uri, digest_size=6).hexdigest()
-            id = f"{timestamp:x}-{mark}"
+            id = default_id(timestamp, uri, self._writer_id)
+        if not_before is None:
+            not_before = timestamp
         key = build_journal_key(domain, id, not_before_us=not_before, priority=priority)
         if type(value) is bytes:
             value_type, data = _BUFFER, value

@@ -41,6 +41,7 @@ def test_work_goes_from_set_through_next_to_completion(cli: Cli) -> None:
         7,
         0,
     )
+    assert job["not_before_us"] == added["timestamp_us"]
     assert job["token"] > added["timestamp_us"]
     nothing = cli("next", "pages")
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")

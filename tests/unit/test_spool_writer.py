@@ -74,7 +74,17 @@ def test_the_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_pat
         assert two.append(domain="d", uri="u", timestamp=6) != first
         assert two.append(domain="d", uri="w", timestamp=5) != first
         assert one.append(domain="d", timestamp=5) != two.append(domain="d", timestamp=5)
-        assert one.append(domain="d", id="mine") == b"d:128:0000000000000000:mine"
+        mine = one.append(domain="d", id="mine", not_before=0)
+        assert mine == b"d:128:0000000000000000:mine"
+
+
+def test_work_that_names_no_instant_is_due_when_it_was_written(tmp_path: Path) -> None:
+    with Spool(tmp_path, clock=HandClock()) as spool:
+        first, second = spool.append(domain="d", id="x"), spool.append(domain="d", id="x")
+        given = spool.append(domain="d", id="x", timestamp=7)
+    assert first == b"d:128:%016d:x" % EIGHT
+    assert second == b"d:128:%016d:x" % (EIGHT + 1)
+    assert given == b"d:128:%016d:x" % 7
 
 
 def test_no_timestamp_is_used_twice_though_the_clock_stands_still(tmp_path: Path) -> None:
@@ -110,6 +120,9 @@ def test_values_that_are_not_bytes_keep_their_type(
         {"domain": "d", "priority": 256},
         {"domain": "d", "not_before": -1},
         {"domain": "d", "uri": ""},
+        {"domain": "d\udcff"},
+        {"domain": "d", "id": "\udcff"},
+        {"domain": "d", "uri": "\udcff"},
         {"domain": "d", "uri": "u" * 4097},
         {"domain": "d", "expires": 2**64},
         {"domain": "d", "timestamp": -1},

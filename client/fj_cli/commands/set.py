@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 import sys
-from hashlib import blake2b
 from typing import Any
 
 import click
 
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
-from fastjournal.keys import build_journal_key
+from fastjournal.keys import build_journal_key, default_id
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
 from fj_cli.options import DURATION, INSTANT, json_option, open_client, server_option
 from fj_cli.output import argument_bytes, put_bytes, show_bytes, wants_json, write_json
@@ -31,7 +30,11 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
     show_default=True,
     help="0 runs first.",
 )
-@click.option("--not-before", type=INSTANT, default=0, help="The work starts no earlier.")
+@click.option(
+    "--not-before",
+    type=INSTANT,
+    help="The work starts no earlier; part of the key.  [default: now]",
+)
 @click.option("--expires", type=INSTANT, help="The entry vanishes then.")
 @click.option("--ttl", type=DURATION, help="Each read moves the expiry to that long from now.")
 @click.option("--overwrite", is_flag=True, help="Replace what stands under the key.")
@@ -54,10 +57,13 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     timestamp = unique_timestamp()
     uri = None if options["uri"] is None else argument_bytes(options["uri"])
     if key is None:
+        not_before, id_ = options["not_before"], options["id_"]
         key = build_journal_key(
             argument_bytes(options["domain"]),
-            _entry_id(options["id_"], timestamp, uri),
-            not_before_us=options["not_before"],
+            default_id(timestamp, uri, secrets.token_hex(4))
+            if id_ is None
+            else argument_bytes(id_),
+            not_before_us=timestamp if not_before is None else not_before,
             priority=options["priority"],
         )
     value = _value(value_word, options["type_"])
@@ -97,13 +103,6 @@ def _split(
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
     return argument_bytes(words[0]) if keyed else None, rest[0] if rest else None
-
-
-def _entry_id(given: str | None, timestamp: int, uri: bytes | None) -> bytes:
-    if given is not None:
-        return argument_bytes(given)
-    mark = secrets.token_hex(4) if uri is None else blake2b(uri, digest_size=6).hexdigest()
-    return b"%d-%s" % (timestamp, mark.encode())
 
 
 def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:
