@@ -84,7 +84,7 @@ def _put_content(fields: dict[str, Any], name: str, data: bytes, record: Record)
             name, content = "operation", unpack_operation(data)
         else:
             name, content = "entry", unpack_envelope(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         fields[name + "_error"] = str(error)
         put_bytes(fields, name, data)
         return

@@ -8,6 +8,16 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.cmdlog.envelope import MAGIC, OPERATION_NAME
+from fastjournal.cmdlog.records import (
+    NO_TIME,
+    SEGMENT_HEADER,
+    Command,
+    encode_head,
+    encode_job,
+    encode_simple,
+    encode_time,
+)
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spool import Spool
@@ -127,6 +137,25 @@ def test_damage_in_the_middle_is_named_with_file_offset_and_what_to_do(cli: Cli,
         dumped.stderr.decode()
     )
     assert segment.read_bytes() == data
+
+
+def test_records_that_cannot_be_understood_do_not_end_a_dump(cli: Cli, tmp_path: Path) -> None:
+    time, job_id = encode_time(1_763_000_000_000_000), bytes(16)
+    head = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
+    simple = encode_simple(Command.DELETE, time, job_id)
+    # a tag that is no UTF-8, and a complete without its result: both with the right checksum
+    operation = encode_job(Command.ADD, time, job_id, head, MAGIC + b"\x91\xa1\xff", NO_TIME, time)
+    cut = encode_simple(Command.COMPLETE, time, job_id)
+    segment = tmp_path / "log" / "000000001.log"
+    segment.parent.mkdir()
+    segment.write_bytes(SEGMENT_HEADER + simple + cut + operation + simple)
+    dumped = cli("log", "dump", str(segment.parent), "--json")
+    assert dumped.returncode == REFUSED
+    records = [json.loads(line) for line in dumped.stdout.splitlines()]
+    assert [record["command"] for record in records] == ["delete", "add", "delete"]
+    assert "payload_error" in records[1]
+    where = f"{segment} at offset {len(SEGMENT_HEADER) + len(simple)}: {len(cut)} bytes"
+    assert dumped.stderr.decode().startswith(where)
 
 
 def test_a_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:

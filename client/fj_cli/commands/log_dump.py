@@ -17,13 +17,14 @@ from fj_cli.progress import ProgressBar
 def command(directory: str, segment: int | None, as_json: bool | None) -> int:
     """Write every record of the log or snapshot DIR, oldest first, one a line.
 
-    Bytes that are no record are named on standard error, and the rest is written all the same;
-    exit code 1.
+    Bytes that are no record, and records that cannot be understood, are named on standard error,
+    and the rest is written all the same; exit code 1.
     """
-    from fastjournal.cmdlog.records import decode_payload  # noqa: PLC0415 - only where needed
+    from fastjournal.cmdlog.records import CRC_BYTES, decode_payload  # noqa: PLC0415 - only where needed
     from fastjournal.cmdlog.scan import scan_segment  # noqa: PLC0415
     from fastjournal.cmdlog.segments import segment_name  # noqa: PLC0415
     from fastjournal.disk import OsDisk  # noqa: PLC0415
+    from fastjournal.errors import LogCorruptError  # noqa: PLC0415
     from fj_cli.records import record_fields, record_line  # noqa: PLC0415
 
     disk = OsDisk()
@@ -40,18 +41,22 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
             name = segment_name(number)
             data = disk.read(f"{directory}/{name}")
             scan = scan_segment(data)
+            unreadable = [(d.offset, d.end, d.reason) for d in scan.damage]
             for offset, body, end in scan.spans():
-                record = decode_payload(data, offset, body, end - 4)
+                try:
+                    record = decode_payload(data, offset, body, end - CRC_BYTES)
+                except LogCorruptError as error:
+                    unreadable.append((offset, end, error.message))
+                    continue
                 if in_json:
                     place = {"segment": name, "offset": offset, "bytes": end - offset}
                     write_json(place | record_fields(record))
                 else:
                     click.echo(f"{name}:{offset:<9} {record_line(record)}")
-            for damage in scan.damage:
+            for offset, end, reason in unreadable:
                 code = REFUSED
-                size = damage.end - damage.offset
                 note(
-                    f"{directory}/{name} at offset {damage.offset}: {size} bytes are no record:"
-                    f" {damage.reason} (see: fj-cli log verify {directory})"
+                    f"{directory}/{name} at offset {offset}: {end - offset} bytes are no record:"
+                    f" {reason} (see: fj-cli log verify {directory})"
                 )
     return code
