@@ -51,23 +51,20 @@ class Totals(msgspec.Struct):
     largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
     """A heap of those with most waiting entries, with their number."""
 
-    def add(self, domain: Domain) -> None:
-        """Add one domain. O(log n), with n entries in it."""
+    def add(self, domain: Domain, oldest: int | None) -> None:
+        """Add one domain, and since when its oldest entry is due."""
         due, delayed = len(domain.ready), len(domain.delayed)
         self.due += due
         self.delayed += delayed
         self.worked_on += domain.worked_on
         self.buried += domain.buried
-        if due:
-            oldest = domain.oldest_due()
-            assert oldest is not None
-            if self.oldest_due_us is None or oldest < self.oldest_due_us:
-                self.oldest_due_us = oldest
+        if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
+            self.oldest_due_us = oldest
         if due or delayed:
             item = (due + delayed, domain.name)
             if len(self.largest) < METRICS_DOMAINS_MAX:
                 heappush(self.largest, item)
-            elif item > self.largest[0]:
+            else:
                 heappushpop(self.largest, item)
 
 
@@ -75,8 +72,9 @@ async def total(engine: Engine) -> Totals:
     """Add up all domains, giving way to others every few milliseconds."""
     totals = Totals()
     turn_over = perf_counter() + SLICE_SECONDS
-    for domain in list(engine.store.domains.values()):
-        totals.add(domain)
+    store = engine.store
+    for domain in list(store.domains.values()):
+        totals.add(domain, store.oldest_due(domain))
         if perf_counter() > turn_over:
             await trio.lowlevel.checkpoint()
             turn_over = perf_counter() + SLICE_SECONDS
@@ -177,7 +175,8 @@ class Metrics(Collector):
             domain = store.domains.get(name)
             label = [domain_label(name)]
             waiting.add_metric(label, count)
-            oldest.add_metric(label, _age(None if domain is None else domain.oldest_due(), now))
+            since = None if domain is None else store.oldest_due(domain)
+            oldest.add_metric(label, _age(since, now))
         yield waiting
         yield oldest
         yield CounterMetricFamily(
