@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
+from fastjournal.limits import PRIORITY_MAX
+
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
 
@@ -117,22 +119,24 @@ class Domain:
             return min(lease, item_instant(self.delayed[0]))
         return lease
 
-    def oldest_due(self) -> int | None:
-        """Return the earliest not-before instant among what is ready; None where nothing is.
+    def oldest_due(self) -> Iterator[bytes]:
+        """Return the items among which the oldest due entry is: some of each priority.
 
-        Every priority begins with its earliest: at most 256 binary searches.
+        Of those that name no instant (0) the first, and of those that do the earliest: at most
+        512 binary searches.
         """
         ready = self.ready
-        oldest: int | None = None
         at = 0
         while at < len(ready):
-            item = ready[at]
-            instant = int.from_bytes(item[1:9], "big")
-            oldest = instant if oldest is None else min(oldest, instant)
-            if item[0] == 255:
-                break
-            at = ready.bisect_left(bytes([item[0] + 1]))
-        return oldest
+            item: bytes = ready[at]
+            yield item
+            priority = item[0]
+            if item[1:9] == bytes(8):
+                at = ready.bisect_left(_pack_ready(priority, 1, 0))
+            elif priority == PRIORITY_MAX:
+                return
+            else:
+                at = ready.bisect_left(bytes([priority + 1]))
 
 
 class WakeIndex:

@@ -99,6 +99,10 @@ def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> None:
     else:
         return
     path = f"{directory}/{last.name}"
+    if disk.free_bytes(directory) < last.bytes:
+        # on a full disk workers must still be able to finish
+        LOG.warning("event=not-written-anew path=%s reason='the disk is full'", path)
+        return
     write_file(disk, f"{path}.rw", disk.read(path))
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)

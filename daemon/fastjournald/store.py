@@ -199,6 +199,21 @@ class Store:
         assert entry is not None
         return entry
 
+    def oldest_due(self, domain: Domain) -> int | None:
+        """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
+
+        An entry that names no instant is due since it was created.
+        """
+        instants = []
+        for item in domain.oldest_due():
+            instant = int.from_bytes(item[1:9], "big")
+            if not instant:
+                entry = self.find(item[READY_KEY_AT:])
+                assert entry is not None
+                instant = entry.created
+            instants.append(instant)
+        return min(instants, default=None)
+
     def _refresh(self, domain: Domain) -> None:
         if domain is not self.plain:
             self.wakes.refresh(domain)

@@ -57,7 +57,7 @@ def backlog(entries: DataFrame, now_us: int) -> DataFrame:
         "buried": "state = 'buried'",
     }
     counts = [f.expr(f"count_if({test})").alias(name) for name, test in conditions.items()]
-    late = f"{now_us} - greatest({due_at}, created)"
+    late = f"{now_us} - CASE WHEN {due_at} > 0 THEN {due_at} ELSE created END"
     oldest = f.expr(f"coalesce(max(CASE WHEN {conditions['due']} THEN {late} END), 0)")
     table = journal.groupBy("domain").agg(*counts, oldest.alias("oldest_due_us"))
     return table.orderBy("domain")

@@ -286,11 +286,19 @@ class Model(State):
             "delayed": len(waiting) - len(due),
             "worked_on": len([e for e in mine if e.token]),
             "buried": len([e for e in mine if e.buried]),
-            "oldest_due_us": self.clock - min([e.not_before for e in due], default=self.clock),
+            "oldest_due_us": self.clock - min(self.due_since(due), default=self.clock),
         }
         if not r.key:
             numbers["domains"] = len({e.parts.domain for e in mine if e.parts})
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(numbers).encode())])
+
+    def due_since(self, due: list[Entry]) -> list[int]:
+        """Since when the oldest are due; of those without an instant, the first to be worked on."""
+        at_once = [e for e in due if not e.not_before]
+        latest_first = sorted(at_once, key=lambda e: -e.arrival)
+        firsts = {e.parts[:2]: e for e in latest_first if e.parts}  # by domain and priority
+        since = [e.not_before for e in due if e.not_before]
+        return since + [e.created for e in firsts.values()]
 
     # --- parts of the answers --------------------------------------------------------------------
 

@@ -102,6 +102,17 @@ def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
     assert s.stats()["oldest_due_us"] == 2 * SECOND
 
 
+def test_what_names_no_instant_is_due_since_it_was_created(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.later(2 * SECOND)
+    s.set(b"a:1:0:y")
+    s.set(b"a:1:%d:z" % (START + SECOND))
+    s.later(SECOND)
+    assert s.stats()["oldest_due_us"] == 3 * SECOND
+    s.lease()
+    assert s.stats()["oldest_due_us"] == 2 * SECOND
+
+
 def test_oldest_due_does_not_count_what_is_worked_on(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START - SECOND))
     s.lease()

@@ -57,7 +57,9 @@ def _about_daemon(store: Store, now: int) -> dict[str, object]:
     domains = store.domains.values()
     due = sum(len(domain.ready) for domain in domains)
     delayed = sum(len(domain.delayed) for domain in domains)
-    oldest = [instant for domain in store.turns if (instant := domain.oldest_due()) is not None]
+    oldest = [
+        instant for domain in store.turns if (instant := store.oldest_due(domain)) is not None
+    ]
     return {
         "entries": store.entries,
         "waiting": due + delayed,
@@ -75,7 +77,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
         return {**counts, "oldest_due_us": 0}
-    oldest = domain.oldest_due()
+    oldest = store.oldest_due(domain)
     return {
         "entries": domain.entries,
         "waiting": len(domain.ready) + len(domain.delayed),
