@@ -209,6 +209,7 @@ class CrashingDaemon:
     def commit(self) -> None:
         """Write and sync for all who wait; more requests may come between."""
         self.writer.write()
+        self.acknowledge()
         if self.draw.random() < 0.3:
             self.ask()
         if self.config.cmdlog_sync == "always" or self.draw.random() < 0.2:

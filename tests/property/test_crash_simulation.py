@@ -12,6 +12,7 @@ import pytest
 
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol import Flag, Function, decode_reply
+from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.config import Config
 from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, START, request
@@ -70,6 +71,10 @@ def run(seed: int) -> int:
     daemon = CrashingDaemon(seed, options(seed), exact=seed % 3 != 0)
     for _ in range(LIVES):
         live_and_crash(daemon)
+    if seed % 4 == 0:
+        disk = daemon.disk.kill()
+        names = [name for name in disk.listdir(LOG) if name.endswith(".log")]
+        assert_workq_accepts(disk.read(f"{LOG}/{name}") for name in names)
     return LIVES
 
 
@@ -89,7 +94,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
         daemon = CrashingDaemon(seed, options(seed), exact=True)
         for _ in range(LIVES):
             live_and_crash(daemon)
-        disk = daemon.disk
+        disk = daemon.disk.kill()
         return {
             name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if name.endswith(".log")
         }
@@ -146,3 +151,21 @@ def test_a_change_that_a_failed_sync_left_in_memory_is_written_again_at_the_star
         found.disk, found.steps = disk, []
         found.recover()
         assert found.engine.store.find(b"a:1:0:key") is not None
+
+
+def test_a_disk_without_room_for_the_copy_does_not_stop_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
+    for _ in range(20):
+        daemon.ask()
+    daemon.commit()
+    daemon.be_killed()
+    (name,) = (name for name in daemon.disk.listdir(LOG) if name.endswith(".log"))
+    size = daemon.disk.size(f"{LOG}/{name}")
+    for room, said in ((size, False), (size - 1, True)):
+        daemon.disk.capacity_bytes = size + room
+        caplog.clear()
+        daemon.recover()
+        assert ("not-written-anew" in caplog.text) is said
+        assert daemon.disk.listdir(LOG) == [name]
