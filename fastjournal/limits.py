@@ -122,5 +122,11 @@ OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024."""
 
+UNBURIED_MAX = 1024
+"""Refused records that a forwarder holds while dead/ takes nothing; then it ends."""
+
+UNBURIED_BYTES_MAX = 64 * 1024 * 1024
+"""The bytes of their frames."""
+
 RETRY_PAUSE_US_MAX = 30_000_000
 """The longest pause between two tries of the forwarder."""

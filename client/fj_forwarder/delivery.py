@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Final
+from collections import deque
+from typing import Final, NamedTuple
 
-from fastjournal.errors import ProtocolError
+from fastjournal.errors import ProtocolError, SpoolFailedError
+from fastjournal.limits import UNBURIED_BYTES_MAX, UNBURIED_MAX
 from fastjournal.protocol import Reply, decode_request
 from fastjournal.spool.dead import DeadDirectory, Reason
 from fastjournal.spool.reader import Piece
@@ -20,6 +22,16 @@ log = logging.getLogger("fj_forwarder")
 
 RESCAN_SECONDS: Final = 5.0
 """The longest time between two looks at the spool, whatever wakes and whatever does not."""
+
+
+class _Refused(NamedTuple):
+    """A record that goes to dead/, and why."""
+
+    slot: SlotFile
+    offset: int
+    frame: bytes
+    code: str
+    sentence: str
 
 
 class Delivery:
@@ -38,6 +50,10 @@ class Delivery:
         self._dead = DeadDirectory(spool)
         self._store = SlotStore(spool, slot_seconds=slot_seconds, put_aside=self._put_damage_aside)
         self._next_rescan = 0.0
+        self._unburied: deque[_Refused] = deque()
+        """What dead/ did not take, on a full disk for instance; it is pending all the while."""
+        self._unburied_bytes = 0
+        self._next_burial = 0.0
         self._pause_told = 0
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
@@ -52,6 +68,8 @@ class Delivery:
 
     def fill(self) -> None:
         """Give the engine what it has room for."""
+        if self._unburied and time.monotonic() >= self._next_burial:
+            self._bury_again()
         count, size = self._engine.room()
         if not count or not size:
             self.exhausted = False
@@ -81,12 +99,22 @@ class Delivery:
             self.done += 1
         elif result is Verdict.DEAD:
             code, _, sentence = error.partition(" ")
-            self._bury(record.slot, record.offset, record.frame, code, sentence)
+            self._bury(_Refused(record.slot, record.offset, record.frame, code, sentence))
         elif result is not Verdict.HOLD:
             log.debug("a record is kept, to be sent again: %s", error)
         elif self._pause_told != self._engine.paused_until:
             self._pause_told = self._engine.paused_until
             log.info("the daemon takes nothing, all wait: %s", error)
+
+    def finish(self) -> None:
+        """Try a last time to put aside what dead/ has not taken so far.
+
+        Raises:
+            SpoolFailedError: It still does not; the records are pending, for the next start.
+        """
+        while self._unburied:
+            self._put_frame_aside(self._unburied[0])
+            self._unburied.popleft()
 
     def close(self) -> None:
         """Close the slots."""
@@ -98,18 +126,44 @@ class Delivery:
         try:
             request = decode_request(piece.data)
         except ProtocolError as error:
-            self._bury(slot, piece.offset, piece.data, error.code, error.message)
+            self._bury(_Refused(slot, piece.offset, piece.data, error.code, error.message))
             return None
         if request.function not in WRITES:
             sentence = f"function {request.function} is no write"
-            self._bury(slot, piece.offset, piece.data, "bad-request", sentence)
+            self._bury(_Refused(slot, piece.offset, piece.data, "bad-request", sentence))
             return None
         return Outgoing(
             slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
         )
 
-    def _bury(self, slot: SlotFile, offset: int, frame: bytes, code: str, sentence: str) -> None:
+    def _bury(self, refused: _Refused) -> None:
+        """Put a record aside; where that fails, keep it for later, and let the others go on."""
+        try:
+            self._put_frame_aside(refused)
+        except SpoolFailedError as error:
+            size = self._unburied_bytes + len(refused.frame)
+            if len(self._unburied) >= UNBURIED_MAX or size > UNBURIED_BYTES_MAX:
+                raise
+            if not self._unburied:
+                log.error("%s; it stays in the spool, and is tried again", error)
+                self._next_burial = time.monotonic() + RESCAN_SECONDS
+            self._unburied.append(refused)
+            self._unburied_bytes = size
+
+    def _bury_again(self) -> None:
+        self._next_burial = time.monotonic() + RESCAN_SECONDS
+        while self._unburied:
+            refused = self._unburied[0]
+            try:
+                self._put_frame_aside(refused)
+            except SpoolFailedError:
+                return  # told of already
+            self._unburied.popleft()
+            self._unburied_bytes -= len(refused.frame)
+
+    def _put_frame_aside(self, refused: _Refused) -> None:
         """Put a frame aside, then erase it: killed in between, it is put aside again."""
+        slot, offset, frame, code, sentence = refused
         reason = Reason(slot.name, offset, len(frame), "frame", code, sentence, _now_us())
         self._put_aside(frame, reason)
         slot.erase(offset, len(frame))

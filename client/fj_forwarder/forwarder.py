@@ -91,6 +91,7 @@ class Forwarder:
                         notify("READY=1")
                         await self._work()
                     nursery.cancel_scope.cancel()
+                self._delivery.finish()
             finally:
                 self._delivery.close()
         log.info("stopped: %d records done, %d to dead/", self.done, self.dead)

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client.address import parse_address
+from fastjournal.errors import SpoolFailedError
 from fastjournal.protocol import Flag, Pair, Reply, Request
-from fastjournal.spool import Spool, spool_status
+from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
+from fastjournal.spool.format import encode_record
+from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
-from fj_forwarder import forwarder
+from fj_forwarder import delivery, forwarder
 from fj_forwarder.forwarder import Forwarder, Settings
 from fj_forwarder.watch import Source, Watch
 
@@ -96,3 +99,78 @@ async def test_a_daemon_that_speaks_something_else_is_left_and_nothing_is_erased
         run = Forwarder(settings(tmp_path, daemon))
         await run.run()
         assert (daemon.connections, run.done) == (2, 1)
+
+
+def refuse_bad(request: Request) -> str | None:
+    return "bad-value" if request.value == b"bad" else None
+
+
+def spool_some(directory: Path) -> set[bytes]:
+    """Spool a request that is refused, one that is none, and three good ones; return the latter."""
+    with Spool(directory) as spool:
+        spool.append(domain="d", value=b"bad")
+        (path,) = directory.glob("*.fjs")
+        with path.open("ab") as file:
+            file.write(encode_record(b"no request"))
+        return {spool.append(domain="d", value=b"good") for _ in range(3)}
+
+
+async def test_what_cannot_be_put_aside_stays_and_holds_up_nothing(tmp_path: Path) -> None:
+    good = spool_some(tmp_path)
+    (tmp_path / "dead").touch()
+    ledger = Ledger(refuse=refuse_bad)
+    with ScriptedDaemon(ledger.answer) as daemon:
+        with pytest.raises(SpoolFailedError, match="dead"):
+            await Forwarder(settings(tmp_path, daemon)).run()
+        assert set(ledger.applied) == good
+        assert pending_in_slots(tmp_path) == 2
+        (tmp_path / "dead").unlink()
+        await Forwarder(settings(tmp_path, daemon)).run()
+    assert spool_status(tmp_path).pending == 0
+    codes = sorted(piece.reason.code for piece in DeadDirectory(tmp_path).list() if piece.reason)
+    assert codes == ["bad-request", "bad-value"]
+    assert set(ledger.applied) == good
+
+
+def pending_in_slots(directory: Path) -> int:
+    """Pending records; the whole status cannot be had while dead/ is no directory."""
+    (path,) = directory.glob("*.fjs")
+    with SlotReader(str(path)) as reader:
+        return sum(piece.kind is Kind.PENDING for piece in reader.read(100))
+
+
+async def test_what_could_not_be_put_aside_is_when_that_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool_some(tmp_path)
+    failures = [2]
+    put = DeadDirectory.put
+
+    def fail_twice(dead: DeadDirectory, raw: bytes, reason: Reason) -> str:
+        if failures[0]:
+            failures[0] -= 1
+            raise SpoolFailedError("cannot put aside")
+        return put(dead, raw, reason)
+
+    monkeypatch.setattr(DeadDirectory, "put", fail_twice)
+    monkeypatch.setattr(delivery, "RESCAN_SECONDS", 0.0)
+    # without the last try at the end: it has to happen before
+    monkeypatch.setattr(delivery.Delivery, "finish", lambda _: None)
+    with ScriptedDaemon(Ledger(refuse=refuse_bad).answer) as daemon:
+        await Forwarder(settings(tmp_path, daemon)).run()
+    assert failures == [0]
+    assert (spool_status(tmp_path).dead, spool_status(tmp_path).pending) == (2, 0)
+
+
+async def test_a_forwarder_holds_only_so_much_that_it_cannot_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "UNBURIED_MAX", 1)
+    spool_some(tmp_path)
+    (tmp_path / "dead").touch()
+    with (
+        ScriptedDaemon(Ledger(refuse=refuse_bad).answer) as daemon,
+        pytest.RaisesGroup(SpoolFailedError, flatten_subgroups=True, allow_unwrapped=True),
+    ):
+        await Forwarder(settings(tmp_path, daemon)).run()
+    assert pending_in_slots(tmp_path) >= 2
