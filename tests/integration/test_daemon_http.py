@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import http.client
 import re
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from os import kill
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastjournal.client import SyncClient
+from fastjournal.clock import SystemClock
+from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
+from fastjournal.protocol import Function, Request, encode_request
+from fastjournald.config import Config
+from fastjournald.recovery import recover_engine
+from fastjournald.server import Server
 from tests.integration.daemon_process import START_S, DaemonProcess, installed
 
 HTTP = ("--http", "127.0.0.1:0")
@@ -112,8 +118,7 @@ def test_a_snapshot_counts_as_a_request(daemon: DaemonProcess) -> None:
 
 
 def test_bytes_that_are_no_request_are_counted(daemon: DaemonProcess) -> None:
-    host, _, port = daemon.address.rpartition(":")
-    with socket.create_connection((host, int(port)), START_S) as client:
+    with socket.create_connection(host_and_port(daemon.address), START_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
         while client.recv(4096):
@@ -125,8 +130,7 @@ def test_a_refused_connection_is_counted(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--max-connections", "1") as daemon:
         with client_of(daemon) as client:
             client.nop()
-            host, _, port = daemon.address.rpartition(":")
-            with socket.create_connection((host, int(port)), START_S) as other:
+            with socket.create_connection(host_and_port(daemon.address), START_S) as other:
                 while other.recv(4096):
                     pass
         assert figures(daemon)["fastjournal_connections_refused_total"] == 1
@@ -150,21 +154,53 @@ def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
         assert figures(daemon)["fastjournal_read_only"] == 1
 
 
-def test_a_stopping_daemon_is_not_ready(daemon: DaemonProcess) -> None:
-    host, _, port = daemon.address.rpartition(":")
-    # a client that stays connected holds up the end for the time of the grace period
-    with socket.create_connection((host, int(port)), START_S), client_of(daemon) as client:
-        client.nop()
-        address = http_address(daemon)
-        with closing(http.client.HTTPConnection(*address, timeout=START_S)) as connection:
-            connection.request("GET", "/readyz")
-            assert connection.getresponse().read() == b"ok\n"
-            kill(daemon.pid, signal.SIGTERM)
-            wait_until(lambda: "event=stopping" in daemon.said(), what="it stops")
-            connection.request("GET", "/readyz")
-            response = connection.getresponse()
-            assert (response.status, response.read()) == (503, b"stopping\n")
-    assert daemon.stop() == 0
+async def test_a_stopping_daemon_says_so_until_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # so the end waits for this test's client, not for the clock
+    monkeypatch.setattr("fastjournald.session.STOP_SECONDS", START_S)
+    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", START_S)
+    disk, clock = OsDisk(), SystemClock()
+    path = str(tmp_path / "log")
+    disk.mkdir(path)
+    config = Config(cmdlog_path=path, listen=["127.0.0.1:0"], http=HTTP[1])
+    settings = config.settings()
+    engine, writer = recover_engine(disk, config, settings, clock, seed=bytes(8))
+    server = Server(config, settings, engine, writer, disk, clock)
+    addresses: list[str] = []
+    ready, stopped = trio.Event(), trio.Event()
+
+    def on_ready(bound: list[str]) -> None:
+        addresses.extend(bound)
+        ready.set()
+
+    async def ask(stream: trio.SocketStream) -> bytes:
+        await stream.send_all(b"GET /readyz HTTP/1.1\r\nHost: here\r\n\r\n")
+        answer = b""
+        while not answer.endswith((b"ok\n", b"ing\n")):
+            answer += await stream.receive_some()
+        return answer
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run, on_ready, stopped.wait)
+        await ready.wait()
+        worker = await trio.open_tcp_stream(*host_and_port(addresses[0]))
+        await worker.send_all(encode_request(Request(Function.NOP)))
+        assert await worker.receive_some()
+        http_stream = await trio.open_tcp_stream(*host_and_port(server.http_addresses[0]))
+        assert (await ask(http_stream)).startswith(b"HTTP/1.1 200 ")
+        stopped.set()
+        await trio.testing.wait_all_tasks_blocked()
+        answer = await ask(http_stream)
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert answer.endswith(b"\r\n\r\nstopping\n")
+        await worker.aclose()
+    await http_stream.aclose()
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
 
 
 def test_the_ready_file_names_protocol_addresses_only(daemon: DaemonProcess) -> None:
