@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from fastjournal import limits
 from fastjournal.errors import ConfigError
-from fastjournald.engine import Settings
+from fastjournald.state import Settings
 
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]

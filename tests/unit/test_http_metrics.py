@@ -17,13 +17,13 @@ from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config import Config, load_config
-from fastjournald.engine import UNKNOWN
 from fastjournald.histogram import Histogram
 from fastjournald.http import Answer
 from fastjournald.metrics import Metrics, domain_label, histogram
 from fastjournald.pages import pages_of
 from fastjournald.recovery import recover_engine
 from fastjournald.server import Server
+from fastjournald.state import UNKNOWN
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
 START = 1_790_000_000_000_000

@@ -1,6 +1,6 @@
 """What each function does: one handler a function, found by its number.
 
-A handler takes the engine, the session, the request and the instant. It returns an error (a code
+A handler takes the state, the session, the request and the instant. It returns an error (a code
 and optionally a sentence), the empty string for plain success, a reply, bytes that are encoded
 already, or None where the request waits.
 """
@@ -18,12 +18,12 @@ from fastjournald.handlers.reads import get
 from fastjournald.handlers.writes import delete, set_
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
 
 __all__ = ["HANDLERS", "next_work", "nothing_due"]
 
 Outcome: TypeAlias = str | Reply | bytes | None
-Handler: TypeAlias = Callable[["Engine", Hashable, Request, int], Outcome]
+Handler: TypeAlias = Callable[["State", Hashable, Request, int], Outcome]
 
 HANDLERS: dict[int, Handler] = {
     Function.NOP.value: nop,

@@ -11,44 +11,50 @@ from fastjournal.cmdlog.segments import unpack_position
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_success
 from fastjournald.entry import PLACE_NAMES, Entry
 from fastjournald.handlers.arguments import DATA
+from fastjournald.handlers.next import nothing_due
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
     from fastjournald.store import Store
 
 _NOT_A_DOMAIN = f"{ErrorCode.BAD_KEY} a domain holds no ':'; add DATA to ask about an entry"
 
 
-def nop(_engine: Engine, _session: Hashable, _request: Request, _now: int) -> str:
+def nop(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
     """Do nothing, with success."""
     return ""
 
 
-def auth(_engine: Engine, _session: Hashable, _request: Request, _now: int) -> str:
+def auth(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
     """Take any token: this daemon asks for none."""
     return ""
 
 
-def quit_(engine: Engine, session: Hashable, request: Request, now: int) -> bytes:
+def quit_(state: State, session: Hashable, request: Request, now: int) -> bytes:
     """End what waits on this connection, then say goodbye."""
-    return engine.end_waits(session, now) + encode_success(request.identifier, now)
+    answers = [
+        state.answer(waiter, nothing_due(state, waiter.request), now)[1]
+        for waiter in state.waiters.of_session(session)
+    ]
+    state.stop_watching()
+    return b"".join(answers) + encode_success(request.identifier, now)
 
 
-def stats(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+def stats(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
     """Tell about the daemon, a domain, or with DATA an entry: one pair, a JSON object."""
     key = request.key
     facts: dict[str, object]
     if request.flags & DATA:
-        entry = engine.store.find(key)
+        entry = state.store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
         facts = _about_entry(entry)
     elif not key:
-        facts = {**_about_daemon(engine.store, now), **engine.gauges(now)}
+        facts = {**_about_daemon(state.store, now), **state.gauges(now)}
     elif b":" in key:
         return _NOT_A_DOMAIN
     else:
-        facts = _about_domain(engine.store, key, now)
+        facts = _about_domain(state.store, key, now)
     data = msgspec.json.encode(facts)
     return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
 

@@ -11,12 +11,12 @@ from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.handlers.arguments import BAD_KEY, HALF_TOKEN, token_of
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
 
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
-def release(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+def release(state: State, _session: Hashable, request: Request, now: int) -> str:
     """Give a leased entry back; TTL: it must not start before now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -25,7 +25,7 @@ def release(engine: Engine, _session: Hashable, request: Request, now: int) -> s
         return HALF_TOKEN
     if isinstance(token, str):
         return token
-    store = engine.store
+    store = state.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -40,7 +40,7 @@ def release(engine: Engine, _session: Hashable, request: Request, now: int) -> s
     return ""
 
 
-def touch(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+def touch(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
     """Make a lease (with its token) or a life (without) last until now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -49,18 +49,18 @@ def touch(engine: Engine, _session: Hashable, request: Request, now: int) -> str
         return token
     if request.ttl is None:
         return _NO_TTL
-    store = engine.store
+    store = state.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
     if token is None:
         store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         if entry.persistent:
-            engine.journal.touched(entry, now)
+            state.journal.touched(entry, now)
         return ""
     if entry.token != token or not token:
         return ErrorCode.LEASE_LOST.value
-    store.extend(entry, engine.lease_token([entry], now + request.ttl), now)
+    store.extend(entry, state.lease_token([entry], now + request.ttl), now)
     if entry.persistent:
-        engine.journal.extended(entry, now)
+        state.journal.extended(entry, now)
     return Reply(timeout=entry.token)

@@ -22,7 +22,7 @@ from fastjournald.handlers.reads import pair_of
 from fastjournald.indexes import NEVER, Domain
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
 
 _PAIR_BYTES = 4 + 2 + 2 + 1
 """A pair's sizes and type at their widest."""
@@ -32,24 +32,24 @@ _REPLY_BYTES = 64
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 
 
-def next_(engine: Engine, session: Hashable, request: Request, now: int) -> str | Reply | None:
+def next_(state: State, session: Hashable, request: Request, now: int) -> str | Reply | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return f"{BAD_KEY}, and a domain holds no ':'"
-    if engine.read_only:
+    if state.read_only:
         return READ_ONLY
-    reply = next_work(engine, request, now)
+    reply = next_work(state, request, now)
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
-        if engine.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
+        if state.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
             return _TOO_MANY_WAITS
-        engine.wait(session, request, now)
+        state.wait(session, request, now)
         return None
     return reply
 
 
-def nothing_due(engine: Engine, request: Request) -> Reply:
+def nothing_due(state: State, request: Request) -> Reply:
     """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
-    store = engine.store
+    store = state.store
     if request.key:
         domain = store.domains.get(request.key)
         instant = NEVER if domain is None else domain.next_instant()
@@ -59,12 +59,12 @@ def nothing_due(engine: Engine, request: Request) -> Reply:
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
-def next_work(engine: Engine, request: Request, now: int) -> Reply:
+def next_work(state: State, request: Request, now: int) -> Reply:
     """Take what is due, up to the request's count and the reply's size."""
-    entries = _take(engine, request)
+    entries = _take(state, request)
     if not entries:
-        return nothing_due(engine, request)
-    store, journal = engine.store, engine.journal
+        return nothing_due(state, request)
+    store, journal = state.store, state.journal
     persistent = [entry for entry in entries if entry.persistent]
     reply = Reply(flags=TWO_KEYS)
     if request.flags & OVERWRITE:
@@ -74,7 +74,7 @@ def next_work(engine: Engine, request: Request, now: int) -> Reply:
         if persistent:
             journal.popped(persistent, now)
     else:
-        token = engine.lease_token(entries, engine.lease_deadline(request.timeout, now))
+        token = state.lease_token(entries, state.lease_deadline(request.timeout, now))
         if persistent:
             journal.leased(persistent, token, now)
         for entry in entries:
@@ -94,11 +94,11 @@ def next_work(engine: Engine, request: Request, now: int) -> Reply:
     return reply
 
 
-def _take(engine: Engine, request: Request) -> list[Entry]:
+def _take(state: State, request: Request) -> list[Entry]:
     """Take entries out of their queues, one a turn where any domain will do."""
-    store = engine.store
+    store = state.store
     turns = store.turns
-    room = engine.settings.reply_bytes_max - _REPLY_BYTES
+    room = state.settings.reply_bytes_max - _REPLY_BYTES
     overhead = _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)

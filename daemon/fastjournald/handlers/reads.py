@@ -20,7 +20,7 @@ from fastjournald.handlers.arguments import (
 )
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
 
 _ONLY_KEY = f"{ErrorCode.UNKNOWN_FUNCTION} GET takes one key: no range, expression or cursor"
 _NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} GET does not take LISTEN"
@@ -41,7 +41,7 @@ def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
     )
 
 
-def get(engine: Engine, _session: Hashable, request: Request, now: int) -> str | Reply:
+def get(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
     if request.query != Query.KEY:
@@ -50,7 +50,7 @@ def get(engine: Engine, _session: Hashable, request: Request, now: int) -> str |
         return _NO_LISTEN
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
-    store = engine.store
+    store = state.store
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -62,16 +62,16 @@ def get(engine: Engine, _session: Hashable, request: Request, now: int) -> str |
             return f"{ErrorCode.NOT_FOUND} the entry is buried"
         if entry.uri is not None and entry.uri in store.running:
             return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
-        if engine.read_only:
+        if state.read_only:
             return READ_ONLY
     entry.accessed = now
-    _move_expiry(engine, entry, request, now)
+    _move_expiry(state, entry, request, now)
     reply = Reply(flags=TWO_KEYS if entry.uri is not None or key != entry.key else 0)
     if leases:
-        token = engine.lease_token([entry], engine.lease_deadline(request.timeout, now))
+        token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
         store.take(entry)
         if entry.persistent:
-            engine.journal.leased([entry], token, now)
+            state.journal.leased([entry], token, now)
         store.lease(entry, token)
         reply.flags |= WORKED_ON
         reply.timeout = token
@@ -79,7 +79,7 @@ def get(engine: Engine, _session: Hashable, request: Request, now: int) -> str |
     return reply
 
 
-def _move_expiry(engine: Engine, entry: Entry, request: Request, now: int) -> None:
+def _move_expiry(state: State, entry: Entry, request: Request, now: int) -> None:
     """Set the expiry that the request asks for, or the one that reading brings."""
     expires = entry.expires
     if request.timeout is not None and request.flags & UPDATE_TIMEOUT:
@@ -87,6 +87,6 @@ def _move_expiry(engine: Engine, entry: Entry, request: Request, now: int) -> No
     elif entry.ttl and expires:
         expires = max(expires, min(now + entry.ttl, INSTANT_MAX))
     if expires != entry.expires:
-        engine.store.set_expiry(entry, expires)
+        state.store.set_expiry(entry, expires)
         if entry.persistent:
-            engine.journal.touched(entry, now)
+            state.journal.touched(entry, now)

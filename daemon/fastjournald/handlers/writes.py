@@ -20,7 +20,7 @@ from fastjournald.handlers.arguments import (
 )
 
 if TYPE_CHECKING:
-    from fastjournald.engine import Engine
+    from fastjournald.state import State
 
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
@@ -32,9 +32,9 @@ _PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another
 _NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} SET does not take LISTEN"
 
 
-def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
-    store = engine.store
+    store = state.store
     key, uri, timestamp = request.key, request.second_key, request.timestamp
     standing = store.find(key)
     if standing is not None and standing.timestamp == timestamp and standing.key == key:
@@ -56,7 +56,7 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
     flags = request.flags
     if flags & LISTEN:
         return _NO_LISTEN
-    if timestamp > now + engine.settings.clock_skew_us_max:
+    if timestamp > now + state.settings.clock_skew_us_max:
         return CLOCK_SKEW
     tombstones = store.tombstones
     deleted = tombstones.get(key, now)
@@ -76,7 +76,7 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
             return _FURTHER_KEY
     if other is not None and other.key == uri:
         return _PRIMARY_KEY
-    if engine.read_only:
+    if state.read_only:
         return READ_ONLY
 
     expires, ttl = request.timeout, request.ttl
@@ -113,14 +113,14 @@ def set_(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
     if standing is not None:
         _inherit(entry, standing)
     if entry.persistent:
-        engine.journal.stored(entry, now)
+        state.journal.stored(entry, now)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
     if standing is not None:
         store.remove(standing, now)
         if standing.persistent:
-            engine.journal.deleted(standing, now)
+            state.journal.deleted(standing, now)
     if other is not None and not other.superseded:
         store.replace_by_uri(other, timestamp, now)
     return ""
@@ -137,7 +137,7 @@ def _inherit(entry: Entry, standing: Entry) -> None:
         entry.uri = standing.uri
 
 
-def delete(engine: Engine, _session: Hashable, request: Request, now: int) -> str:
+def delete(state: State, _session: Hashable, request: Request, now: int) -> str:
     """Delete by any key; with the lease token this is how a worker completes a job."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -145,13 +145,13 @@ def delete(engine: Engine, _session: Hashable, request: Request, now: int) -> st
     token = token_of(request)
     if isinstance(token, str):
         return token
-    store = engine.store
+    store = state.store
     entry = store.find(key)
     timestamp = request.timestamp
-    skewed = timestamp > now + engine.settings.clock_skew_us_max
+    skewed = timestamp > now + state.settings.clock_skew_us_max
     if entry is None:
         if token is None and not skewed:
-            _mark_deleted(engine, request, now)
+            _mark_deleted(state, request, now)
         return ErrorCode.NOT_FOUND.value
     if skewed:
         return CLOCK_SKEW
@@ -164,23 +164,23 @@ def delete(engine: Engine, _session: Hashable, request: Request, now: int) -> st
     store.remove(entry, now)
     if request.flags & OVERWRITE:
         if entry.persistent:
-            engine.journal.deleted(entry, now)
+            state.journal.deleted(entry, now)
     else:
         store.tombstones.put(entry.key, timestamp, now)
         if entry.persistent:
-            engine.journal.completed(entry, timestamp, now)
+            state.journal.completed(entry, timestamp, now)
         elif request.flags & PERSIST:
-            engine.journal.tombstone(entry.key, timestamp, now)
+            state.journal.tombstone(entry.key, timestamp, now)
     return ""
 
 
-def _mark_deleted(engine: Engine, request: Request, now: int) -> None:
+def _mark_deleted(state: State, request: Request, now: int) -> None:
     """Nothing stands under the key: leave a tombstone, or with OVERWRITE remove one."""
-    tombstones = engine.store.tombstones
+    tombstones = state.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
-            engine.journal.forgotten(request.key, now)
+            state.journal.forgotten(request.key, now)
         return
     tombstones.put(request.key, request.timestamp, now)
     if request.flags & PERSIST:
-        engine.journal.tombstone(request.key, request.timestamp, now)
+        state.journal.tombstone(request.key, request.timestamp, now)

@@ -1,0 +1,123 @@
+"""All that the daemon remembers between two requests, for the handlers to work on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+import msgspec
+
+from fastjournal import limits
+from fastjournal.protocol import Function, Reply, Request, encode_reply
+from fastjournald.entry import Entry
+from fastjournald.indexes import NEVER, Tombstones
+from fastjournald.journal import Append, Journal
+from fastjournald.store import Store
+from fastjournald.waiters import Waiter, Waiters
+
+UNKNOWN = -1
+"""Counts as the function of requests whose function has no name."""
+
+FUNCTIONS = frozenset(map(int, Function))
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    """Bounds and defaults of the engine; sizes in bytes, times in microseconds."""
+
+    value_bytes_max: int = limits.VALUE_BYTES_MAX
+    reply_bytes_max: int = limits.REPLY_BYTES_MAX
+    lease_us_default: int = limits.LEASE_US_DEFAULT
+    attempts_max: int = 0
+    """Lost leases after which an entry is buried; 0: no limit."""
+    tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
+    tombstones_max: int = limits.TOMBSTONES_MAX
+    clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
+
+
+def _discard(data: bytes, records: int, now: int) -> int:
+    """Keep nothing: the journal of an engine without a log."""
+    return 0
+
+
+def new_journal(settings: Settings, append: Append, seed: bytes) -> Journal:
+    """Return a journal that fits these settings."""
+    return Journal(append, seed=seed, lease_us=settings.lease_us_default)
+
+
+class State:
+    """Entries, who waits for work, tokens and counters.
+
+    Args:
+        settings: Bounds and defaults.
+        journal: Where changes of persistent entries go; None: nowhere.
+    """
+
+    def __init__(self, settings: Settings | None = None, journal: Journal | None = None) -> None:
+        self.settings = settings or Settings()
+        self.journal = journal or new_journal(self.settings, _discard, bytes(8))
+        self.store = Store(
+            self.journal,
+            Tombstones(self.settings.tombstone_ttl_us, self.settings.tombstones_max),
+            self.settings.attempts_max,
+        )
+        self.waiters = Waiters()
+        self.lease_counter = 0
+        """Lease operations so far: the last three digits of the next token."""
+        self.read_only = False
+        """Nothing new is taken and nothing is handed out: the disk is nearly full."""
+        self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
+        """What the daemon adds to its STATS: connections, log bytes, uptime."""
+        self.requests = dict.fromkeys((*FUNCTIONS, UNKNOWN), 0)
+        """Function to the number of its requests so far."""
+        self.errors: dict[tuple[int, str], int] = {}
+        """Function and error code to the number of such replies so far."""
+
+    def count_error(self, function: int, error: str) -> None:
+        """Count an error: its code and what follows it."""
+        about = function, error.partition(" ")[0]
+        self.errors[about] = self.errors.get(about, 0) + 1
+
+    @staticmethod
+    def encode(reply: Reply, request: Request, now: int) -> bytes:
+        """Return the bytes of the reply to a request."""
+        reply.identifier = request.identifier
+        reply.timestamp = now
+        return encode_reply(reply)
+
+    def lease_deadline(self, timeout: int | None, now: int) -> int:
+        """Return when a lease of that length ends; None or 0: of the default length."""
+        return now + (timeout or self.settings.lease_us_default)
+
+    def lease_token(self, entries: list[Entry], deadline: int) -> int:
+        """Return the token, and so the end, of a lease operation on these entries.
+
+        It is the deadline in whole milliseconds; the microseconds below are a counter, so that it
+        differs from the token that an entry had before.
+        """
+        base = min(deadline, limits.INSTANT_MAX - 1000) // 1000
+        while True:
+            token = base * 1000 + self.lease_counter % 1000
+            self.lease_counter += 1
+            for entry in entries:
+                if token in (entry.token_before, entry.token):
+                    break
+            else:
+                return token
+
+    def wait(self, session: Hashable, request: Request, now: int) -> None:
+        """Let a NEXT wait until something is ready, or its ttl is over."""
+        deadline = NEVER if request.ttl is None else now + request.ttl
+        self.waiters.add(session, request, deadline)
+        if self.store.newly_ready is None:
+            self.store.newly_ready = []
+
+    def stop_watching(self) -> None:
+        """Where nobody waits, nobody has to be told what becomes ready."""
+        if not self.waiters:
+            self.store.newly_ready = None
+
+    def answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
+        """Return who gets the reply to a request that waited, and its bytes."""
+        self.waiters.remove(waiter)
+        if reply.error:
+            self.count_error(waiter.request.function, reply.error)
+        return waiter.session, self.encode(reply, waiter.request, now)
