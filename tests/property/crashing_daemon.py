@@ -31,9 +31,9 @@ KEYS = [
     *(b"b:9:0:x", b"b:9:0:long" + b"k" * 90, b"plain"),
 ]
 URIS = [None, b"u", b"v"]
-VOLATILE_URIS = [None, b"volatile"]
-"""An entry that is not persistent never takes the URI of one that is: after a crash the one that
-gave way would wait again, and rightly so, but not as it stood in memory."""
+VOLATILE_KEYS = [b"a:1:0:v", b"b:1:0:v"]
+"""Only for entries that are not persistent, and only these take a URI of theirs from another: where
+one takes the URI of a persistent entry, that one rightly waits again after a crash."""
 
 
 class Dump(NamedTuple):
@@ -248,11 +248,14 @@ class CrashingDaemon:
         flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
         at = now - draw.choice((0, 0, 5, SECOND))
         if function == Function.SET:
+            key, uri = draw.choice(KEYS), draw.choice(URIS)
+            if not kept:
+                key, uri = draw.choice(((key, None), (draw.choice(VOLATILE_KEYS), b"volatile")))
             return request(
                 function,
-                draw.choice(KEYS),
+                key,
                 draw.randbytes(draw.choice((0, 5, 300))),
-                uri=draw.choice(URIS if kept else VOLATILE_URIS),
+                uri=uri,
                 flags=flags,
                 at=at,
                 timeout=draw.choice((None, None, now + 30 * SECOND)),
