@@ -7,6 +7,7 @@ import os
 
 import msgspec
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.dead import DeadDirectory
 from fastjournal.spool.reader import Kind, SlotReader
 from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed
@@ -70,8 +71,12 @@ def spool_status(directory: str | os.PathLike[str]) -> SpoolStatus:
     """
     slots = []
     for slot in list_slots(directory):
-        if os.path.exists(slot.path):
+        try:
             slots.append(_slot_status(slot))
+        except SpoolFailedError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            # sent and deleted since the directory was read
     return SpoolStatus(
         os.fspath(directory),
         slots,
