@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from fastjournal.client.results import Entry
-from fj_cli.output import plain_value, type_name
+from fj_cli.output import note, plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
 """A larger value is on standard input only: Linux takes 128 KiB for one variable."""
@@ -67,6 +67,8 @@ def input_of(entry: Entry) -> bytes:
 async def run_child(argv: list[str], data: bytes, environment: Mapping[str, str]) -> int:
     """Run the command to its end; return its exit code, negative for a signal.
 
+    Of a command that cannot be run the exit code is 126, and standard error says why.
+
     It is the leader of a session of its own, so that Ctrl-C in the terminal is the worker's to act
     on. When this is cancelled, the whole session's group gets SIGTERM, and SIGKILL after 10 s.
     """
@@ -79,7 +81,8 @@ async def run_child(argv: list[str], data: bytes, environment: Mapping[str, str]
             start_new_session=True,
             deliver_cancel=_end_group,
         )
-    except OSError:
+    except OSError as error:
+        note(f"cannot run {argv[0]}: {error.strerror}")
         return _NOT_STARTED
     return done.returncode
 

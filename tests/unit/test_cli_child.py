@@ -66,7 +66,9 @@ def test_the_input_is_the_value_as_it_is_read(value_type: int, data: bytes, give
     assert environment(entry)["FASTJOURNAL_VALUE_TYPE"]
 
 
-def test_the_exit_code_is_that_of_the_command_or_its_signal_or_126(tmp_path: Path) -> None:
+def test_the_exit_code_is_that_of_the_command_or_its_signal_or_126(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(*argv: str) -> int:
         return trio.run(run_child, list(argv), b"x" * 1_000_000, {})
 
@@ -74,3 +76,4 @@ def test_the_exit_code_is_that_of_the_command_or_its_signal_or_126(tmp_path: Pat
     assert run("/bin/sh", "-c", "kill -TERM $$") == -15
     (tmp_path / "not-executable").touch()
     assert run(str(tmp_path / "not-executable")) == 126
+    assert capsys.readouterr().err == f"cannot run {tmp_path}/not-executable: Permission denied\n"
