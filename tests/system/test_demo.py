@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 from pathlib import Path
 
@@ -65,3 +66,28 @@ def test_the_demo_loses_nothing_and_doubles_nothing(tmp_path: Path, seed: int) -
     assert rows["executions"] == rows["expected"] == rows["entries"]
     assert rows["lost"] == rows["doubled"] == "0"
     assert rows["daemon killed"] == "2"
+
+
+def test_a_demo_that_fails_keeps_what_tells_why(tmp_path: Path) -> None:
+    # too long for the path of a socket: the daemon does not start
+    place = tmp_path / ("long" * 30)
+    place.mkdir()
+    run = subprocess.run(
+        [installed("fj-cli"), "demo", "--no-spark"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(place)},
+    )
+    assert run.returncode == 1, run.stderr
+    (kept,) = place.glob("fastjournal-demo-*")
+    assert f"are in {kept}" in run.stderr
+    assert (kept / "fastjournald.log").stat().st_size > 0
+    assert str(kept / "fastjournald.log") in run.stderr
+
+
+def test_a_demo_does_not_touch_a_directory_that_is_there(tmp_path: Path) -> None:
+    command = [installed("fj-cli"), "demo", f"--directory={tmp_path}"]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, "is there already" in run.stderr) == (2, True), run.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from fj_cli.options import REFUSED, Duration
+from fj_cli.output import note
 
 
 @click.command("demo")
@@ -28,7 +29,7 @@ from fj_cli.options import REFUSED, Duration
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep everything here, in a new directory; without it, it is temporary.",
+    help="Keep everything here, in a new directory; without it, it is kept only after a failure.",
 )
 def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> None:
     """Play 122,237 real changes of two documentation sites through all parts, and count.
@@ -38,16 +39,25 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
     on it, and a table compares the executions with the number computed straight from the file:
     exit code 1 where they differ.
     """
-    kept = directory is not None
+    temporary = directory is None
     if directory is None:
         directory = Path(tempfile.mkdtemp(prefix="fastjournal-demo-"))
     else:
-        directory.mkdir(parents=True)
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError as error:
+            raise click.UsageError(f"--directory: {directory} is there already") from error
+    good = False
     try:
         good = _play(directory, delay // 1_000_000, seed, spark=not no_spark)
+    except KeyboardInterrupt:
+        good = temporary  # nobody asks what happened
+        raise
     finally:
-        if not kept:
+        if temporary and good:
             shutil.rmtree(directory)
+        elif not good:
+            note(f"log files and data of this run are in {directory}")
     if not good:
         sys.exit(REFUSED)
 
