@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import socket
 import struct
 import subprocess
@@ -15,8 +14,6 @@ from pathlib import Path
 import pytest
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.cmdlog.snapshot import verify_snapshot
-from fastjournal.disk import OsDisk
 from fastjournal.limits import WAITS_PER_CONNECTION_MAX
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
@@ -376,57 +373,3 @@ def test_connections_leave_files_open_for_the_log(tmp_path: Path) -> None:
     assert process.returncode == 0, said
     assert "event=fewer-connections" in said
     assert "Traceback" not in said
-
-
-def take_snapshot(client: RawClient) -> Path:
-    reply = client.ask(build(Function.SNAPSHOT))
-    assert reply.error == ""
-    assert reply.pairs
-    return Path(reply.pairs[0].value.decode())
-
-
-def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None:
-    (tmp_path / "copy").mkdir()
-    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
-        for number in range(50):
-            assert client.ask(set_request(b"a:1:0:%d" % number)).code == ""
-        token = client.ask(build(Function.NEXT, count=10)).timeout
-        path = take_snapshot(client)
-        assert path.is_absolute()
-        assert path.parent == tmp_path / "log" / "snapshots"
-        manifest = verify_snapshot(OsDisk(), str(path))
-        assert manifest.records >= 60
-        # what comes later is not in it
-        assert client.ask(set_request(b"a:1:0:50")).code == ""
-        assert verify_snapshot(OsDisk(), str(path)) == manifest
-        assert take_snapshot(client) != path
-    shutil.copytree(path, tmp_path / "copy" / "log")
-    with DaemonProcess(tmp_path / "copy") as copy:
-        with RawClient(copy.address) as client:
-            client.send(*(build(Function.GET, b"a:1:0:%d" % number) for number in range(51)))
-            assert codes(client.reply() for _ in range(51)) == [""] * 50 + ["not-found"]
-            done = build(Function.DELETE, b"a:1:0:0", flags=Flag.WORKED_ON, timeout=token)
-            assert client.ask(done).code == ""
-        assert copy.stop() == 0
-
-
-def test_thousands_of_snapshots_in_one_read_are_all_answered(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a directory")
-    options = ("--snapshot-dir", str(tmp_path / "file" / "snapshots"))
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
-        client.send(*[build(Function.SNAPSHOT)] * 2000)
-        assert {client.reply().code for _ in range(2000)} == {"not-persisted"}
-        assert client.ask(set_request(b"a:1:0:x")).code == ""
-        assert daemon.stop() == 0
-    assert "event=snapshot-failed" in daemon.said()
-    assert "Traceback" not in daemon.said()
-
-
-def test_what_an_interrupted_snapshot_left_goes_at_the_next_start(tmp_path: Path) -> None:
-    partial = tmp_path / "log" / "snapshots" / "20261120T101112.123456Z.partial"
-    partial.mkdir(parents=True)
-    (partial / "000000001.log").write_bytes(b"x")
-    with DaemonProcess(tmp_path) as daemon:
-        assert not partial.exists()
-        assert daemon.stop() == 0
-    assert str(partial) in daemon.said()
