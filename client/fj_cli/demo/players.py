@@ -17,8 +17,9 @@ from fastjournal.spool import Spool
 from fj_cli.demo.changes import SECOND_US, load_changes
 from fj_cli.demo.services import DemoError
 
-BATCH = 64
-"""Entries of one NEXT."""
+BATCH_MAX = 64
+"""Entries of one NEXT at most; it begins with a few, of which not many have to be given back."""
+BATCH_FIRST = 4
 
 LEASE_US = 5 * SECOND_US
 """Long for work that is done at once; what a killed daemon leased to nobody comes back after it."""
@@ -132,17 +133,18 @@ def work(pipe: Connection, terms: Terms, number: int) -> None:
             return
         worked = Worked(completed=[])
         for domain in domains:
-            while _work_batch(client, terms, domain, due_s, worked):
-                pass
+            count = BATCH_FIRST
+            while _work_batch(client, terms, domain, count, due_s, worked):
+                count = min(2 * count, BATCH_MAX)
         pipe.send(worked)
 
 
 def _work_batch(
-    client: SyncClient, terms: Terms, domain: bytes, due_s: int | None, worked: Worked
+    client: SyncClient, terms: Terms, domain: bytes, count: int, due_s: int | None, worked: Worked
 ) -> bool:
     """Work on what one NEXT gives; whether there may be more."""
     due_us = None if due_s is None else (due_s + terms.shift_s) * SECOND_US
-    (jobs,) = _send(client, [calls.next_(domain, count=BATCH, lease_us=LEASE_US)], worked)
+    (jobs,) = _send(client, [calls.next_(domain, count=count, lease_us=LEASE_US)], worked)
     if isinstance(jobs, RefusedError):
         raise jobs
     if jobs.token is None:
