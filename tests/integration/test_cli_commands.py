@@ -249,6 +249,7 @@ def test_the_server_option_wins_over_the_environment_on_either_side(cli: Cli) ->
         ["next", "--exec"],
         ["next", "--exec", "no-such-program-anywhere"],
         ["next", "--delete", "--exec", "true"],
+        ["next", "--lease", "999ms", "--exec", "true"],
         ["set"],
         ["set", "a", "b", "c"],
         ["set", "--domain", "d", "a", "b"],

@@ -29,6 +29,9 @@ from fj_cli.times import format_instant
 
 FOREVER = "forever"
 
+_WORKER_LEASE_US_MIN = 1_000_000
+"""A worker extends its lease three times in its length: a shorter one ends before CMD has begun."""
+
 
 class Wait(IntParamType):
     """A duration, or ``forever``; its value is in microseconds, see WAIT_WITHOUT_END."""
@@ -79,7 +82,7 @@ SIGTERM or Ctrl-C: nothing new starts, running commands finish. A second one end
     type=click.IntRange(1, 65_535),
     help="At most that many entries.  [default: 1; with --exec all]",
 )
-@click.option("--lease", type=DURATION, help="[default: the daemon's; with --exec 5m]")
+@click.option("--lease", type=DURATION, help="[default: the daemon's; with --exec 5m, at least 1s]")
 @click.option("--wait", type=Wait(), help="Wait that long for work ('forever': without end).")
 @click.option("--delete", is_flag=True, help="Delete the entries at once instead of leasing them.")
 @click.option("--exec", "execute", is_flag=True, help="Run CMD for each entry; complete on exit 0.")
@@ -118,6 +121,8 @@ def command(ctx: click.Context, /, domain: str, **options: Any) -> int:
         raise click.UsageError("--exec is followed by the command to run", ctx)
     if options["delete"]:
         raise click.UsageError("--exec completes entries itself: leave out --delete", ctx)
+    if 0 < (options["lease"] or 0) < _WORKER_LEASE_US_MIN:
+        raise click.UsageError("--lease is at least 1s with --exec", ctx)
     return _work(ctx, domain, argv, options)
 
 
