@@ -60,6 +60,14 @@ RECEIVE_BYTES_MAX = 64 * 1024
 NEXT_ENTRIES_MAX = 1000
 """Entries of one NEXT, whatever its count: under 10 ms of work, so nobody else waits longer."""
 
+ADVANCE_ENTRIES_MAX = 1000
+"""Entries whose delay, lease or life ends in one go; where a million end at midnight, requests are
+served in between. Under 10 ms of work."""
+
+OLDEST_DUE_LOOKS_MAX = 1000
+"""Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
+priority that has something due. Under 5 ms of work; /metrics takes its time and looks at all."""
+
 REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 
+from fastjournal.limits import ADVANCE_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
 from fastjournald.handlers import HANDLERS, next_work, nothing_due
 from fastjournald.indexes import NEVER, Domain
@@ -52,8 +53,8 @@ class Engine(State):
         else:
             self._now = now
         store = self.store
-        if now >= store.wake:
-            store.advance(now)
+        if now >= store.wake and now != store.behind_at:
+            store.advance(now, ADVANCE_ENTRIES_MAX)
         function = request.function
         handler = HANDLERS.get(function)
         if handler is None:
@@ -78,9 +79,9 @@ class Engine(State):
     # --- time and waiting -----------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
-        """Apply what time has brought up to ``now``."""
+        """Apply what time has brought up to ``now``, or where that is much, a part of it."""
         self._now = max(now, self._now)
-        self.store.advance(self._now)
+        self.store.advance(self._now, ADVANCE_ENTRIES_MAX)
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
@@ -95,7 +96,7 @@ class Engine(State):
             return answers
         store = self.store
         now = max(now, self._now)
-        if now >= store.wake:
+        if now >= store.wake and now != store.behind_at:
             self.advance(now)
         if store.newly_ready:
             if not self.read_only:

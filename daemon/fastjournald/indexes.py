@@ -34,6 +34,9 @@ READY_KEY_AT = _READY.size
 DELAYED_KEY_AT = _DELAYED.size
 EXPIRY_KEY_AT = _INSTANT.size
 
+TOMBSTONES_DROPPED = 4
+"""Whose time is over, for each one that is laid: so they go faster than new ones come."""
+
 NEVER = 2**64
 """Later than every instant."""
 
@@ -75,13 +78,15 @@ class Leases:
         else:
             group[entry.key] = entry
 
-    def discard(self, token: int, entry: Entry) -> None:
-        """Take an entry out; O(1) for all but the last of a token."""
+    def discard(self, token: int, entry: Entry) -> bool:
+        """Take an entry out; whether it was the last of its token. O(1) for all others."""
         group = self._groups[token]
         del group[entry.key]
-        if not group:
-            del self._groups[token]
-            self._tokens.remove(token)
+        if group:
+            return False
+        del self._groups[token]
+        self._tokens.remove(token)
+        return True
 
     def first(self) -> int:
         """Return the earliest token, ``NEVER`` where there is none. O(1)."""
@@ -99,7 +104,7 @@ class Leases:
 class Domain:
     """One queue: the journal entries of a domain by what may happen to them next."""
 
-    __slots__ = ("buried", "delayed", "entries", "leases", "name", "ready", "wake", "worked_on")
+    __slots__ = ("buried", "delayed", "entries", "leases", "name", "ready", "wake")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -107,10 +112,14 @@ class Domain:
         self.delayed: SortedList = SortedList()
         self.leases = Leases()
         self.entries = 0
-        self.worked_on = 0
         self.buried = 0
         self.wake = NEVER
         """The instant under which this domain stands in the wake index."""
+
+    @property
+    def worked_on(self) -> int:
+        """How many entries are leased: those that are nowhere else. O(1)."""
+        return self.entries - len(self.ready) - len(self.delayed) - self.buried
 
     def next_instant(self) -> int:
         """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""
@@ -251,7 +260,7 @@ class Tombstones:
         return len(self._items)
 
     def items(self) -> list[tuple[bytes, int]]:
-        """Return keys and timestamps, oldest first. O(n)."""
+        """Return keys and timestamps, oldest first, and also those whose time is over. O(n)."""
         return [(key, timestamp) for key, (timestamp, _) in self._items.items()]
 
     def get(self, key: bytes, now: int) -> int | None:
@@ -262,7 +271,7 @@ class Tombstones:
         return found[0]
 
     def put(self, key: bytes, timestamp: int, now: int) -> None:
-        """Leave a tombstone; a later one that stands there already stays. O(1) amortized."""
+        """Leave a tombstone; a later one that stands there already stays. O(1)."""
         items = self._items
         found = items.get(key)
         if found is not None:
@@ -270,10 +279,16 @@ class Tombstones:
                 timestamp = max(timestamp, found[0])
             items.move_to_end(key)
         items[key] = (timestamp, now)
-        while len(items) > self.number_max or next(iter(items.values()))[1] + self.ttl_us <= now:
-            items.popitem(last=False)
-            if not items:
-                break
+        if self._one_too_many(now):
+            # not all at once: after a quiet hour a million are over
+            for _ in range(TOMBSTONES_DROPPED):
+                items.popitem(last=False)
+                if not items or not self._one_too_many(now):
+                    break
+
+    def _one_too_many(self, now: int) -> bool:
+        items = self._items
+        return len(items) > self.number_max or next(iter(items.values()))[1] + self.ttl_us <= now
 
     def discard(self, key: bytes) -> bool:
         """Remove what stands under a key; whether something did. O(1)."""

@@ -45,9 +45,9 @@ def check_store(store: Store) -> None:
         assert domain.entries == len(inside)
         assert len(domain.ready) == sum(entry.place == Place.READY for entry in inside)
         assert len(domain.delayed) == sum(entry.place == Place.DELAYED for entry in inside)
-        assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
         assert domain.buried == sum(entry.place == Place.BURIED for entry in inside)
         if domain is not store.plain:
+            assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
             assert (domain.name in store.turns) == bool(domain.ready)
             assert domain.wake == domain.next_instant()
     assert {name for _, name in store.wakes} == {
@@ -59,4 +59,9 @@ def check_store(store: Store) -> None:
         if entry.expires and entry.place != Place.LEASED
     )
     worked_on = [entry for entry in entries if entry.place == Place.LEASED]
+    assert store.worked_on == len(worked_on)
+    assert store.plain_worked_on == sum(not entry.journal for entry in worked_on)
+    assert store.due == sum(entry.place == Place.READY for entry in entries)
+    assert store.delayed == sum(entry.place == Place.DELAYED for entry in entries)
+    assert store.buried == sum(entry.place == Place.BURIED for entry in entries)
     assert store.running == {entry.uri: entry for entry in worked_on if entry.uri is not None}

@@ -101,7 +101,7 @@ class Journal:
             command,
             time,
             entry.job_id,
-            self._entry_head(entry, now),
+            self._entry_head(entry),
             payload,
             not_before,
             time if entry.created == now else encode_time(entry.created),
@@ -216,7 +216,7 @@ class Journal:
         self._append(encode_simple(command, self._time_at(now), entry.job_id), 1, now)
 
     def _completion(self, entry: Entry, timestamp: int, now: int) -> bytes:
-        result = envelope.pack(envelope.Completion(timestamp, entry.key))
+        result = envelope.pack_fields((timestamp, entry.key))
         return encode_result(Command.COMPLETE, self._time_at(now), entry.job_id, result)
 
     def _operation(self, operation: envelope.Operation, now: int) -> bytes:
@@ -226,7 +226,7 @@ class Journal:
         payload = envelope.pack(operation)
         return encode_job(Command.ADD, time, job_id, self._operation_head, payload, NO_TIME, time)
 
-    def _entry_head(self, entry: Entry, now: int) -> bytes:
+    def _entry_head(self, entry: Entry) -> bytes:
         if entry.expires:
             return self._head(
                 self._name(entry),

@@ -27,7 +27,8 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
         entry.domain.entries += 1
         store.arrivals = max(store.arrivals, entry.arrival)
         if entry.place == Place.LEASED:
-            entry.domain.worked_on += 1
+            store.worked_on += 1
+            store.plain_worked_on += not entry.journal
             store.lease_home(entry).leases.add(entry.token, entry)
             if entry.uri is not None:
                 store.running[entry.uri] = entry
@@ -36,6 +37,7 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
             expiry.append((entry.expires, entry.key))
         if entry.place == Place.BURIED:
             entry.domain.buried += 1
+            store.buried += 1
         elif entry.journal:
             waiting.append(entry)
     for entry in waiting:
@@ -54,6 +56,7 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
         store.turns.add(store.domains[name])
     for name, items in delayed.items():
         store.domains[name].delayed.update(items)
+        store.delayed += len(items)
     store.expiry.extend(expiry)
     for domain in store.domains.values():
         store.wakes.refresh(domain)

@@ -1,7 +1,7 @@
 """The daemon's figures in the form that Prometheus reads.
 
-Everything is counted where it happens, as plain integers; here they are only read. What has to be
-added up over all domains is added up in slices, so that a million of them hold nobody up.
+Everything is counted where it happens, as plain integers; here they are only read. What takes a
+look at all domains is looked at in slices, so that a million of them hold nobody up.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from prometheus_client.registry import Collector
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Function
+from fastjournald.backlog import oldest_due
 from fastjournald.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -40,12 +41,8 @@ STATM = Path("/proc/self/statm")
 
 
 class Totals(msgspec.Struct):
-    """Sums over all domains."""
+    """What only a look at all domains tells."""
 
-    due: int = 0
-    delayed: int = 0
-    worked_on: int = 0
-    buried: int = 0
     oldest_due_us: int | None = None
     """Instant since which the oldest entry is due; None: none is."""
     largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
@@ -53,15 +50,11 @@ class Totals(msgspec.Struct):
 
     def add(self, domain: Domain, oldest: int | None) -> None:
         """Add one domain, and since when its oldest entry is due."""
-        due, delayed = len(domain.ready), len(domain.delayed)
-        self.due += due
-        self.delayed += delayed
-        self.worked_on += domain.worked_on
-        self.buried += domain.buried
         if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
             self.oldest_due_us = oldest
-        if due or delayed:
-            item = (due + delayed, domain.name)
+        waiting = len(domain.ready) + len(domain.delayed)
+        if waiting:
+            item = (waiting, domain.name)
             if len(self.largest) < METRICS_DOMAINS_MAX:
                 heappush(self.largest, item)
             else:
@@ -69,12 +62,12 @@ class Totals(msgspec.Struct):
 
 
 async def total(engine: Engine) -> Totals:
-    """Add up all domains, giving way to others every few milliseconds."""
+    """Look at all domains, giving way to others every few milliseconds."""
     totals = Totals()
     turn_over = perf_counter() + SLICE_SECONDS
     store = engine.store
     for domain in list(store.domains.values()):
-        totals.add(domain, store.oldest_due(domain))
+        totals.add(domain, oldest_due(store, domain))
         if perf_counter() > turn_over:
             await trio.lowlevel.checkpoint()
             turn_over = perf_counter() + SLICE_SECONDS
@@ -146,11 +139,11 @@ class Metrics(Collector):
             "Entries by state; due and delayed ones wait, plain ones are in no queue.",
             labels=["state"],
         )
-        entries.add_metric(["due"], totals.due)
-        entries.add_metric(["delayed"], totals.delayed)
-        entries.add_metric(["worked_on"], totals.worked_on + store.plain.worked_on)
-        entries.add_metric(["buried"], totals.buried)
-        entries.add_metric(["plain"], store.plain.entries - store.plain.worked_on)
+        entries.add_metric(["due"], store.due)
+        entries.add_metric(["delayed"], store.delayed)
+        entries.add_metric(["worked_on"], store.worked_on)
+        entries.add_metric(["buried"], store.buried)
+        entries.add_metric(["plain"], store.plain.entries - store.plain_worked_on)
         yield entries
         yield GaugeMetricFamily(
             "fastjournal_domains", "Domains that have entries.", len(store.domains)
@@ -175,7 +168,7 @@ class Metrics(Collector):
             domain = store.domains.get(name)
             label = [domain_label(name)]
             waiting.add_metric(label, count)
-            since = None if domain is None else store.oldest_due(domain)
+            since = None if domain is None else oldest_due(store, domain)
             oldest.add_metric(label, _age(since, now))
         yield waiting
         yield oldest

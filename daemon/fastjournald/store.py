@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import (
+    DELAYED_KEY_AT,
     READY_KEY_AT,
     Domain,
     Expiry,
@@ -55,10 +56,23 @@ class Store:
         """Domains in which something became ready, while somebody waits for that; else None."""
         self.wake = 0
         """Nothing happens by time before this instant; ``advance`` brings it up to date."""
+        self.behind_at = -1
+        """Where an ``advance`` to this instant left something undone, that instant."""
         self.arrivals = 0
         self.entries = 0
+        self.delayed = 0
+        self.buried = 0
+        self.worked_on = 0
+        self.plain_worked_on = 0
+        """Of ``worked_on`` those that are plain entries."""
         self.leases_lost = 0
         """Leases that ran out so far."""
+
+    @property
+    def due(self) -> int:
+        """How many entries are ready: the journal entries that are nowhere else. O(1)."""
+        elsewhere = self.delayed + self.buried + self.worked_on - self.plain_worked_on
+        return self.entries - self.plain.entries - elsewhere
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -101,32 +115,27 @@ class Store:
 
     def remove(self, entry: Entry, now: int) -> None:
         """Take an entry out of everything; other work on its URI may begin."""
+        domain = entry.domain
+        for key in entry.all_keys() if entry.links else (entry.key, entry.uri):
+            if key is not None:
+                shard = self.shards[hash(key) & 255]
+                if shard.get(key) is entry:
+                    del shard[key]
         place = entry.place
-        if place in (Place.READY, Place.DELAYED):
-            self._unqueue(entry)
-        elif place == Place.BURIED:
-            entry.domain.buried -= 1
-        self._remove_key(entry.key, entry)
-        if entry.uri is not None:
-            self._remove_key(entry.uri, entry)
-        if entry.links:
-            for link in entry.links:
-                self._remove_key(link, entry)
         if place == Place.LEASED:
             self._end_work(entry, now)
-        elif entry.expires:
-            self.expiry.remove(entry.expires, entry.key)
-        entry.place = Place.PLAIN
+        else:
+            if place in (Place.READY, Place.DELAYED):
+                self._unqueue(entry)
+            elif place == Place.BURIED:
+                self._count_buried(domain, -1)
+            if entry.expires:
+                self.expiry.remove(entry.expires, entry.key)
+            entry.place = Place.PLAIN
         self.entries -= 1
-        domain = entry.domain
         domain.entries -= 1
         if not domain.entries and domain is not self.plain:
             del self.domains[domain.name]
-
-    def _remove_key(self, key: bytes, entry: Entry) -> None:
-        shard = self.shards[hash(key) & 255]
-        if shard.get(key) is entry:
-            del shard[key]
 
     def replace_by_uri(self, entry: Entry, timestamp: int, now: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""
@@ -169,6 +178,7 @@ class Store:
             entry.place = Place.DELAYED
             entry.item = delayed_item(instant, entry.arrival, entry.key)
             domain.delayed.add(entry.item)
+            self.delayed += 1
             if instant < domain.wake:
                 self._refresh(domain)
                 self.wake = min(self.wake, instant)
@@ -181,13 +191,15 @@ class Store:
                 self.turns.remove(domain)
         else:
             domain.delayed.remove(entry.item)
+            self.delayed -= 1
             self._refresh(domain)
         entry.item = b""
 
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
         """Take the first ready entry of a domain out of its queue, to be leased or removed."""
-        del domain.ready[0]
-        if not domain.ready:
+        ready = domain.ready
+        ready.pop(0)
+        if not ready:
             self.turns.remove(domain)
         entry.item = b""
         entry.place = Place.PLAIN
@@ -199,20 +211,9 @@ class Store:
         assert entry is not None
         return entry
 
-    def oldest_due(self, domain: Domain) -> int | None:
-        """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
-
-        An entry that names no instant is due since it was created.
-        """
-        instants = []
-        for item in domain.oldest_due():
-            instant = int.from_bytes(item[1:9], "big")
-            if not instant:
-                entry = self.find(item[READY_KEY_AT:])
-                assert entry is not None
-                instant = entry.created
-            instants.append(instant)
-        return min(instants, default=None)
+    def _count_buried(self, domain: Domain, change: int) -> None:
+        domain.buried += change
+        self.buried += change
 
     def _refresh(self, domain: Domain) -> None:
         if domain is not self.plain:
@@ -228,8 +229,10 @@ class Store:
         """The entry, which is in no queue, is worked on until ``token``."""
         entry.place = Place.LEASED
         entry.token = token
+        self.worked_on += 1
+        if not entry.journal:
+            self.plain_worked_on += 1
         domain = entry.domain
-        domain.worked_on += 1
         domain.leases.add(token, entry)
         if token < domain.wake:
             self._refresh(domain)
@@ -260,10 +263,11 @@ class Store:
         """Nobody works on the entry any more; what comes of it is the caller's matter."""
         home = self.lease_home(entry)
         token = entry.token
-        home.leases.discard(token, entry)
-        if token == home.wake:
+        if home.leases.discard(token, entry) and token == home.wake:
             self._refresh(home)
-        entry.domain.worked_on -= 1
+        self.worked_on -= 1
+        if not entry.journal:
+            self.plain_worked_on -= 1
         entry.token_before = token
         entry.token = 0
         entry.place = Place.PLAIN
@@ -305,7 +309,7 @@ class Store:
             if entry.journal and 0 < self.attempts_max <= entry.attempts:
                 entry.place = Place.BURIED
                 entry.reason = BURIED_AT_ATTEMPTS_MAX
-                entry.domain.buried += 1
+                self._count_buried(entry.domain, 1)
                 if entry.persistent:
                     self.journal.buried(entry, now)
                 return
@@ -341,22 +345,29 @@ class Store:
         instant = min(self.plain.leases.first(), self.expiry.first())
         return instant if first is None else min(first[0], instant)
 
-    def advance(self, now: int) -> None:
-        """Apply what time has brought: leases first, then delays, then lives that end."""
-        while True:
+    def advance(self, now: int, changes_max: int) -> None:
+        """Apply what time has brought: leases first, then delays, then lives that end.
+
+        Args:
+            now: Up to this instant.
+            changes_max: About so many entries change; the others wait for the next call.
+        """
+        left = changes_max
+        while left > 0:
             first = self.wakes.first()
             plain = self.plain.leases.first()
             if first is not None and first[0] <= now and first[0] <= plain:
                 domain = self.domains[first[1]]
                 if domain.leases.first() <= first[0]:
-                    self._run_out(domain.leases, first[0], now)
+                    left -= self._run_out(domain.leases, first[0], now)
                 else:
-                    self._become_ready(domain, first[0], now)
+                    left -= self._become_ready(domain, first[0], now, left)
             elif plain <= now:
-                self._run_out(self.plain.leases, plain, now)
+                left -= self._run_out(self.plain.leases, plain, now)
             else:
                 break
-        while self.expiry.first() <= now:
+        while left > 0 and self.expiry.first() <= now:
+            left -= 1
             entry = self.find(self.expiry.pop_key())
             assert entry is not None
             entry.expires = 0
@@ -364,18 +375,24 @@ class Store:
             if entry.persistent:
                 self.journal.expired(entry, now)
         self.wake = self.next_instant()
+        self.behind_at = now if self.wake <= now else -1
 
-    def _run_out(self, leases: Leases, token: int, now: int) -> None:
-        for entry in leases.group(token):
+    def _run_out(self, leases: Leases, token: int, now: int) -> int:
+        entries = leases.group(token)
+        for entry in entries:
             self.end_lease(entry, now, ran_out=True)
+        return len(entries)
 
-    def _become_ready(self, domain: Domain, instant: int, now: int) -> None:
+    def _become_ready(self, domain: Domain, instant: int, now: int, number_max: int) -> int:
         delayed = domain.delayed
-        while delayed and item_instant(delayed[0]) <= instant:
-            item: bytes = delayed[0]
-            entry = self.find(item[16:])
+        number = 0
+        while number < number_max and delayed and item_instant(delayed[0]) <= instant:
+            item: bytes = delayed.pop(0)
+            entry = self.find(item[DELAYED_KEY_AT:])
             assert entry is not None
-            del delayed[0]
+            self.delayed -= 1
             entry.item = b""
             self.queue(entry, now)
+            number += 1
         self._refresh(domain)
+        return number

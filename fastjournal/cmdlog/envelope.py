@@ -193,8 +193,8 @@ def unpack_failure(result: bytes) -> Failure:
 
 
 def pack_fields(fields: tuple[object, ...]) -> bytes:
-    """Return what ``pack`` returns for an envelope of these fields, in ``Envelope``'s order.
+    """Return what ``pack`` returns for an ``Envelope`` or ``Completion`` of these fields.
 
-    The daemon writes one for every SET: a tuple costs a quarter of the struct.
+    The daemon writes one for every SET and DELETE: a tuple costs a quarter of the struct.
     """
     return MAGIC + _encode(fields)

@@ -22,7 +22,10 @@ READ_ONLY = f"{ErrorCode.READ_ONLY} the disk is nearly full; nothing new is take
 
 
 def token_of(request: Request) -> int | str | None:
-    """Return the lease token of a request, None where it has none, or the error."""
+    """Return the lease token of a request, None where it has none, or the error.
+
+    A token that is over is lost, also where the end of the lease was not applied yet.
+    """
     worked_on = request.flags & WORKED_ON
     if worked_on and request.timeout is not None:
         return request.timeout

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastjournal.cmdlog.segments import unpack_position
+from fastjournal.limits import OLDEST_DUE_LOOKS_MAX
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_success
+from fastjournald.backlog import oldest_due, oldest_due_anywhere
 from fastjournald.entry import PLACE_NAMES, Entry
 from fastjournald.handlers.arguments import DATA
 from fastjournald.handlers.next import nothing_due
@@ -60,20 +62,15 @@ def stats(state: State, _session: Hashable, request: Request, now: int) -> str |
 
 
 def _about_daemon(store: Store, now: int) -> dict[str, object]:
-    domains = store.domains.values()
-    due = sum(len(domain.ready) for domain in domains)
-    delayed = sum(len(domain.delayed) for domain in domains)
-    oldest = [
-        instant for domain in store.turns if (instant := store.oldest_due(domain)) is not None
-    ]
+    oldest = oldest_due_anywhere(store, OLDEST_DUE_LOOKS_MAX)
     return {
         "entries": store.entries,
-        "waiting": due + delayed,
-        "due": due,
-        "delayed": delayed,
-        "worked_on": store.plain.worked_on + sum(domain.worked_on for domain in domains),
-        "buried": sum(domain.buried for domain in domains),
-        "oldest_due_us": now - min(oldest) if oldest else 0,
+        "waiting": store.due + store.delayed,
+        "due": store.due,
+        "delayed": store.delayed,
+        "worked_on": store.worked_on,
+        "buried": store.buried,
+        "oldest_due_us": 0 if oldest is None else now - oldest,
         "domains": len(store.domains),
     }
 
@@ -83,7 +80,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
         return {**counts, "oldest_due_us": 0}
-    oldest = store.oldest_due(domain)
+    oldest = oldest_due(store, domain)
     return {
         "entries": domain.entries,
         "waiting": len(domain.ready) + len(domain.delayed),

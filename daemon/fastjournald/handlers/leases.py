@@ -29,7 +29,7 @@ def release(state: State, _session: Hashable, request: Request, now: int) -> str
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    if entry.token != token or not token:
+    if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
     parts = None if request.ttl is None else parse_journal_key(entry.key)
     if request.ttl is not None and parts is not None:
@@ -58,7 +58,7 @@ def touch(state: State, _session: Hashable, request: Request, now: int) -> str |
         if entry.persistent:
             state.journal.touched(entry, now)
         return ""
-    if entry.token != token or not token:
+    if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
     store.extend(entry, state.lease_token([entry], now + request.ttl), now)
     if entry.persistent:

@@ -156,7 +156,7 @@ def delete(state: State, _session: Hashable, request: Request, now: int) -> str:
     if skewed:
         return CLOCK_SKEW
     if token is not None:
-        if entry.token != token or not token:
+        if entry.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
         timestamp = max(timestamp, entry.timestamp)
     elif timestamp < entry.timestamp:

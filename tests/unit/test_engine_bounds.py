@@ -1,0 +1,148 @@
+"""What comes due, expires or is forgotten at one instant is worked off in bounded parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from fastjournal.cmdlog.records import SEGMENT_HEADER
+from fastjournal.cmdlog.replay import Replay
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
+from fastjournald.engine import Engine, Settings, new_journal
+from fastjournald.indexes import TOMBSTONES_DROPPED, Tombstones
+
+NOW = 1_790_000_000_000_000
+LATER = NOW + 10_000_000
+PART = 8
+
+
+class Daemon:
+    """An engine and what it wrote."""
+
+    def __init__(self) -> None:
+        self.log: list[bytes] = [SEGMENT_HEADER]
+        settings = Settings()
+        self.engine = Engine(settings, new_journal(settings, self._append, bytes(8)))
+
+    def _append(self, data: bytes, records: int, now: int) -> int:
+        self.log.append(data)
+        return 0
+
+    def ask(self, function: Function, now: int, *, key: bytes = b"", **fields: object) -> Reply:
+        flags = int(fields.pop("flags", 0))  # type: ignore[call-overload]
+        request = Request(function, 0, flags, now, key, **fields)  # type: ignore[arg-type]
+        answer = self.engine.handle("s", request, now)
+        assert answer is not None
+        return decode_reply(answer)
+
+    def set(self, key: bytes, **fields: object) -> None:
+        fields = {"value_type": 1, "flags": Flag.PERSIST, **fields}
+        assert not self.ask(Function.SET, NOW, key=key, **fields).error
+
+    def stats(self, now: int) -> dict[str, int]:
+        reply = self.ask(Function.STATS, now)
+        assert reply.pairs
+        numbers: dict[str, int] = json.loads(reply.pairs[0].value)
+        return numbers
+
+    def until_settled(self, now: int) -> Iterator[None]:
+        """Advance, part after part."""
+        while (wake := self.engine.next_wake()) is not None and wake <= now:
+            self.engine.advance(now)
+            yield
+
+    def attempts_by_log(self) -> dict[bytes, int]:
+        data = b"".join(self.log)
+        scan = scan_segment(data)
+        replay = Replay()
+        replay.start_segment(1, data)
+        for run in scan.runs:
+            replay.replay(run, last=True)
+        return {job.key: job.attempts for job in replay.state.jobs.values()}
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    monkeypatch.setattr("fastjournald.engine.ADVANCE_ENTRIES_MAX", PART)
+    return Daemon()
+
+
+def test_what_becomes_due_at_one_instant_comes_in_parts(daemon: Daemon) -> None:
+    for number in range(3 * PART):
+        daemon.set(b"d:1:%d:%d" % (LATER, number))
+    assert daemon.stats(LATER)["due"] == PART
+    assert daemon.stats(LATER)["due"] == PART, "requests of one instant wait for one part only"
+    assert daemon.stats(LATER + 1)["due"] == 2 * PART
+    assert daemon.engine.next_wake() == LATER
+    assert sum(1 for _ in daemon.until_settled(LATER + 1)) == 1
+    assert daemon.stats(LATER + 1)["due"] == 3 * PART
+    daemon.engine.check()
+
+
+def test_lives_that_end_at_one_instant_end_in_parts(daemon: Daemon) -> None:
+    for number in range(2 * PART + 1):
+        daemon.set(b"k%d" % number, timeout=LATER)
+    assert daemon.stats(LATER)["entries"] == PART + 1
+    assert sum(1 for _ in daemon.until_settled(LATER)) == 2
+    assert daemon.stats(LATER)["entries"] == 0
+    daemon.engine.check()
+
+
+def test_a_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: Daemon) -> None:
+    keys = [b"d:1:0:%d" % number for number in range(2 * PART)]
+    for key in keys:
+        daemon.set(key)
+    tokens = {
+        key: daemon.ask(Function.GET, NOW, key=key, flags=Flag.TIMEOUT, timeout=LATER - NOW).timeout
+        for key in keys
+    }
+    late = max(token for token in tokens.values() if token)
+    daemon.ask(Function.NOP, late)
+    held = [key for key in keys if (entry := daemon.engine.store.find(key)) and entry.token]
+    assert len(held) == PART
+    for function in (Function.RELEASE, Function.DELETE, Function.TOUCH):
+        about = {"key": held[0], "flags": Flag.WORKED_ON, "timeout": tokens[held[0]], "ttl": 1}
+        assert daemon.ask(function, late, **about).code == "lease-lost"  # type: ignore[arg-type]
+    for _ in daemon.until_settled(late):
+        pass
+    assert daemon.attempts_by_log() == dict.fromkeys(keys, 1)
+    daemon.engine.check()
+
+
+def test_the_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.handlers.daemon.OLDEST_DUE_LOOKS_MAX", 3)
+    daemon = Daemon()
+    for number in range(3):
+        daemon.set(b"d%d:1:%d:x" % (number, NOW - 1000 + number))
+    daemon.set(b"z:1:%d:x" % (NOW - 5000))
+    assert daemon.stats(NOW)["oldest_due_us"] == 1000
+    daemon.ask(Function.NEXT, NOW)
+    assert daemon.stats(NOW)["oldest_due_us"] == 5000
+
+
+def test_tombstones_whose_time_is_over_go_a_few_at_a_time() -> None:
+    tombstones = Tombstones(ttl_us=1000, number_max=100)
+    for number in range(50):
+        tombstones.put(b"%d" % number, 1, NOW)
+    tombstones.put(b"new", 1, NOW + 1000)
+    assert len(tombstones) == 51 - TOMBSTONES_DROPPED
+    assert tombstones.get(b"49", NOW + 1000) is None
+    for number in range(50):
+        tombstones.put(b"new%d" % number, 1, NOW + 1000)
+    assert len(tombstones) == 51
+
+
+def test_of_too_many_tombstones_the_oldest_goes() -> None:
+    tombstones = Tombstones(ttl_us=1000, number_max=3)
+    for number in range(5):
+        tombstones.put(b"%d" % number, number, NOW)
+    assert tombstones.items() == [(b"2", 2), (b"3", 3), (b"4", 4)]
+
+
+def test_tombstones_without_a_life_are_not_kept() -> None:
+    tombstones = Tombstones(ttl_us=0, number_max=3)
+    tombstones.put(b"a", 1, NOW)
+    assert len(tombstones) == 0
