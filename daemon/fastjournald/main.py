@@ -4,6 +4,7 @@
 64  bad usage or configuration
 74  an I/O error, or damage that needs --repair
 75  another daemon holds the log
+130 SIGINT before requests were accepted
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fastjournald.server import Server
 EXIT_USAGE = 64
 EXIT_IO = 74
 EXIT_LOCKED = 75
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 LOG = logging.getLogger("fastjournald")
 
@@ -62,12 +64,12 @@ OPTIONS: list[click.Parameter] = [
         help="When OK means on disk: always, each interval, or when the system likes.  [always]",
     ),
     _number("--cmdlog-sync-int", unit="MS", help="Interval of that policy.  [1000]"),
-    _number("--cmdlog-clean-int", unit="MS", help="Interval of cleaning.  [300000]"),
+    _number("--cmdlog-clean-int", unit="MS", help="No effect yet: the log is not cleaned.  [300000]"),
     _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
     _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
     _number("--max-connections", unit="N", help="Clients at once; more get busy.  [10000]"),
-    _number("--memory-limit", unit="BYTES", help="Values in memory; 0: no limit.  [0]"),
+    _number("--memory-limit", unit="BYTES", help="No effect yet: all values stay in memory.  [0]"),
     _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
     _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
     _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
@@ -113,7 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(f"fastjournald: {error.format_message()}", err=True)
         status = EXIT_USAGE
     except click.Abort:
-        status = EXIT_USAGE
+        # SIGINT while the log is replayed: nothing was accepted yet
+        status = EXIT_INTERRUPTED
     sys.exit(status or 0)
 
 
@@ -259,8 +262,9 @@ def _configure_log(config: Config) -> None:
             "reason='workq cannot replay a log with values over %d bytes'",
             limits.VALUE_BYTES_MAX,
         )
+    LOG.warning("event=no-effect option=cmdlog-clean-int reason='the log only grows'")
     if config.memory_limit:
-        LOG.warning("event=no-effect option=memory-limit reason='values stay in memory'")
+        LOG.warning("event=no-effect option=memory-limit reason='all values stay in memory'")
 
 
 def _fail(error: BaseException) -> int:

@@ -243,3 +243,25 @@ def test_the_example_file_of_the_service_is_valid() -> None:
     assert text.count(" = ") >= 3
 
     msgspec.convert(tomllib.loads(text), Config)
+
+
+@pytest.mark.parametrize("name", ["cmdlog-clean-int", "memory-limit"])
+def test_an_option_without_effect_says_so_in_the_help_and_at_the_start(
+    name: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(SystemExit):
+        main_module.main(["--help"])
+    line = capsys.readouterr().out.partition(f"--{name} ")[2].partition("--")[0]
+    assert "No effect yet" in " ".join(line.split())
+    start("--cmdlog-path", "/var/log-a", f"--{name}", "60000")
+    assert f"event=no-effect option={name}" in caplog.text
+
+
+def test_an_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_config: Config) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main_module, "_run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main_module.main(["--cmdlog-path", "/var/log-a"])
+    assert ended.value.code == 130
