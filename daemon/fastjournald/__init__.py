@@ -8,6 +8,6 @@
     commit    writes and syncs the buffer once for all sessions that wait
     session   sends the replies, which no crash can undo any more
 
-``server`` holds what sessions share, ``timers`` let time pass, ``recovery`` makes an engine from the
-log, ``main`` reads options. docs/architecture.md has the whole picture.
+``server`` holds what sessions share, ``timers`` let time pass, ``recovery`` makes an engine from
+the log, ``main`` reads options. docs/architecture.md has the whole picture.
 """

@@ -57,7 +57,10 @@ def recover_engine(
         on_progress=on_progress,
     )
     _report(recovered)
-    _write_last_anew(disk, config.cmdlog_path, recovered)
+    active, sealed = recovered.active, recovered.sealed
+    if not _write_last_anew(disk, config.cmdlog_path, recovered) and active and active.records:
+        # the file may be linked into a snapshot, which never changes: append to another one
+        active, sealed = None, [*sealed, active]
     # the journal appends to the writer, and the writer asks the journal for the first record of
     # each segment
     writer: LogWriter | None = None
@@ -72,40 +75,42 @@ def recover_engine(
         config.cmdlog_path,
         segment_bytes_max=config.cmdlog_seg_size,
         sync=SyncPolicy(config.cmdlog_sync),
-        active=recovered.active,
-        sealed=recovered.sealed,
+        active=active,
+        sealed=sealed,
         segment_start=engine.journal.segment_start,
     )
     LOG.info(
         "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
         recovered.state.records,
         engine.store.entries,
-        len(recovered.sealed) + (recovered.active is not None),
+        len(sealed) + (active is not None),
         (clock.now_us() - started_us) // 1000,
     )
     return engine, writer
 
 
-def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> None:
-    """Replace the last segment by a copy of itself, and make that durable.
+def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
+    """Replace the last segment by a copy of itself, make that durable, and return True.
 
-    After a failed sync the system takes the pages for clean: they are read back, but no later sync
-    writes them. What this process found so must not count as durable because a sync succeeds.
+    False: there is no room for that, or no segment. After a failed sync the system takes the pages
+    for clean: they are read back, but no later sync writes them. What this process found so must
+    not count as durable because a sync succeeds.
     """
     if recovered.active is not None:
         last = recovered.active
     elif recovered.sealed:
         last = recovered.sealed[-1]
     else:
-        return
+        return False
     path = f"{directory}/{last.name}"
     if disk.free_bytes(directory) < last.bytes:
         # on a full disk workers must still be able to finish
         LOG.warning("event=not-written-anew path=%s reason='the disk is full'", path)
-        return
+        return False
     write_file(disk, f"{path}.rw", disk.read(path))
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)
+    return True
 
 
 def load_engine(

@@ -10,11 +10,12 @@ import random
 
 import pytest
 
+from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.config import Config
-from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
+from tests.property.crashing_daemon import LOG, SNAPSHOTS, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, START, request
 
 SEEDS = int(os.environ.get("FASTJOURNAL_CRASH_SEEDS", "400"))
@@ -169,3 +170,26 @@ def test_a_disk_without_room_for_the_copy_does_not_stop_the_start(
         daemon.recover()
         assert ("not-written-anew" in caplog.text) is said
         assert daemon.disk.listdir(LOG) == [name]
+
+
+def test_a_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -> None:
+    daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
+    for _ in range(20):
+        daemon.ask()
+    daemon.commit()
+    daemon.writer.roll()
+    path = take_snapshot(daemon.disk, LOG, SNAPSHOTS, list(daemon.writer.sealed), daemon.clock.now)
+    (name,) = (name for name in daemon.disk.listdir(path) if name.endswith(".log"))
+    before = daemon.disk.read(f"{path}/{name}")
+    daemon.be_killed()
+    daemon.disk.capacity_bytes = 0
+    daemon.recover()
+    daemon.disk.capacity_bytes = None
+    for _ in range(20):
+        daemon.ask()
+    daemon.commit()
+    assert daemon.writer.appended > 0
+    assert daemon.disk.read(f"{path}/{name}") == before
+    daemon.be_killed()
+    daemon.recover()
+    daemon.engine.check()
