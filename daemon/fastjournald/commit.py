@@ -18,6 +18,7 @@ from time import perf_counter
 
 import trio
 
+from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournald.histogram import Histogram
 
@@ -60,7 +61,7 @@ class Commit:
                 continue
             with self._leading():
                 await trio.lowlevel.checkpoint()
-                self._write()
+                await self._write()
                 if self._policy is SyncPolicy.ALWAYS:
                     await self._sync()
 
@@ -74,7 +75,7 @@ class Commit:
             await trio.sleep(seconds)
             if self.writer.dirty:
                 async with self.exclusive():
-                    self._write()
+                    await self._write()
                     await self._sync()
 
     @asynccontextmanager
@@ -94,11 +95,31 @@ class Commit:
             self._led = False
             self._others.unpark_all()
 
-    def _write(self) -> None:
+    async def roll(self) -> list[SegmentInfo]:
+        """Write everything, seal the active segment, and return all that are sealed.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        async with self.exclusive():
+            await self._write()
+            await self._sync_in_thread()
+            self.writer.roll()
+            return list(self.writer.sealed)
+
+    async def _write(self) -> None:
+        if self.writer.seals_next:
+            await self._sync_in_thread()
         written = self.writer.written
         self.writer.write()
         if self.writer.written > written:
             self.batch_bytes.add(self.writer.written - written)
+
+    async def _sync_in_thread(self) -> None:
+        # Sealing syncs the whole segment. Unless the policy is ``always``, little of it is on the
+        # disk yet, and the event loop would stand still for that long.
+        if self.writer.durable < self.writer.written:
+            await trio.to_thread.run_sync(self.writer.sync)
 
     async def _sync(self) -> None:
         started = perf_counter()

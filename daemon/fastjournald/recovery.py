@@ -60,7 +60,8 @@ def recover_engine(
     active, sealed = recovered.active, recovered.sealed
     if not _write_last_anew(disk, config.cmdlog_path, recovered) and active and active.records:
         # the file may be linked into a snapshot, which never changes: append to another one
-        active, sealed = None, [*sealed, active]
+        sealed = [*sealed, active]
+        active = None
     # the journal appends to the writer, and the writer asks the journal for the first record of
     # each segment
     writer: LogWriter | None = None

@@ -100,6 +100,7 @@ class Server:
             LogFailedError: The log failed; nobody was told OK for what it lost.
         """
         config = self.config
+        self.check_space()
         async with (
             listening(config.listen) as listeners,
             listening([config.http] if config.http else [], "--http") as http_listeners,
@@ -217,9 +218,7 @@ class Server:
         reply = Reply(request.identifier)
         async with self._snapshot_free:
             await self.commit.wait_settled(self.writer.appended)
-            async with self.commit.exclusive():
-                self.writer.roll()
-                segments = list(self.writer.sealed)
+            segments = await self.commit.roll()
             now = reply.timestamp = self.clock.now_us()
             try:
                 path = await trio.to_thread.run_sync(

@@ -140,6 +140,11 @@ class LogWriter:
         return self.appended > self.durable
 
     @property
+    def seals_next(self) -> bool:
+        """Whether the next write seals a segment, which syncs what is not durable of it."""
+        return self._open is not None and self._current is not self._open
+
+    @property
     def failed(self) -> bool:
         """Whether a write or sync failed; it is also true once the writer is closed."""
         return self._failure is not None

@@ -205,6 +205,33 @@ async def test_a_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
     assert all(answer.endswith("OK") for answer in log.told)
 
 
+@pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
+async def test_a_full_segment_is_synced_in_a_thread_before_it_is_sealed(
+    policy: SyncPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(policy)
+    slow = SlowDisk(log, monkeypatch)
+    await log.client("x" * (1 << 20))
+    assert slow.in_thread == []
+    await log.client("in the next segment")
+    assert slow.in_thread == [True]
+    assert len(log.writer.sealed) == 1
+    assert log.writer.durable == log.writer.sealed[0].bytes
+
+
+async def test_a_roll_syncs_in_a_thread_and_tells_what_is_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(SyncPolicy.OS)
+    slow = SlowDisk(log, monkeypatch)
+    await log.client("a")
+    sealed = await log.commit.roll()
+    assert slow.in_thread == [True]
+    assert sealed == log.writer.sealed
+    assert log.writer.durable == log.writer.appended == sealed[0].bytes
+    assert await log.commit.roll() == sealed, "there is nothing new to seal"
+
+
 async def test_one_slow_sync_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     slow = SlowDisk(log, monkeypatch)
