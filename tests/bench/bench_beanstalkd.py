@@ -35,6 +35,8 @@ THEIRS = 5_120
 """Jobs of one round of beanstalkd, which is that much slower."""
 BODY = b"x" * 100
 SUCCESS_BYTES = 17
+DELETE = Function.DELETE.value
+WORKED_ON = Flag.WORKED_ON.value
 DIRECTORY = "/var/tmp"
 """On a disk: /tmp often is in memory, where a sync costs nothing."""
 
@@ -96,16 +98,15 @@ class Ours:
                     raise RuntimeError(reply.error)
                 if reply.pairs is not None:
                     done += len(reply.pairs)
-                    completions = [self._complete(pair.key, reply.timeout) for pair in reply.pairs]
-                    self._socket.sendall(b"".join([*completions, ask]))
+                    now, token = time.time_ns() // 1000, reply.timeout
+                    frames = [
+                        encode_request(Request(DELETE, 1, WORKED_ON, now, pair.key, timeout=token))
+                        for pair in reply.pairs
+                    ]
+                    frames.append(ask)
+                    self._socket.sendall(b"".join(frames))
         self._drain(connection)
         return count / (time.perf_counter() - started)
-
-    @staticmethod
-    def _complete(key: bytes, token: int | None) -> bytes:
-        now = time.time_ns() // 1000
-        flags = Flag.WORKED_ON.value
-        return encode_request(Request(Function.DELETE.value, 1, flags, now, key, timeout=token))
 
     def _replies(self, connection: ClientConnection) -> list[Reply]:
         connection.receive_data(self._socket.recv(1 << 18))
