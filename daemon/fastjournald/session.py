@@ -13,6 +13,7 @@ then is durable, so no reply shows anybody a change that a crash could undo.
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
+
+TURN_SECONDS = 0.005
+"""So long are the requests of one read handled before others have their turn."""
+
+SHORT_REPLY_BYTES = 64
+"""No request with such a reply takes long: it is not worth a look at the clock."""
 
 LINGER_SECONDS = 1.0
 """How long a closing connection goes on reading and discarding: a socket that is closed with
@@ -111,6 +118,7 @@ class Session:
         now = server.clock.now_us()
         replies: list[bytes] = []
         room = limits.REPLIES_BYTES_MAX
+        turn_over = perf_counter() + TURN_SECONDS
         for request in requests:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
@@ -120,11 +128,13 @@ class Session:
             reply = handle(self, request, now)
             if reply is not None:
                 replies.append(reply)
-                room -= len(reply)
-                if room < 0:
+                size = len(reply)
+                room -= size
+                if room < 0 or (size > SHORT_REPLY_BYTES and perf_counter() > turn_over):
                     await self._finish(replies, now)
                     replies, room = [], limits.REPLIES_BYTES_MAX
                     now = server.clock.now_us()
+                    turn_over = perf_counter() + TURN_SECONDS
             if request.function == _QUIT:
                 self._done = True
                 break

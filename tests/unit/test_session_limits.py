@@ -168,13 +168,48 @@ async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         assert woken.pairs
 
 
+async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
+    house = House()
+    house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
+    read_only: list[bool] = []
+    async with trio.open_nursery() as nursery:
+
+        def note(_addresses: list[str]) -> None:
+            read_only.append(house.engine.read_only)
+
+        nursery.start_soon(house.server.run, note, house.stopped.wait)
+        house.stopped.set()
+    assert read_only == [True]
+
+
+@pytest.mark.parametrize(("seconds", "writes"), [(60.0, 1), (-1.0, 3)])
+async def test_requests_of_one_read_give_way_to_others_when_they_take_long(
+    seconds: float, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.session.TURN_SECONDS", seconds)
+    house = House()
+    async with house.open():
+        peer = await house.connect()
+        for number in range(3):
+            await peer.ask(set_(b"a:1:0:%d %s" % (number, b"x" * 64)))
+        before = house.disk.calls["write"]
+        asked = [request(Function.NEXT, b"a", identifier=number) for number in range(3)]
+        await peer.send(*asked)
+        for number in range(3):
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.identifier == number
+            assert reply.pairs
+        assert house.disk.calls["write"] - before == writes
+
+
 async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:
     house = House()
     async with house.open():
         peer, waiting = await house.connect(), await house.connect()
         assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
-        house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18)))
+        house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
         house.server.check_space()
         house.clock.now += 2000
         assert (await peer.ask(NOP)).code == ""
