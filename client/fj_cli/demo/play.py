@@ -37,7 +37,7 @@ class Result(msgspec.Struct):
     """Executions, computed straight from the file."""
     executions: int
     entries: int
-    """Different pages and instants that were worked on."""
+    """What the daemon had to hand out after de-duplication, by its own count."""
     lost: int
     """What the file asks for and nobody worked on."""
     doubled: int
@@ -53,7 +53,9 @@ class Result(msgspec.Struct):
     @property
     def good(self) -> bool:
         """Whether everything was worked on as often as the file asks for."""
-        return not self.lost and not self.doubled and self.executions == self.expected
+        return (
+            not self.lost and not self.doubled and self.executions == self.expected == self.entries
+        )
 
 
 class Play:
@@ -82,6 +84,8 @@ class Play:
         self._daemon = Daemon(directory)
         self._slot_bytes: dict[str, int] = {}
         self._completed: Counter[tuple[bytes, int]] = Counter()
+        self._entries = 0
+        self._waiting = 0
         self._requests = 0
         self._lost_leases = 0
         self._kills = 0
@@ -120,6 +124,7 @@ class Play:
                     producers, piece.first, piece.end, kill=kill and not while_working
                 )
                 self._wait_forwarded(sending)
+                self._count_entries()
                 self._work_off(workers, piece.due_s, kill=while_working)
                 self._on_progress(piece.end, self._completed.total())
             seconds = time.monotonic() - started
@@ -132,7 +137,7 @@ class Play:
             events=len(changes),
             expected=len(expected),
             executions=self._completed.total(),
-            entries=len(self._completed),
+            entries=self._entries,
             lost=len(expected - self._completed.keys()),
             doubled=(self._completed - Counter(expected)).total(),
             requests=self._requests,
@@ -172,6 +177,11 @@ class Play:
             self._slot_bytes[slot.name] = slot.size
         return status.pending == 0
 
+    def _count_entries(self) -> None:
+        """Count what waits now and did not before: a change that only moved an entry adds none."""
+        with SyncClient(self._daemon.address) as client:
+            self._entries += client.stats()["waiting"] - self._waiting
+
     def _work_off(self, workers: list[Player], due_s: int | None, *, kill: bool) -> None:
         """Let the workers complete all that is due, and what a kill left leased to nobody."""
         deadline = time.monotonic() + DRAIN_SECONDS
@@ -189,7 +199,8 @@ class Play:
                 self._lost_leases += worked.lost_leases
             with SyncClient(self._daemon.address) as client:
                 stats = client.stats()
-            if stats["worked_on"] == 0 and (due_s is not None or stats["waiting"] == 0):
+            self._waiting = stats["waiting"]
+            if stats["worked_on"] == 0 and (due_s is not None or not self._waiting):
                 return
             if time.monotonic() > deadline:
                 raise DemoError("jobs are left", path=self._directory)

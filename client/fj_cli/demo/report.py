@@ -18,7 +18,11 @@ def print_result(result: Result, console: Console) -> None:
     table.add_column("which is")
     for what, number, meaning in (
         ("events", f"{result.events:,}", "changes in the file, spooled and forwarded"),
-        ("entries", f"{result.entries:,}", "left of them after de-duplication"),
+        (
+            "entries",
+            f"{result.entries:,}",
+            "left of them in the daemon, de-duplicated",
+        ),
         ("executions", f"{result.executions:,}", "jobs completed under their lease token"),
         ("expected", f"{result.expected:,}", "executions computed straight from the file"),
         ("lost", f"{result.lost:,}", "expected, but not worked on"),
