@@ -150,7 +150,8 @@ class Store:
             home = self.lease_home(entry)
             home.leases.discard(entry.token, entry)
             self._refresh(home)
-            entry.superseded = timestamp
+            # 0 says that none did
+            entry.superseded = max(timestamp, 1)
             self.plain.leases.add(entry.token, entry)
 
     # --- queues ---------------------------------------------------------------------------------

@@ -117,7 +117,8 @@ class LogState:
         self.tombstones.pop(job.key, None)
         if other is not None and other is not old and other is not same_id:
             if other.token:
-                other.superseded = other.superseded or job.timestamp
+                # 0 says that none did
+                other.superseded = other.superseded or max(job.timestamp, 1)
                 if other.uri is not None:
                     self.superseded[other.uri] = other
             else:

@@ -166,6 +166,16 @@ def test_an_entry_worked_on_is_superseded_by_a_newer_one_with_its_uri() -> None:
     assert new not in state.jobs
 
 
+def test_an_entry_worked_on_is_superseded_by_one_without_a_timestamp() -> None:
+    log = SegmentBuilder()
+    old = log.entry(KEY, uri=URI, timestamp=0)
+    log.lease([old], T + 60 * SECOND)
+    log.entry(OTHER, uri=URI, timestamp=0)
+    state = state_of(log)
+    assert state.keys[URI].key == OTHER
+    assert state.jobs[old].superseded
+
+
 @pytest.mark.parametrize("end", ["timeout", "complete", "fail"])
 def test_a_superseded_entry_is_dropped_when_its_lease_ends(end: str) -> None:
     log = SegmentBuilder()

@@ -541,3 +541,14 @@ def test_the_same_page_reported_ten_times_is_worked_on_once(s: Subject) -> None:
         assert s.set(b"a:1:0:%d" % n, uri=URI, at=s.now) == ""
     assert s.jobs(count=100) == [b"a:1:0:9"]
     assert s.meta(URI).created == START + SECOND // 10
+
+
+def test_an_entry_that_is_worked_on_is_displaced_by_one_without_a_timestamp(s: Subject) -> None:
+    assert s.set(JOB, uri=URI, at=0) == ""
+    token = s.lease()
+    assert s.set(OTHER, b"new", uri=URI, at=0) == ""
+    assert s.value(URI) == b"new"
+    assert s.jobs() == []
+    s.now = token
+    assert s.jobs() == [OTHER]
+    assert s.value(JOB) is None
