@@ -18,6 +18,9 @@ START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.005
 
+SEGMENT_BYTES = 4 * 1024 * 1024
+"""Small, so that there are several, and Spark's partitions use all cores."""
+
 
 class DemoError(FastjournalError):
     """The demonstration did not work; the message says where to look."""
@@ -116,6 +119,7 @@ class Daemon(Service):
             f"--cmdlog-path={self.cmdlog}",
             f"--listen={self.address}",
             f"--ready-file={self._ready}",
+            f"--cmdlog-seg-size={SEGMENT_BYTES}",
         ]
         super().__init__(command, directory / "fastjournald.log")
 
