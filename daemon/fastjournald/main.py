@@ -246,8 +246,15 @@ def _raise_file_limit(config: Config) -> None:
 
 
 def _progress(progress: Progress) -> None:
-    LOG.info("event=recovering %s", progress)
-    sdnotify.notify(f"STATUS=Recovering: {progress}")
+    LOG.info(
+        "event=recovering segment=%s bytes=%d of=%d records=%d",
+        progress.segment,
+        progress.bytes_done,
+        progress.bytes,
+        progress.records,
+    )
+    percent = 100 * progress.bytes_done // max(progress.bytes, 1)
+    sdnotify.notify(f"STATUS=Recovering the log: {percent} %, {progress.records:,} records")
 
 
 def _configure_log(config: Config) -> None:
