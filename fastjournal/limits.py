@@ -72,8 +72,9 @@ REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""
 
-WAITS_PER_CONNECTION_MAX = 1024
-"""NEXT requests of one connection that wait for work; far more than a worker has hands."""
+WAITS_PER_CONNECTION_MAX = 64
+"""NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory,
+at most 256 MiB with the default of max-reply. A worker with more tasks opens more connections."""
 
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""
