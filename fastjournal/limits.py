@@ -34,9 +34,6 @@ REPLY_BYTES_MAX = 4 * 1024 * 1024
 ERROR_SENTENCE_BYTES_MAX = 1024
 """An error text: a code and one sentence."""
 
-CURSOR_BYTES_MAX = 16 * 1024
-"""A cursor carries two keys and a few numbers."""
-
 # --- daemon -------------------------------------------------------------------------------------
 
 CLOCK_SKEW_US_MAX = 60_000_000

@@ -56,6 +56,7 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
     finally:
         if temporary and good:
             shutil.rmtree(directory)
+            note(f"{directory} is removed; --directory keeps log, report and all")
         elif not good:
             note(f"log files and data of this run are in {directory}")
     if not good:
@@ -63,13 +64,13 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
 
 
 def _play(directory: Path, delay_s: int, seed: int, *, spark: bool) -> bool:
-    from rich.console import Console  # noqa: PLC0415 - slow to load
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from fj_cli.demo.changes import expected_executions, load_changes  # noqa: PLC0415
-    from fj_cli.demo.play import Play  # noqa: PLC0415
-    from fj_cli.demo.report import print_result  # noqa: PLC0415
-    from fj_cli.demo.services import DemoError, installed  # noqa: PLC0415
+    from fj_cli.demo.changes import expected_executions, load_changes
+    from fj_cli.demo.play import Play
+    from fj_cli.demo.report import print_result
+    from fj_cli.demo.services import DemoError, installed
 
     changes = load_changes()
     jobs = len(expected_executions(changes, delay_s))

@@ -44,7 +44,7 @@ def command(snapshot: str, destination: str, as_json: bool | None) -> None:
 
 def _load() -> Callable[..., ExportManifest]:
     try:
-        from fastjournal.spark.export import export_snapshot  # noqa: PLC0415 - pyarrow is optional
+        from fastjournal.spark.export import export_snapshot
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"export needs {error.name}, which is not installed",

@@ -20,12 +20,12 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
     """
-    from fastjournal.cmdlog.records import CRC_BYTES, decode_payload  # noqa: PLC0415 - only where needed
-    from fastjournal.cmdlog.scan import scan_segment  # noqa: PLC0415
-    from fastjournal.cmdlog.segments import segment_name  # noqa: PLC0415
-    from fastjournal.disk import OsDisk  # noqa: PLC0415
-    from fastjournal.errors import LogCorruptError  # noqa: PLC0415
-    from fj_cli.records import record_fields, record_line  # noqa: PLC0415
+    from fastjournal.cmdlog.records import CRC_BYTES, decode_payload
+    from fastjournal.cmdlog.scan import scan_segment
+    from fastjournal.cmdlog.segments import segment_name
+    from fastjournal.disk import OsDisk
+    from fastjournal.errors import LogCorruptError
+    from fj_cli.records import record_fields, record_line
 
     disk = OsDisk()
     numbers = segments_in(disk, directory)

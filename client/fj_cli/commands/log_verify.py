@@ -38,8 +38,8 @@ def command(directory: str, as_json: bool | None) -> int:
     Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
     snapshot is held against its manifest too.
     """
-    from fastjournal.cmdlog.recover import Progress, verify  # noqa: PLC0415 - only where needed
-    from fastjournal.disk import OsDisk  # noqa: PLC0415
+    from fastjournal.cmdlog.recover import Progress, verify
+    from fastjournal.disk import OsDisk
 
     disk = OsDisk()
     segments = segments_in(disk, directory)
@@ -84,8 +84,8 @@ def _fields(finding: Finding) -> dict[str, Any]:
 
 
 def _check_manifest(disk: OsDisk, directory: str) -> list[dict[str, Any]]:
-    from fastjournal.cmdlog.snapshot import MANIFEST_NAME, verify_snapshot  # noqa: PLC0415
-    from fastjournal.errors import LogCorruptError  # noqa: PLC0415
+    from fastjournal.cmdlog.snapshot import MANIFEST_NAME, verify_snapshot
+    from fastjournal.errors import LogCorruptError
 
     if not disk.exists(os.path.join(directory, MANIFEST_NAME)):
         return []

@@ -40,7 +40,7 @@ class Wait(IntParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the microseconds."""
-        from fastjournal.client import WAIT_WITHOUT_END  # noqa: PLC0415 - only where needed
+        from fastjournal.client import WAIT_WITHOUT_END
 
         if value == FOREVER:
             return WAIT_WITHOUT_END
@@ -170,10 +170,10 @@ def _print_next(ctx: click.Context, domain: str, options: dict[str, Any]) -> int
 
 
 def _work(ctx: click.Context, domain: str, argv: list[str], options: dict[str, Any]) -> int:
-    import trio  # noqa: PLC0415 - only a worker needs it
+    import trio
 
-    from fj_cli.options import server_of  # noqa: PLC0415
-    from fj_cli.worker import Plan, Worker, find_program  # noqa: PLC0415
+    from fj_cli.options import server_of
+    from fj_cli.worker import Plan, Worker, find_program
 
     plan = Plan(
         server=server_of(ctx),

@@ -26,7 +26,7 @@ def command(directory: str, as_json: bool | None) -> None:
 
     In JSON: one object a slot, then one with the sums, whose "slot" is null.
     """
-    from fastjournal.spool.status import spool_status  # noqa: PLC0415 - only where needed
+    from fastjournal.spool.status import spool_status
 
     status = spool_status(directory)
     oldest = status.oldest_pending_us

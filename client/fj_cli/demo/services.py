@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -143,8 +142,3 @@ def forwarder(directory: Path, spool: Path, address: str) -> Service:
     """Return ``fj-forwarder`` from a spool to a daemon."""
     command = [installed("fj-forwarder"), f"--spool={spool}", f"--server={address}"]
     return Service(command, directory / "fj-forwarder.log")
-
-
-def directory_bytes(directory: Path, suffix: str) -> int:
-    """Return the size of all files in a directory whose names end so."""
-    return sum(os.stat(path).st_size for path in directory.iterdir() if path.suffix == suffix)
