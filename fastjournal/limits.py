@@ -76,6 +76,27 @@ at most 256 MiB with the default of max-reply. A worker with more tasks opens mo
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""
 
+AUTH_TOKEN_BYTES_MAX = 1024
+"""A token of AUTH: many times what a random one needs, and cheap to hash."""
+
+AUTH_TOKENS_MAX = 1000
+"""Tokens that a daemon knows: every AUTH is compared with all of them, in 0.2 ms."""
+
+AUTH_FILE_BYTES_MAX = 1024 * 1024
+"""The file of these tokens: a kilobyte of rights and prefixes each."""
+
+AUTH_FAILURES_MAX = 3
+"""Wrong tokens on one connection; then it is closed."""
+
+AUTH_FAILURE_SECONDS = 1.0
+"""So long the answer to a wrong token is held back: only whoever sent it waits."""
+
+HANDSHAKES_MAX = 256
+"""TLS handshakes at a time, more are closed: each holds some 50 KB and costs a millisecond."""
+
+HANDSHAKE_SECONDS_MAX = 10.0
+"""From connecting to the end of the TLS handshake."""
+
 HTTP_CONNECTIONS_MAX = 32
 """HTTP connections at once; more are closed: a few scrapers and health checks are the use."""
 
@@ -88,8 +109,8 @@ HTTP_SECONDS_MAX = 10.0
 METRICS_DOMAINS_MAX = 20
 """Domains with figures of their own in the metrics: a series each in somebody's database."""
 
-FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
-"""Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP."""
+FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX + HANDSHAKES_MAX
+"""Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP, TLS."""
 
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""

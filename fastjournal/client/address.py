@@ -1,4 +1,4 @@
-"""Where a daemon listens: ``HOST:PORT``, ``[::1]:PORT`` or ``unix:PATH``."""
+"""Where a daemon listens: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from fastjournal.errors import BadRequestError
 
 DEFAULT_ADDRESS = "127.0.0.1:9923"
 _LABEL_CHARACTERS_MAX = 63
-_HINT = "write HOST:PORT, [::1]:PORT or unix:PATH"
+_TLS = "tls://"
+_HINT = "write HOST:PORT, [::1]:PORT, tls://HOST:PORT or unix:PATH"
 
 
 class TcpAddress(NamedTuple):
@@ -16,9 +17,13 @@ class TcpAddress(NamedTuple):
 
     host: str
     port: int
+    tls: bool = False
+    """It is written with ``tls://``; without, options may still ask for TLS."""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        scheme = _TLS if self.tls else ""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}{host}:{self.port}"
 
 
 class UnixAddress(NamedTuple):
@@ -44,7 +49,7 @@ def parse_address(text: str) -> Address:
         if not path or "\0" in path:
             raise BadRequestError(f"{text!r} has no path", code="bad-address", hint=_HINT)
         return UnixAddress(path)
-    host, colon, port = text.rpartition(":")
+    host, colon, port = text.removeprefix(_TLS).rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if bracketed:
         host = host[1:-1]
@@ -55,7 +60,7 @@ def parse_address(text: str) -> Address:
         raise BadRequestError(
             f"{text!r} has no port from 1 to 65535", code="bad-address", hint=_HINT
         )
-    return TcpAddress(host, int(port))
+    return TcpAddress(host, int(port), text.startswith(_TLS))
 
 
 def _is_host(host: str) -> bool:

@@ -8,10 +8,11 @@ from fastjournal.errors import CannotConnectError
 
 def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
     """Nobody listens at the address, or it leads nowhere; code ``cannot-connect``."""
-    return CannotConnectError(
-        f"cannot connect to {address}: {reason_of(error)}",
-        hint="is fastjournald running there, and is the address right?",
-    )
+    reason, hint = reason_of(error), "is fastjournald running there, and is the address right?"
+    if getattr(error, "library", None) == "SSL":
+        # an ssl.SSLError; ssl itself is loaded only where it is used
+        hint = "does the daemon speak TLS, and is it trusted: the right authority, name and time?"
+    return CannotConnectError(f"cannot connect to {address}: {reason}", hint=hint)
 
 
 def connection_lost(reason: str) -> CannotConnectError:
@@ -40,6 +41,12 @@ def not_connected() -> CannotConnectError:
 
 
 def reason_of(error: OSError) -> str:
-    """Return the operating system's reason in words."""
+    """Return the operating system's reason, or that of TLS, in words."""
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+    verification: str = getattr(cause, "verify_message", "")
+    if verification:
+        return f"the daemon's certificate is refused: {verification}"
+    reason = getattr(cause, "reason", None)
+    if getattr(cause, "library", None) is not None and isinstance(reason, str):
+        return f"TLS: {reason.lower().replace('_', ' ')}"
     return cause.strerror or str(cause) or type(cause).__name__

@@ -156,7 +156,9 @@ class Multiplexer:
             if self._connection.next_event() is CONNECTION_CLOSED:
                 self.fail(connection_lost("the daemon closed the connection"))
         except ProtocolError as error:
-            error.hint = error.hint or "is it a fastjournald that listens there?"
+            error.hint = error.hint or (
+                "is it a fastjournald that listens there, and does it speak TLS?"
+            )
             self.fail(error)
         return done
 

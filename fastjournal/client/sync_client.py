@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import select
-import socket
 import threading
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
 from fastjournal.client import calls
+from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.calls import Call, results_or_refusals, silence_allowed_s
 from fastjournal.client.failures import (
@@ -21,10 +20,10 @@ from fastjournal.client.failures import (
 )
 from fastjournal.client.multiplexer import Multiplexer, Pending
 from fastjournal.client.results import Entry, Jobs, Written
-from fastjournal.client.sockets import connect_socket
+from fastjournal.client.sockets import Channel, connect_channel
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX
 from fastjournal.protocol import Reply, Request
 from fastjournal.protocol.values import Value
 
@@ -40,29 +39,36 @@ class SyncClient:
     use it on both sides of a fork.
 
     Args:
-        address: ``HOST:PORT``, ``[::1]:PORT`` or ``unix:PATH``.
+        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
+        tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
+            trust; or True: trust those of the system. None: TLS only where the address says so.
+        auth: The token that AUTH sends before all else, at every connect. None: none is sent.
         connect_timeout_s: Seconds to establish the connection.
         reply_timeout_s: Seconds of silence, while an answer is due, after which the connection
             counts as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
 
     Raises:
-        BadRequestError: The address is none.
+        BadRequestError: The address or the token is none.
+        ConfigError: The file of authorities cannot be used.
     """
 
     def __init__(
         self,
         address: str = DEFAULT_ADDRESS,
         *,
+        tls: Tls = None,
+        auth: str | bytes | None = None,
         connect_timeout_s: float = 10.0,
         reply_timeout_s: float | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
     ) -> None:
         self.address = parse_address(address)
+        self._access = make_access(tls, auth)
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._reply_bytes_max = reply_bytes_max
-        self._socket: socket.socket | None = None
+        self._channel: Channel | None = None
         self._multiplexer: Multiplexer | None = None
         self._ended = False
         self._unsent = memoryview(b"")
@@ -74,7 +80,8 @@ class SyncClient:
         """Connect, unless it is connected.
 
         Raises:
-            CannotConnectError: Nobody listens there.
+            CannotConnectError: Nobody listens there, or TLS fails.
+            RefusedError: ``auth-failed``.
         """
         with self._lock:
             self._connect()
@@ -331,29 +338,25 @@ class SyncClient:
 
     def _turn(self, multiplexer: Multiplexer, silence_s: float | None) -> None:
         """Send what can be sent and take what has come; wait for either, but not too long."""
-        sock = self._socket
-        assert sock is not None, "a multiplexer without a socket"
+        channel = self._channel
+        assert channel is not None, "a multiplexer without a channel"
         if not self._unsent:
             self._unsent = memoryview(multiplexer.data_to_send())
         if self._unsent:
-            self._send(multiplexer, sock)
-        poll = select.poll()
-        poll.register(sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        ready = poll.poll(None if silence_s is None else silence_s * 1000)
-        if not ready:
+            self._send(multiplexer, channel)
+        if not channel.wait(to_send=bool(self._unsent), timeout_s=silence_s):
             raise timed_out(self.address, silence_s)
-        if ready[0][1] & ~select.POLLOUT:
-            multiplexer.receive_data(sock.recv(RECEIVE_BYTES_MAX))
+        data = channel.receive()
+        if data is not None:
+            multiplexer.receive_data(data)
 
-    def _send(self, multiplexer: Multiplexer, sock: socket.socket) -> None:
+    def _send(self, multiplexer: Multiplexer, channel: Channel) -> None:
         try:
-            self._unsent = self._unsent[sock.send(self._unsent) :]
-        except BlockingIOError:
-            pass
+            self._unsent = self._unsent[channel.send(self._unsent) :]
         except OSError:
             # What the daemon said before it closed explains this better than the error does.
             with contextlib.suppress(OSError):
-                while data := sock.recv(RECEIVE_BYTES_MAX):
+                while data := channel.receive():
                     multiplexer.receive_data(data)
             if multiplexer.in_flight:
                 raise
@@ -362,14 +365,14 @@ class SyncClient:
     def _connect(self) -> Multiplexer:
         if self._multiplexer is not None:
             return self._multiplexer
-        self._socket = connect_socket(self.address, self._connect_timeout_s)
+        self._channel = connect_channel(self.address, self._access, self._connect_timeout_s)
         self._unsent = memoryview(b"")
         self._multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         self._ended = False
         return self._multiplexer
 
     def _disconnect(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-        self._socket = self._multiplexer = None
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = self._multiplexer = None
         self._ended = True

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 import trio
 
 from fastjournal.client import calls
-from fastjournal.client.address import DEFAULT_ADDRESS, Address, UnixAddress, parse_address
+from fastjournal.client.access import Tls, make_access
+from fastjournal.client.address import DEFAULT_ADDRESS, Address, parse_address
 from fastjournal.client.calls import (
     Call,
     results_or_refusals,
     silence_allowed_s,
 )
 from fastjournal.client.failures import (
-    cannot_connect,
     connection_lost,
     not_connected,
     reason_of,
@@ -26,6 +26,7 @@ from fastjournal.client.failures import (
 )
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
 from fastjournal.client.results import Entry, Jobs, Written
+from fastjournal.client.streams import close_stream, open_stream
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
@@ -50,25 +51,32 @@ class Client:
     ``connect`` is called.
 
     Args:
-        address: ``HOST:PORT``, ``[::1]:PORT`` or ``unix:PATH``.
+        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
+        tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
+            trust; or True: trust those of the system. None: TLS only where the address says so.
+        auth: The token that AUTH sends before all else, at every connect. None: none is sent.
         connect_timeout_s: Seconds to establish the connection.
         reply_timeout_s: Seconds without an answer to a request after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
 
     Raises:
-        BadRequestError: The address is none.
+        BadRequestError: The address or the token is none.
+        ConfigError: The file of authorities cannot be used.
     """
 
     def __init__(
         self,
         address: str = DEFAULT_ADDRESS,
         *,
+        tls: Tls = None,
+        auth: str | bytes | None = None,
         connect_timeout_s: float = 10.0,
         reply_timeout_s: float | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
     ) -> None:
         self.address = parse_address(address)
+        self._access = make_access(tls, auth)
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._reply_bytes_max = reply_bytes_max
@@ -83,14 +91,15 @@ class Client:
         """Connect, unless it is connected.
 
         Raises:
-            CannotConnectError: Nobody listens there.
+            CannotConnectError: Nobody listens there, or TLS fails.
+            RefusedError: ``auth-failed``.
         """
         if self._nursery is None:
             raise RuntimeError("a Client is used inside 'async with'")
         async with self._connecting:
             if self._link is not None and not self._link.multiplexer.failed:
                 return
-            stream = await self._open_stream()
+            stream = await open_stream(self.address, self._access, self._connect_timeout_s)
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
             self._link = _Link(stream, multiplexer, self.address)
             self._nursery.start_soon(self._link.run)
@@ -119,17 +128,6 @@ class Client:
         self._nursery.cancel_scope.cancel()
         self._nursery = None
         await self._nursery_manager.__aexit__(None, None, None)
-
-    async def _open_stream(self) -> trio.abc.Stream:
-        try:
-            with trio.fail_after(self._connect_timeout_s):
-                if isinstance(self.address, UnixAddress):
-                    return await trio.open_unix_socket(self.address.path)
-                return await trio.open_tcp_stream(*self.address)
-        except trio.TooSlowError as error:
-            raise cannot_connect(self.address, OSError("no answer in time")) from error
-        except OSError as error:
-            raise cannot_connect(self.address, error) from error
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -305,7 +303,7 @@ class _Link:
                     nursery.cancel_scope.cancel()
         finally:
             self.end(connection_lost("the client ended"))
-            await trio.aclose_forcefully(self._stream)
+            await close_stream(self._stream)
 
     def end(self, error: FastjournalError) -> None:
         """End the connection, with this error for everything in flight."""

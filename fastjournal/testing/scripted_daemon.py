@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -40,12 +41,18 @@ class ScriptedDaemon:
         answer: Gets each request; returns what to do then: send replies (also to earlier requests,
             or none), send bytes as they are, close. Requests of all connections take turns.
         unix_path: Listen there instead of on a free port of the loopback interface.
+        tls: Speak TLS; ``Do.CLOSE`` then cuts the connection off, without saying so by TLS.
     """
 
     def __init__(
-        self, answer: Callable[[Request], Answer], *, unix_path: str | None = None
+        self,
+        answer: Callable[[Request], Answer],
+        *,
+        unix_path: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._answer = answer
+        self._tls = tls
         self._turn = threading.Lock()
         self._open: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
@@ -97,9 +104,25 @@ class ScriptedDaemon:
             with self._turn:
                 self.connections += 1
                 self._open.add(sock)
-            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            thread = threading.Thread(target=self._shake_hands, args=(sock,), daemon=True)
             self._threads.append(thread)
             thread.start()
+
+    def _shake_hands(self, sock: socket.socket) -> None:
+        if self._tls is None:
+            self._serve(sock)
+            return
+        try:
+            wrapped = self._tls.wrap_socket(sock, server_side=True)
+        except OSError:
+            with self._turn:
+                self._open.discard(sock)
+            sock.close()
+            return
+        with self._turn:
+            self._open.discard(sock)
+            self._open.add(wrapped)
+        self._serve(wrapped)
 
     def _serve(self, sock: socket.socket) -> None:
         connection = ServerConnection()

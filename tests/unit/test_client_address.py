@@ -14,6 +14,8 @@ from fastjournal.errors import BadRequestError
         ("127.0.0.1:9923", TcpAddress("127.0.0.1", 9923)),
         ("localhost:1", TcpAddress("localhost", 1)),
         ("host.example.org.:80", TcpAddress("host.example.org.", 80)),
+        ("tls://h:1", TcpAddress("h", 1, tls=True)),
+        ("tls://[::1]:1", TcpAddress("::1", 1, tls=True)),
         ("bücher.example:80", TcpAddress("bücher.example", 80)),
         ("[::1]:65535", TcpAddress("::1", 65535)),
         ("unix:/run/fastjournal/socket", UnixAddress("/run/fastjournal/socket")),
@@ -28,7 +30,19 @@ def test_an_address_is_read_and_written_back(text: str, address: object) -> None
 NO_ADDRESSES = [
     *("", "localhost", ":9923", "::1:9923", "::1", "[::1]", "[::1]9923", "[::1:9923", "a]:1"),
     *("localhost:0", "localhost:65536", "localhost:-1", "localhost:x", "localhost:²", "[]:1"),
-    *("unix:", "unix:a\0b", "a..b:1", ".:1", "a" * 64 + ":1", "a\0b:1", "ü" * 64 + ":1"),
+    *(
+        "tls://",
+        "tls://:1",
+        "tls://unix:/x",
+        "https://h:1",
+        "unix:",
+        "unix:a\0b",
+        "a..b:1",
+        ".:1",
+        "a" * 64 + ":1",
+        "a\0b:1",
+        "ü" * 64 + ":1",
+    ),
 ]
 
 

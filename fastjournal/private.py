@@ -1,0 +1,55 @@
+"""Reading files that hold secrets: nobody but their owner may be able to read or change them."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from fastjournal.errors import ConfigError
+
+
+def read_private(path: str | os.PathLike[str], bytes_max: int) -> bytes:
+    """Return what a file holds that only this user can read.
+
+    Args:
+        path: The file; mode 0600 or less, and its owner is this user or root.
+        bytes_max: A larger one is refused.
+
+    Raises:
+        ConfigError: It cannot be read, or others could read or change it; what stands in it is not
+            told.
+    """
+    try:
+        # a FIFO without a writer must not hold up the start
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise ConfigError(f"cannot read: {error.strerror}", path=path) from error
+    try:
+        with open(descriptor, "rb") as file:
+            # of what was opened: the name may lead elsewhere by now
+            status = os.fstat(descriptor)
+            _check(path, status)
+            data = file.read(bytes_max + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read: {error.strerror}", path=path) from error
+    if len(data) > bytes_max:
+        raise ConfigError(f"has over {bytes_max} bytes", path=path)
+    return data
+
+
+def _check(path: str | os.PathLike[str], status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ConfigError("is not a regular file", path=path)
+    mode = stat.S_IMODE(status.st_mode)
+    if mode & 0o077:
+        raise ConfigError(
+            f"has mode {mode:04o}: others than its owner have access to the secrets in it",
+            path=path,
+            hint=f"chmod 600 {os.fspath(path)}",
+        )
+    if status.st_uid not in (0, os.geteuid()):
+        raise ConfigError(
+            f"belongs to user {status.st_uid}, who could change it",
+            path=path,
+            hint=f"chown {os.geteuid()} {os.fspath(path)}",
+        )

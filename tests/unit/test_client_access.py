@@ -1,0 +1,237 @@
+"""How clients are let in: TLS, AUTH before all else, and what they say where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from fastjournal.client import Client, SyncClient
+from fastjournal.client.access import make_access, make_context, read_auth_file
+from fastjournal.errors import (
+    BadRequestError,
+    CannotConnectError,
+    ConfigError,
+    FastjournalError,
+    RefusedError,
+)
+from fastjournal.protocol import Function, Reply, Request
+from fastjournal.testing.scripted_daemon import Do, ScriptedDaemon
+from tests.certificates import Authority
+
+TOKEN = "a-token-that-nobody-guesses"
+
+
+def nop_sync(address: str, **options: Any) -> None:
+    with SyncClient(address, **options) as client:
+        client.nop()
+
+
+def nop_trio(address: str, **options: Any) -> None:
+    async def nop() -> None:
+        async with Client(address, **options) as client:
+            await client.nop()
+
+    trio.run(nop)
+
+
+Ask = Callable[..., None]
+both = pytest.mark.parametrize("ask", [nop_sync, nop_trio])
+
+
+def answer(request: Request) -> list[Reply | bytes | Do]:
+    """Take one token."""
+    if request.function == Function.AUTH and request.value != TOKEN.encode():
+        return [Reply(identifier=request.identifier, error="auth-failed not that one"), Do.CLOSE]
+    return [Reply(identifier=request.identifier)]
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@both
+def test_a_daemon_that_proves_itself_is_spoken_to_by_tls(ask: Ask, authority: Authority) -> None:
+    with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
+        ask(daemon.address, tls=authority.path)
+        ask(f"tls://{daemon.address}", tls=make_context(authority.path))
+        assert [request.function for request in daemon.requests] == [Function.NOP] * 2
+
+
+@both
+def test_a_daemon_that_does_not_prove_itself_is_told_nothing(
+    ask: Ask, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path, "other")
+    with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
+        for options in ({"tls": other.path}, {"tls": True}):
+            with pytest.raises(CannotConnectError, match="certificate is refused") as caught:
+                ask(daemon.address, auth=TOKEN, **options)
+            assert caught.value.code == "cannot-connect"
+        with pytest.raises(CannotConnectError, match="certificate is refused"):
+            ask(f"tls://{daemon.address}", auth=TOKEN)
+    with ScriptedDaemon(answer, tls=authority.server_context("elsewhere.example")) as daemon:
+        with pytest.raises(CannotConnectError, match=r"(?i)mismatch|not valid for"):
+            ask(daemon.address, tls=authority.path, auth=TOKEN)
+        assert not daemon.requests
+
+
+@both
+def test_plain_to_tls_and_tls_to_plain_are_told_apart_from_a_lost_daemon(
+    ask: Ask, authority: Authority
+) -> None:
+    with (
+        ScriptedDaemon(answer) as daemon,
+        pytest.raises(CannotConnectError, match="does the daemon speak TLS"),
+    ):
+        ask(daemon.address, tls=authority.path)
+    with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
+        with pytest.raises(FastjournalError):
+            ask(daemon.address)
+        with pytest.raises(CannotConnectError):
+            ask(daemon.address, auth=TOKEN)
+
+
+@both
+def test_a_connection_that_is_cut_off_is_no_end(ask: Ask, authority: Authority) -> None:
+    def cut(_request: Request) -> list[Reply | bytes | Do]:
+        return [Do.CLOSE]
+
+    with (
+        ScriptedDaemon(cut, tls=authority.server_context()) as daemon,
+        pytest.raises(CannotConnectError) as caught,
+    ):
+        ask(daemon.address, tls=authority.path)
+    assert caught.value.code == "connection-lost"
+
+
+@both
+def test_auth_comes_first_and_anew_at_every_connect(ask: Ask, authority: Authority) -> None:
+    with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
+        for _ in range(2):
+            ask(daemon.address, tls=authority.path, auth=TOKEN)
+        assert [(request.function, request.value) for request in daemon.requests] == [
+            (Function.AUTH, TOKEN.encode()),
+            (Function.NOP, b""),
+        ] * 2
+    with ScriptedDaemon(answer) as daemon:
+        ask(daemon.address, auth=TOKEN.encode())
+        assert daemon.requests[0].function == Function.AUTH
+
+
+def test_auth_comes_first_after_a_connection_was_lost() -> None:
+    with ScriptedDaemon(answer) as daemon, SyncClient(daemon.address, auth=TOKEN) as client:
+        daemon.drop_connections()
+        with pytest.raises(CannotConnectError):
+            client.nop()
+        client.connect()
+        client.nop()
+        assert [request.function for request in daemon.requests[-2:]] == [
+            Function.AUTH,
+            Function.NOP,
+        ]
+
+
+@both
+def test_a_wrong_token_is_auth_failed_and_is_not_told(ask: Ask) -> None:
+    with ScriptedDaemon(answer) as daemon, pytest.raises(RefusedError) as caught:
+        ask(daemon.address, auth="some-other-token")
+    assert caught.value.code == "auth-failed"
+    assert "some-other-token" not in str(caught.value)
+
+
+@both
+def test_a_daemon_that_has_no_room_is_no_wrong_token(ask: Ask) -> None:
+    def full(_request: Request) -> list[Reply | bytes | Do]:
+        return [Reply(identifier=0, error="busy the daemon has max-connections clients"), Do.CLOSE]
+
+    with ScriptedDaemon(full) as daemon, pytest.raises(CannotConnectError) as caught:
+        ask(daemon.address, auth=TOKEN)
+    assert caught.value.code == "busy"
+
+
+@both
+def test_a_daemon_that_closes_or_says_nothing_at_auth_cannot_be_connected_to(ask: Ask) -> None:
+    with (
+        ScriptedDaemon(lambda _request: [Do.CLOSE]) as daemon,
+        pytest.raises(CannotConnectError, match="closed"),
+    ):
+        ask(daemon.address, auth=TOKEN)
+    with (
+        ScriptedDaemon(lambda _request: []) as daemon,
+        pytest.raises(CannotConnectError, match="cannot connect"),
+    ):
+        ask(daemon.address, auth=TOKEN, connect_timeout_s=0.05)
+
+
+def test_large_values_go_through_tls_both_ways(authority: Authority) -> None:
+    from fastjournal.protocol import Pair
+
+    def echo(request: Request) -> list[Reply | bytes | Do]:
+        pair = Pair(request.key, 1, request.value)
+        return [Reply(identifier=request.identifier, pairs=[pair])]
+
+    with (
+        ScriptedDaemon(echo, tls=authority.server_context()) as daemon,
+        SyncClient(daemon.address, tls=authority.path) as client,
+    ):
+        requests = [
+            Request(function=Function.SET, key=b"k", value_type=1, value=bytes([n]) * 900_000)
+            for n in range(20)
+        ]
+        for sent, reply in zip(requests, client.request_many(requests), strict=True):
+            assert reply.pairs is not None
+            assert reply.pairs[0].value == sent.value
+
+
+def test_a_token_is_bounded_and_stands_in_no_representation() -> None:
+    for bad in ("", b"", "x" * 1025):
+        with pytest.raises(BadRequestError):
+            SyncClient(auth=bad)
+    assert TOKEN not in repr(make_access(auth=TOKEN))
+
+
+def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pem"
+    bad.write_text("no certificate")
+    for path in (bad, tmp_path / "missing.pem"):
+        with pytest.raises(ConfigError) as caught:
+            SyncClient(tls=path)
+        assert caught.value.path == str(path)
+
+
+def test_the_key_of_a_client_fits_its_certificate_and_has_no_passphrase(
+    authority: Authority, tmp_path: Path
+) -> None:
+    one, other = authority.sign("one"), authority.sign("other")
+    assert make_context(authority.path, one.cert, one.key)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        make_context(authority.path, one.cert, other.key)
+    with pytest.raises(ConfigError, match="without its certificate"):
+        make_context(authority.path, None, one.key)
+
+
+def test_the_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"\n {TOKEN}\n")
+    file.chmod(0o600)
+    assert read_auth_file(file) == TOKEN.encode()
+    for mode in (0o640, 0o604, 0o620, 0o602, 0o610):
+        file.chmod(mode)
+        with pytest.raises(ConfigError, match="chmod 600") as caught:
+            read_auth_file(file)
+        assert TOKEN not in str(caught.value)
+    file.chmod(0o600)
+    file.write_text(" \n")
+    with pytest.raises(ConfigError, match="no token"):
+        read_auth_file(file)
+    file.write_text("x" * 5000)
+    with pytest.raises(ConfigError, match="bytes"):
+        read_auth_file(file)
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ConfigError):
+            read_auth_file(path)
