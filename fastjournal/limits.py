@@ -65,6 +65,16 @@ OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority that has something due. Under 5 ms of work; /metrics takes its time and looks at all."""
 
+EXPRESSION_BYTES_MAX = 4096
+"""A regular expression: as long as a key, which it is meant to match."""
+
+EXPRESSION_INSTRUCTIONS_MAX = 200
+"""The program of a regular expression. One match takes up to 10 ns for each instruction and byte of
+the key: 7 ms at the worst, for a key of 4,096 bytes and an expression made for that."""
+
+EXPRESSION_MEMORY_BYTES = 256 * 1024
+"""What RE2 may use for one expression; the last 128 are kept, so 32 MiB for all."""
+
 REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""

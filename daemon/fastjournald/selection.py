@@ -1,0 +1,195 @@
+"""Which keys a query is about: a range in byte order, or those that an expression matches.
+
+Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
+bounded: compiling by a first try with little memory, matching by the size of the program, for at
+the worst RE2 takes time in proportion to that size times the length of the key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import re2
+
+from fastjournal.limits import (
+    EXPRESSION_BYTES_MAX,
+    EXPRESSION_INSTRUCTIONS_MAX,
+    EXPRESSION_MEMORY_BYTES,
+    KEY_BYTES_MAX,
+)
+from fastjournal.protocol import ErrorCode
+
+_TRIAL_MEMORY_BYTES = 16 * 1024
+"""Enough for a program of twice the instructions that are allowed; what needs more is refused
+within 3 ms."""
+
+_BAD_BOUND = f"{ErrorCode.BAD_KEY} a bound has at most {KEY_BYTES_MAX} bytes"
+_TOO_LONG = f"{ErrorCode.BAD_REGEX} an expression has at most {EXPRESSION_BYTES_MAX} bytes"
+_TOO_COMPLEX = (
+    f"{ErrorCode.BAD_REGEX} too complex: its program has more than "
+    f"{EXPRESSION_INSTRUCTIONS_MAX} instructions"
+)
+
+_SPECIAL = frozenset(b"\\.+*?()|[]{}^$")
+_QUANTIFIERS = frozenset(b"*+?{")
+_PLAIN_ESCAPES = frozenset(b"!\"#%&',-/:;<=>@`~ ") | _SPECIAL
+
+
+class Selection:
+    """The keys from ``start`` up to ``stop`` that the expression, if there is one, matches.
+
+    Args:
+        start: The first key that may be meant.
+        stop: The first one behind that is not; None: there is no upper end.
+        expression: As asked for; None: all keys of the range.
+        pattern: It, compiled.
+    """
+
+    __slots__ = ("_pattern", "expression", "instructions", "start", "stop")
+
+    def __init__(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        expression: bytes | None = None,
+        pattern: Any = None,
+    ) -> None:
+        self.start = start
+        self.stop = stop
+        self.expression = expression
+        self._pattern = pattern
+        self.instructions: int = 0 if pattern is None else pattern.programsize
+        """Of the expression's program: what a match costs for each byte of a key."""
+
+    def matches(self, key: bytes) -> bool:
+        """Whether a key is meant."""
+        if key < self.start or (self.stop is not None and key >= self.stop):
+            return False
+        return self._pattern is None or self._pattern.search(key) is not None
+
+    def matches_inside(self, key: bytes) -> bool:
+        """Whether a key is meant that is known to stand between ``start`` and ``stop``."""
+        return self._pattern is None or self._pattern.search(key) is not None
+
+    def after(self, key: bytes) -> Selection:
+        """Return what is left of this behind a key."""
+        start = max(self.start, key + b"\0")
+        return Selection(start, self.stop, self.expression, self._pattern)
+
+
+def select_range(first: bytes, last: bytes) -> Selection | str:
+    """Return the keys from ``first`` to ``last``, both included, or the error.
+
+    An empty ``last`` is no upper end.
+    """
+    if len(first) > KEY_BYTES_MAX or len(last) > KEY_BYTES_MAX:
+        return _BAD_BOUND
+    return Selection(first, last + b"\0" if last else None)
+
+
+def select_matching(expression: bytes) -> Selection | str:
+    """Return the keys in which an expression is found, or the error."""
+    if len(expression) > EXPRESSION_BYTES_MAX:
+        return _TOO_LONG
+    try:
+        re2.compile(expression, _options(_TRIAL_MEMORY_BYTES))
+        pattern = re2.compile(expression, _options(EXPRESSION_MEMORY_BYTES))
+    except re2.error as error:
+        reason = error.args[0]
+        if isinstance(reason, bytes):
+            reason = reason.decode("latin-1")
+        if "too large" in reason:
+            return _TOO_COMPLEX
+        return f"{ErrorCode.BAD_REGEX} {reason}"
+    if pattern.programsize > EXPRESSION_INSTRUCTIONS_MAX:
+        return _TOO_COMPLEX
+    prefix = literal_prefix(expression)
+    return Selection(prefix, prefix_stop(prefix), expression, pattern)
+
+
+def _options(memory_bytes: int) -> Any:
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    options.never_capture = True
+    options.max_mem = memory_bytes
+    return options
+
+
+def prefix_stop(prefix: bytes) -> bytes | None:
+    """Return the first key behind all that begin with ``prefix``; None: there is none."""
+    prefix = prefix.rstrip(b"\xff")
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix else None
+
+
+def literal_prefix(expression: bytes) -> bytes:
+    """Return what every key begins with that a valid expression matches; empty: nothing is known.
+
+    Known is only what stands behind ``^`` or ``\\A`` at the very start, before the first character
+    that is not itself, and where no other branch begins at the outermost level.
+    """
+    if expression.startswith(b"^"):
+        at = 1
+    elif expression.startswith(b"\\A"):
+        at = 2
+    else:
+        return b""
+    prefix = bytearray()
+    end = len(expression)
+    while at < end:
+        byte = expression[at]
+        if byte == 0x5C and at + 1 < end and expression[at + 1] in _PLAIN_ESCAPES:
+            byte = expression[at + 1]
+            at += 2
+        elif byte in _SPECIAL:
+            break
+        else:
+            at += 1
+        prefix.append(byte)
+    if at < end and expression[at] in _QUANTIFIERS:
+        del prefix[-1:]
+    return b"" if _has_branches(expression, at) else bytes(prefix)
+
+
+def _has_branches(expression: bytes, at: int) -> bool:
+    """Whether, from ``at`` on, a ``|`` stands outside all parentheses, or might."""
+    depth = 0
+    end = len(expression)
+    while at < end:
+        byte = expression[at : at + 1]
+        if byte == b"\\":
+            if expression[at + 1 : at + 2] == b"Q":
+                return True
+            at += 1
+        elif byte == b"[":
+            at = _class_end(expression, at)
+        elif byte == b"(":
+            depth += 1
+        elif byte == b")":
+            depth -= 1
+        elif byte == b"|" and depth == 0:
+            return True
+        at += 1
+    return False
+
+
+def _class_end(expression: bytes, at: int) -> int:
+    """Return where the ``]`` stands that ends the class which begins at ``at``."""
+    at += 1
+    if expression[at : at + 1] == b"^":
+        at += 1
+    if expression[at : at + 1] == b"]":
+        at += 1
+    end = len(expression)
+    while at < end:
+        byte = expression[at : at + 1]
+        if byte == b"]":
+            return at
+        if byte == b"\\":
+            at += 1
+        elif expression[at : at + 2] == b"[:":
+            named = expression.find(b":]", at + 2)
+            if named >= 0:
+                at = named + 1
+        at += 1
+    return end

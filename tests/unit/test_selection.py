@@ -1,0 +1,192 @@
+"""Ranges and expressions: which keys they mean, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import re2
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastjournal.limits import EXPRESSION_BYTES_MAX, KEY_BYTES_MAX
+from fastjournald.selection import (
+    Selection,
+    literal_prefix,
+    prefix_stop,
+    select_matching,
+    select_range,
+)
+
+
+def matching(expression: bytes) -> Selection:
+    selection = select_matching(expression)
+    assert isinstance(selection, Selection), selection
+    return selection
+
+
+def between(first: bytes, last: bytes) -> Selection:
+    selection = select_range(first, last)
+    assert isinstance(selection, Selection), selection
+    return selection
+
+
+def test_a_range_holds_both_of_its_ends() -> None:
+    selection = between(b"b", b"d")
+    assert [key for key in (b"a", b"b", b"c", b"d", b"d\0", b"e") if selection.matches(key)] == [
+        b"b",
+        b"c",
+        b"d",
+    ]
+
+
+def test_an_empty_second_key_is_no_upper_end_and_an_empty_first_one_is_the_start() -> None:
+    assert between(b"b", b"").matches(b"\xff" * 5000)
+    assert not between(b"b", b"").matches(b"a")
+    assert between(b"", b"b").matches(b"\0")
+
+
+def test_a_range_that_ends_before_it_begins_is_empty() -> None:
+    selection = between(b"c", b"a")
+    assert not any(selection.matches(key) for key in (b"a", b"b", b"c"))
+
+
+def test_a_bound_that_is_too_long_is_bad_key() -> None:
+    for first, last in ((b"k" * (KEY_BYTES_MAX + 1), b""), (b"", b"k" * (KEY_BYTES_MAX + 1))):
+        assert str(select_range(first, last)).startswith("bad-key ")
+    between(b"k" * KEY_BYTES_MAX, b"k" * KEY_BYTES_MAX)
+
+
+def test_an_expression_is_found_anywhere_and_byte_by_byte() -> None:
+    selection = matching(b"b.d")
+    assert selection.matches(b"abcde")
+    assert selection.matches(b"ab\xe9d")
+    assert not selection.matches(b"ab\xc3\xa9d")
+    assert matching(b"").matches(b"anything")
+
+
+@pytest.mark.parametrize(
+    ("expression", "reason"),
+    [
+        (b"(", "missing ): ("),
+        (b"a**", "bad repetition operator: **"),
+        (b"[z-a]", "invalid character class range: z-a"),
+        (b"(a)\\1", "invalid escape sequence: \\1"),
+        (b"a(?=b)", "invalid perl operator: (?="),
+        (b"(\xff", "missing ): (\xff"),
+        (b"a{1001}", "invalid repetition size: {1001}"),
+    ],
+)
+def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
+    expression: bytes, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert select_matching(expression) == f"bad-regex {reason}"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        b"(a{1,500}){1,2}",
+        b"(((a?){30}){30})b",
+        b"a?" * 2000,
+        b"(((a{1,10}){1,10}){1,10})" * 150,
+        b"[ab]*a[ab]{400}c",
+        b"|".join(b"%d.example" % (number * number) for number in range(60)),
+    ],
+)
+def test_an_expression_that_could_run_away_is_too_complex(
+    expression: bytes, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert str(select_matching(expression)).startswith("bad-regex too complex")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_expression_that_is_too_long_is_bad_regex() -> None:
+    assert matching(b"^" + b"k" * (EXPRESSION_BYTES_MAX - 1)).matches(b"k" * EXPRESSION_BYTES_MAX)
+    assert str(select_matching(b"k" * (EXPRESSION_BYTES_MAX + 1))).startswith("bad-regex ")
+
+
+def test_a_search_that_leaves_its_memory_says_nothing_and_is_right(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    selection = matching(b"[ab]*a[ab]{179}c")
+    assert not selection.matches(b"ab" * 2048)
+    assert selection.matches(b"ab" * 2000 + b"c")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("expression", "prefix"),
+    [
+        (b"^pages:", b"pages:"),
+        (b"\\Apages:", b"pages:"),
+        (b"^pages\\:00\\.", b"pages:00."),
+        (b"^pages:(a|b)", b"pages:"),
+        (b"^pages:[|)]", b"pages:"),
+        (b"^pages:[]|)]x", b"pages:"),
+        (b"^pages:[[:alpha:]|]", b"pages:"),
+        (b"^ab*", b"a"),
+        (b"^ab?c", b"a"),
+        (b"^ab{0,2}", b"a"),
+        (b"^ab+", b"a"),
+        (b"^a\\.*", b"a"),
+        (b"^\xff\xfe", b"\xff\xfe"),
+        (b"^pages:.*\\|", b"pages:"),
+        (b"^a$", b"a"),
+        (b"pages:", b""),
+        (b"(^a)", b""),
+        (b"^a|b", b""),
+        (b"^(a|b)|c", b""),
+        (b"^a[|]|b", b""),
+        (b"(?i)^a", b""),
+        (b"^(?i)a", b""),
+        (b"^*a", b""),
+        (b"^\\x41", b""),
+        (b"^a\\Q|\\E", b""),
+        (b"^", b""),
+        (b"", b""),
+        (b"^a\\", b"a"),
+    ],
+)
+def test_a_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
+    assert literal_prefix(expression) == prefix
+
+
+def test_a_fixed_start_bounds_the_range() -> None:
+    selection = matching(b"^pages:0")
+    assert (selection.start, selection.stop) == (b"pages:0", b"pages:1")
+    assert prefix_stop(b"a\xff\xff") == b"b"
+    assert prefix_stop(b"\xff") is prefix_stop(b"") is None
+
+
+def test_what_is_left_behind_a_key_begins_just_behind_it() -> None:
+    rest = matching(b"^a.*c").after(b"abc")
+    assert not rest.matches(b"abc")
+    assert rest.matches(b"abc\0c")
+    assert rest.stop == b"b"
+    assert between(b"c", b"d").after(b"a").start == b"c"
+
+
+PARTS = rb"""
+^ \A a b \. . * ? + {0,2} | ( ) (?i) (?m) (?: (?s-i: [ ] [^ - \ \Q \E $ \b [:alpha:] \| \] \pL { } A
+""".split()
+EXPRESSIONS = st.lists(st.sampled_from([*PARTS, b"\xff", b"\n"]), max_size=10).map(b"".join)
+KEYS = st.lists(st.sampled_from([b"a", b"b", b".", b"A", b"|", b"\n", b"\xff", b"]"]), max_size=6)
+
+
+@settings(max_examples=1500)
+@given(
+    st.one_of(EXPRESSIONS, EXPRESSIONS.map(lambda tail: b"^a" + tail)),
+    st.lists(KEYS.map(b"".join), min_size=1, max_size=20),
+)
+def test_the_range_of_an_expression_leaves_out_no_key_that_it_matches(
+    expression: bytes, keys: list[bytes]
+) -> None:
+    selection = select_matching(expression)
+    if isinstance(selection, str):
+        return
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.log_errors = False
+    plain = re2.compile(expression, options)
+    for key in keys:
+        assert selection.matches(key) == (plain.search(key) is not None)
