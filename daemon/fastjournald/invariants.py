@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastjournald.entry import Place
 from fastjournald.indexes import NEVER, READY_KEY_AT, Domain
+from fastjournald.keyindex import KeyIndex
 from fastjournald.store import Store
 
 
@@ -39,6 +40,8 @@ def check_store(store: Store) -> None:
         for key, entry in shard.items():
             assert key in entry.all_keys()
             assert store.find(entry.key) is entry
+    if store.key_index is not None:
+        _check_key_index(store.key_index, {key for shard in store.shards for key in shard})
     assert domains == store.domains
     for domain in [*domains.values(), store.plain]:
         inside = [entry for entry in entries if entry.domain is domain]
@@ -65,3 +68,9 @@ def check_store(store: Store) -> None:
     assert store.delayed == sum(entry.place == Place.DELAYED for entry in entries)
     assert store.buried == sum(entry.place == Place.BURIED for entry in entries)
     assert store.running == {entry.uri: entry for entry in worked_on if entry.uri is not None}
+
+
+def _check_key_index(index: KeyIndex, standing: set[bytes]) -> None:
+    keys = list(index)
+    assert keys == sorted(set(keys))
+    assert set(keys) ^ standing <= index.unmerged()

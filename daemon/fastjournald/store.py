@@ -46,6 +46,8 @@ class Store(Queues):
         if entry.links:
             for link in entry.links:
                 shards[hash(link) & 255][link] = entry
+        if self.key_index is not None:
+            self.key_index.pending.update(entry.all_keys())
         self.entries += 1
         entry.domain.entries += 1
         if entry.expires:
@@ -61,6 +63,8 @@ class Store(Queues):
                 shard = self.shards[hash(key) & 255]
                 if shard.get(key) is entry:
                     del shard[key]
+        if self.key_index is not None:
+            self.key_index.pending.update(entry.all_keys())
         place = entry.place
         if place == Place.LEASED:
             self.end_work(entry, now)

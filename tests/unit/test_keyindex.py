@@ -1,0 +1,161 @@
+"""The index of all keys: what a merged batch promises, and that no call does more than it may."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastjournald.entry import Entry
+from fastjournald.indexes import Domain
+from fastjournald.keyindex import BLOCK_KEYS_MAX, KeyIndex
+
+ENTRY = Entry(b"", None, 0, b"", 0, 0, 0, 0, 0, Domain(b""))
+SHARDS = 256
+
+
+class Keys:
+    """Dictionaries like those of the store, and their index."""
+
+    def __init__(self, *keys: bytes) -> None:
+        self.shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
+        for key in keys:
+            self.shards[hash(key) & 255][key] = ENTRY
+        self.index = KeyIndex(self.shards)
+
+    def add(self, key: bytes) -> None:
+        self.shards[hash(key) & 255][key] = ENTRY
+        self.index.pending.add(key)
+
+    def remove(self, key: bytes) -> None:
+        self.shards[hash(key) & 255].pop(key, None)
+        self.index.pending.add(key)
+
+    def merge_all(self) -> None:
+        while self.index.merge(100):
+            pass
+        assert self.index.idle()
+
+    def standing(self) -> list[bytes]:
+        return sorted(key for shard in self.shards for key in shard)
+
+
+def numbered(*numbers: int) -> list[bytes]:
+    return [b"%06d" % number for number in numbers]
+
+
+def test_it_is_filled_in_slices_from_what_stands_in_the_store() -> None:
+    keys = Keys(*numbered(*range(5000)))
+    assert list(keys.index) == []
+    batch = keys.index.mark()
+    merged = 0
+    while not keys.index.merged(batch):
+        assert 0 < keys.index.merge(77) <= 77
+        assert len(list(keys.index)) <= (merged := merged + 77)
+    assert list(keys.index) == keys.standing()
+    assert keys.index.idle()
+    assert keys.index.merge(77) == 0
+
+
+def test_a_key_that_comes_or_goes_while_it_is_filled_is_right_in_the_end() -> None:
+    keys = Keys(*numbered(*range(1000)))
+    keys.index.merge(500)
+    keys.remove(b"000007")
+    keys.add(b"new")
+    keys.remove(b"000900")
+    keys.add(b"000900")
+    keys.merge_all()
+    assert list(keys.index) == keys.standing()
+
+
+def test_a_batch_ends_although_more_and_more_is_pending() -> None:
+    keys = Keys(*numbered(*range(100)))
+    batch = keys.index.mark()
+    calls = 0
+    while not keys.index.merged(batch):
+        keys.index.merge(50)
+        calls += 1
+        for number in range(60):
+            keys.add(b"%06d" % (calls * 100 + number))
+        assert calls < 100
+    assert set(numbered(*range(100))) <= set(keys.index)
+    batch = keys.index.mark()
+    promised = keys.standing()
+    while not keys.index.merged(batch):
+        keys.index.merge(50)
+        keys.add(b"more %d" % random.randrange(10**9))
+    assert set(promised) <= set(keys.index)
+
+
+def test_a_range_is_returned_from_any_key_to_any_other() -> None:
+    keys = Keys(*numbered(*range(0, 10_000, 2)))
+    keys.merge_all()
+    standing = keys.standing()
+    for start, stop in [(0, 1), (0, 2), (1, 1), (3, 7000), (4000, 4001), (9998, 9999), (10**5, 0)]:
+        low, high = b"%06d" % start, b"%06d" % stop
+        assert list(keys.index.between(low, high)) == [k for k in standing if low <= k < high]
+    assert list(keys.index.between(b"", None)) == standing
+    assert list(keys.index.between(b"009990", None)) == numbered(9990, 9992, 9994, 9996, 9998)
+    assert list(keys.index.between(b"", b"")) == []
+
+
+def test_blocks_that_were_emptied_are_not_kept() -> None:
+    keys = Keys()
+    for start in range(0, 100_000, 10_000):
+        for number in range(start, start + 10_000):
+            keys.add(b"%09d" % number)
+        keys.merge_all()
+        for number in range(start, start + 9_900):
+            keys.remove(b"%09d" % number)
+        keys.merge_all()
+        assert list(keys.index) == keys.standing()
+    assert keys.index.block_count() < 20
+    for key in keys.standing():
+        keys.remove(key)
+    keys.merge_all()
+    assert list(keys.index) == []
+    assert keys.index.block_count() == 1
+
+
+def test_it_is_given_up_block_by_block() -> None:
+    keys = Keys(*numbered(*range(BLOCK_KEYS_MAX * 4)))
+    keys.merge_all()
+    blocks = keys.index.block_count()
+    calls = 1
+    while keys.index.drop():
+        calls += 1
+    assert calls == blocks > 3
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 3000)),
+        st.tuples(st.just("remove"), st.integers(0, 3000)),
+        st.tuples(st.just("merge"), st.integers(1, 400)),
+        st.tuples(st.just("many"), st.integers(0, 3000)),
+        st.tuples(st.just("none"), st.integers(0, 3000)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=200)
+@given(st.sets(st.integers(0, 3000), max_size=50), CHANGES)
+def test_it_says_what_stands_whatever_comes_and_goes_between(
+    before: set[int], changes: list[tuple[str, int]]
+) -> None:
+    keys = Keys(*numbered(*before))
+    for what, number in changes:
+        if what == "merge":
+            keys.index.merge(number)
+        elif what in ("add", "remove"):
+            getattr(keys, what)(b"%06d" % number)
+        else:
+            for other in range(number, number + 1500):
+                (keys.add if what == "many" else keys.remove)(b"%06d" % other)
+        listed = list(keys.index)
+        assert listed == sorted(set(listed))
+        assert set(listed) ^ set(keys.standing()) <= keys.index.unmerged()
+    keys.merge_all()
+    assert list(keys.index) == keys.standing()
