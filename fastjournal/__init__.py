@@ -24,7 +24,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastjournal.client import WAIT_WITHOUT_END, Client, Entry, Jobs, SyncClient, Written
+    from fastjournal.client import (
+        WAIT_WITHOUT_END,
+        Client,
+        DaemonStats,
+        DomainStats,
+        Entry,
+        EntryStats,
+        Jobs,
+        Page,
+        SyncClient,
+        Written,
+    )
     from fastjournal.errors import (
         BadRequestError,
         CannotConnectError,
@@ -42,6 +53,7 @@ if TYPE_CHECKING:
         SpoolFullError,
     )
     from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
+    from fastjournal.protocol import Meta
     from fastjournal.spool import Spool
 
 __all__ = [
@@ -50,7 +62,10 @@ __all__ = [
     "CannotConnectError",
     "Client",
     "ConfigError",
+    "DaemonStats",
+    "DomainStats",
     "Entry",
+    "EntryStats",
     "FastjournalError",
     "JavaMissingError",
     "Jobs",
@@ -59,6 +74,8 @@ __all__ = [
     "LogError",
     "LogFailedError",
     "LogLockedError",
+    "Meta",
+    "Page",
     "ProtocolError",
     "RefusedError",
     "Spool",
@@ -72,9 +89,21 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Meta": "fastjournal.protocol",
     "Spool": "fastjournal.spool",
     **dict.fromkeys(
-        ("WAIT_WITHOUT_END", "Client", "Entry", "Jobs", "SyncClient", "Written"),
+        (
+            "WAIT_WITHOUT_END",
+            "Client",
+            "DaemonStats",
+            "DomainStats",
+            "Entry",
+            "EntryStats",
+            "Jobs",
+            "Page",
+            "SyncClient",
+            "Written",
+        ),
         "fastjournal.client",
     ),
     **dict.fromkeys(("JournalKey", "build_journal_key", "parse_journal_key"), "fastjournal.keys"),

@@ -136,6 +136,13 @@ CLIENT_UNSENT_BYTES_MAX = 256 * 1024
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
 """A client's default reply_bytes_max: many times max-reply, for a single large pair goes alone."""
 
+CLIENT_LAST_WORDS_S = 5.0
+"""Seconds for a cancelled task, or a client that is closed, to give back what it holds."""
+
+SCAN_PAGE_ENTRIES = 1000
+"""Entries that the iterators over ranges ask for at a time: a round trip costs little for each,
+and what the daemon has to look at is served between other clients."""
+
 # --- command log --------------------------------------------------------------------------------
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024

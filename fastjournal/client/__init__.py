@@ -10,13 +10,33 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.results import Entry, Jobs, Written
+from fastjournal.client.results import (
+    DaemonStats,
+    DomainStats,
+    Entry,
+    EntryStats,
+    Jobs,
+    Page,
+    Written,
+)
 from fastjournal.client.sync_client import SyncClient
 
 if TYPE_CHECKING:
     from fastjournal.client.trio_client import Client
 
-__all__ = ["WAIT_WITHOUT_END", "Call", "Client", "Entry", "Jobs", "SyncClient", "Written"]
+__all__ = [
+    "WAIT_WITHOUT_END",
+    "Call",
+    "Client",
+    "DaemonStats",
+    "DomainStats",
+    "Entry",
+    "EntryStats",
+    "Jobs",
+    "Page",
+    "SyncClient",
+    "Written",
+]
 
 
 def __getattr__(name: str) -> Any:

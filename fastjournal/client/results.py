@@ -50,6 +50,20 @@ class Entry(msgspec.Struct, gc=False):
         return decode_value(self.value_type, self.value)
 
 
+class Page(msgspec.Struct, gc=False):
+    """A part of what a scan finds."""
+
+    entries: list[Entry]
+    cursor: bytes | None
+    """Where the next page begins (``calls.cursor_page``); None: this is the last one."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+
 class Jobs(msgspec.Struct, gc=False):
     """What a NEXT gave: entries under one lease, or the instant at which to ask again."""
 
@@ -64,3 +78,68 @@ class Jobs(msgspec.Struct, gc=False):
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.pairs)
+
+
+class DomainStats(msgspec.Struct, frozen=True):
+    """Counts of a domain."""
+
+    entries: int = 0
+    waiting: int = 0
+    """Neither worked on nor buried: due or delayed."""
+    due: int = 0
+    """May be handed out now."""
+    delayed: int = 0
+    """May not be yet: its instant, or work on its URI, lies ahead, or it is locked."""
+    worked_on: int = 0
+    buried: int = 0
+    oldest_due_us: int = 0
+    """Microseconds for which the oldest due entry has been due; 0: none is."""
+    paused_until: int = 0
+    """Instant; 0: it is not paused."""
+
+
+class DaemonStats(msgspec.Struct, frozen=True):
+    """Counts of the whole daemon."""
+
+    entries: int = 0
+    waiting: int = 0
+    due: int = 0
+    delayed: int = 0
+    worked_on: int = 0
+    buried: int = 0
+    oldest_due_us: int = 0
+    """Microseconds for which the oldest due entry has been due; 0: none is."""
+    domains: int = 0
+    connections: int = 0
+    log_bytes: int = 0
+    log_live_bytes: int = 0
+    """Bytes of the command log that are still needed."""
+    uptime_us: int = 0
+
+
+class EntryStats(msgspec.Struct, frozen=True):
+    """All that the daemon knows of an entry but its value; instants in microseconds."""
+
+    keys: list[str]
+    """The primary key, the URI if it has one, and links; what is not UTF-8 is escaped."""
+    state: str
+    """``plain``, ``ready``, ``delayed``, ``worked on`` or ``buried``."""
+    persistent: bool = False
+    priority: int = 0
+    attempts: int = 0
+    buried_reason: str | None = None
+    superseded: bool = False
+    """It is worked on, and its URI leads to a newer entry already."""
+    timestamp: int = 0
+    created: int = 0
+    not_before: int = 0
+    expires: int = 0
+    """0: never."""
+    worked_on_until: int = 0
+    """0: nobody works on it; else the lease token."""
+    value_bytes: int = 0
+    job_id: str = ""
+    """Of its record in the command log, in hexadecimal digits."""
+    log_segment: int = 0
+    log_offset: int = 0
+    """Bytes from the start of that segment."""

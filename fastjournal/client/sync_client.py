@@ -6,9 +6,8 @@ import contextlib
 import threading
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from fastjournal.client import calls
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.calls import Call, results_or_refusals, silence_allowed_s
@@ -19,18 +18,17 @@ from fastjournal.client.failures import (
     timed_out,
 )
 from fastjournal.client.multiplexer import Multiplexer, Pending
-from fastjournal.client.results import Entry, Jobs, Written
 from fastjournal.client.sockets import Channel, connect_channel
+from fastjournal.client.sync_methods import SyncMethods
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX
 from fastjournal.protocol import Reply, Request
-from fastjournal.protocol.values import Value
 
 T = TypeVar("T")
 
 
-class SyncClient:
+class SyncClient(SyncMethods):
     """A connection to a daemon for programs without an event loop.
 
     It connects at the first use and stays connected until ``close`` or a failure; from then on
@@ -102,182 +100,6 @@ class SyncClient:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-    # --- requests -------------------------------------------------------------------------------
-
-    def nop(self) -> int:
-        """Ask for nothing; return the daemon's clock, an instant in microseconds."""
-        return self.call(calls.nop())
-
-    def set(
-        self,
-        key: str | bytes,
-        value: Value = b"",
-        *,
-        uri: str | bytes | None = None,
-        persist: bool = True,
-        overwrite: bool = False,
-        expires: int | None = None,
-        ttl: int | None = None,
-        timestamp: int | None = None,
-    ) -> Written:
-        """Set a key to a value.
-
-        Args:
-            key: A journal key (``build_journal_key``) makes it work that NEXT hands out.
-            value: bytes, str, int, float, bool or None; its type goes with it.
-            uri: A further, unique key: what waits under it gives way to this entry.
-            persist: Return only once it is on disk, as the daemon's sync policy says.
-            overwrite: Replace an entry that stands under the key.
-            expires: Instant in microseconds at which it vanishes; 0 or None: never.
-            ttl: Microseconds by which each read moves the expiry.
-            timestamp: Instant in microseconds; the larger one wins. None: this machine's time.
-
-        Raises:
-            RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew`` and others.
-            CannotConnectError: Nobody listens, or the connection was lost.
-            BadRequestError: An argument that no daemon would take.
-        """
-        return self.call(
-            calls.set_(
-                key,
-                value,
-                uri=uri,
-                persist=persist,
-                overwrite=overwrite,
-                expires=expires,
-                ttl=ttl,
-                timestamp=timestamp,
-            )
-        )
-
-    def get(
-        self,
-        key: str | bytes,
-        *,
-        data: bool = True,
-        meta: bool = False,
-        lease_us: int | None = None,
-        expires: int | None = None,
-        skip_worked_on: bool = False,
-    ) -> Entry:
-        """Return the entry under a key.
-
-        Args:
-            key: Any of its keys.
-            data: Return the value, not only its type.
-            meta: Return the metadata too.
-            lease_us: Lease it for that many microseconds (0: the daemon's default).
-            expires: Set its expiry to this instant in microseconds.
-            skip_worked_on: Refuse with ``worked-on`` where somebody works on it.
-
-        Raises:
-            RefusedError: ``not-found``, ``worked-on``, ``locked`` and others.
-            CannotConnectError: Nobody listens, or the connection was lost.
-        """
-        return self.call(
-            calls.get(
-                key,
-                data=data,
-                meta=meta,
-                lease_us=lease_us,
-                expires=expires,
-                skip_worked_on=skip_worked_on,
-            )
-        )
-
-    def delete(
-        self,
-        key: str | bytes,
-        *,
-        token: int | None = None,
-        overwrite: bool = False,
-        persist: bool = True,
-        timestamp: int | None = None,
-    ) -> Written:
-        """Delete an entry with all its keys; with its lease token: complete the job.
-
-        Args:
-            key: Any of its keys.
-            token: Only if this is the entry's lease token.
-            overwrite: Leave no tombstone.
-            persist: Keep the tombstone on disk also where nothing was there to delete.
-            timestamp: Instant in microseconds. None: this machine's time.
-
-        Raises:
-            RefusedError: ``not-found``, ``lease-lost``, ``stale``, ``locked`` and others.
-            CannotConnectError: Nobody listens, or the connection was lost.
-        """
-        return self.call(
-            calls.delete(
-                key, token=token, overwrite=overwrite, persist=persist, timestamp=timestamp
-            )
-        )
-
-    def next(
-        self,
-        domain: str | bytes = b"",
-        *,
-        count: int = 1,
-        lease_us: int | None = None,
-        wait_us: int | None = None,
-        delete: bool = False,
-        meta: bool = False,
-    ) -> Jobs:
-        """Lease what is due, most urgent first.
-
-        Args:
-            domain: Of this domain only; empty: the domains take turns.
-            count: At most that many, 1 to 65,535.
-            lease_us: Microseconds of the lease; None or 0: the daemon's default.
-            wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None:
-                return at once.
-            delete: Delete the entries instead of leasing them.
-            meta: Return the metadata too.
-
-        Raises:
-            RefusedError: ``shutting-down`` and others.
-            CannotConnectError: Nobody listens, or the connection was lost.
-        """
-        return self.call(
-            calls.next_(
-                domain, count=count, lease_us=lease_us, wait_us=wait_us, delete=delete, meta=meta
-            )
-        )
-
-    def release(self, key: str | bytes, token: int, *, delay_us: int | None = None) -> None:
-        """Give a leased entry back, due again in ``delay_us`` microseconds (None: as before).
-
-        Raises:
-            RefusedError: ``lease-lost``, ``not-found`` and others.
-        """
-        self.call(calls.release(key, token, delay_us=delay_us))
-
-    def touch(self, key: str | bytes, token: int | None = None, *, ttl_us: int) -> int | None:
-        """With a token: the lease ends in ``ttl_us`` microseconds; return the new token.
-
-        Without a token: the entry expires in ``ttl_us`` microseconds.
-
-        Raises:
-            RefusedError: ``lease-lost``, ``not-found`` and others.
-        """
-        return self.call(calls.touch(key, token, ttl_us=ttl_us))
-
-    def bury(self, key: str | bytes, token: int | None = None, *, reason: str = "") -> None:
-        """Set an entry aside: NEXT hands it out no more until it is kicked.
-
-        Raises:
-            RefusedError: ``lease-lost``, ``not-found``, ``unknown-function`` and others.
-        """
-        self.call(calls.bury(key, token, reason=reason))
-
-    def stats(self, key: str | bytes = b"", *, data: bool = False) -> dict[str, Any]:
-        """Return counts of the daemon, of a domain or, with ``data``, all about one entry."""
-        return self.call(calls.stats(key, data=data))
-
-    def snapshot(self) -> str:
-        """Take a snapshot; return the path of its directory on the daemon's machine."""
-        return self.call(calls.snapshot())
 
     # --- many at once ---------------------------------------------------------------------------
 

@@ -6,11 +6,10 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import trio
 
-from fastjournal.client import calls
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, Address, parse_address
 from fastjournal.client.calls import (
@@ -25,13 +24,12 @@ from fastjournal.client.failures import (
     timed_out,
 )
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
-from fastjournal.client.results import Entry, Jobs, Written
 from fastjournal.client.streams import close_stream, open_stream
+from fastjournal.client.trio_methods import TrioMethods
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
 from fastjournal.protocol import Reply, Request
-from fastjournal.protocol.values import Value
 
 T = TypeVar("T")
 
@@ -39,7 +37,7 @@ _LAST_WORDS_S = 1.0
 """After a send failed: seconds to receive the error that the daemon sent before it closed."""
 
 
-class Client:
+class Client(TrioMethods):
     """A connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
@@ -128,113 +126,6 @@ class Client:
         self._nursery.cancel_scope.cancel()
         self._nursery = None
         await self._nursery_manager.__aexit__(None, None, None)
-
-    # --- requests -------------------------------------------------------------------------------
-
-    async def nop(self) -> int:
-        """Ask for nothing; return the daemon's clock, an instant in microseconds."""
-        return await self.call(calls.nop())
-
-    async def set(
-        self,
-        key: str | bytes,
-        value: Value = b"",
-        *,
-        uri: str | bytes | None = None,
-        persist: bool = True,
-        overwrite: bool = False,
-        expires: int | None = None,
-        ttl: int | None = None,
-        timestamp: int | None = None,
-    ) -> Written:
-        """Set a key to a value."""
-        return await self.call(
-            calls.set_(
-                key,
-                value,
-                uri=uri,
-                persist=persist,
-                overwrite=overwrite,
-                expires=expires,
-                ttl=ttl,
-                timestamp=timestamp,
-            )
-        )
-
-    async def get(
-        self,
-        key: str | bytes,
-        *,
-        data: bool = True,
-        meta: bool = False,
-        lease_us: int | None = None,
-        expires: int | None = None,
-        skip_worked_on: bool = False,
-    ) -> Entry:
-        """Return the entry under a key."""
-        return await self.call(
-            calls.get(
-                key,
-                data=data,
-                meta=meta,
-                lease_us=lease_us,
-                expires=expires,
-                skip_worked_on=skip_worked_on,
-            )
-        )
-
-    async def delete(
-        self,
-        key: str | bytes,
-        *,
-        token: int | None = None,
-        overwrite: bool = False,
-        persist: bool = True,
-        timestamp: int | None = None,
-    ) -> Written:
-        """Delete an entry with all its keys; with its lease token: complete the job."""
-        return await self.call(
-            calls.delete(
-                key, token=token, overwrite=overwrite, persist=persist, timestamp=timestamp
-            )
-        )
-
-    async def next(
-        self,
-        domain: str | bytes = b"",
-        *,
-        count: int = 1,
-        lease_us: int | None = None,
-        wait_us: int | None = None,
-        delete: bool = False,
-        meta: bool = False,
-    ) -> Jobs:
-        """Lease what is due, most urgent first."""
-        return await self.call(
-            calls.next_(
-                domain, count=count, lease_us=lease_us, wait_us=wait_us, delete=delete, meta=meta
-            )
-        )
-
-    async def release(self, key: str | bytes, token: int, *, delay_us: int | None = None) -> None:
-        """Give a leased entry back, due again in ``delay_us`` microseconds (None: as before)."""
-        await self.call(calls.release(key, token, delay_us=delay_us))
-
-    async def touch(self, key: str | bytes, token: int | None = None, *, ttl_us: int) -> int | None:
-        """With a token: the lease ends in ``ttl_us`` microseconds; return the new token."""
-        return await self.call(calls.touch(key, token, ttl_us=ttl_us))
-
-    async def bury(self, key: str | bytes, token: int | None = None, *, reason: str = "") -> None:
-        """Set an entry aside: NEXT hands it out no more until it is kicked."""
-        await self.call(calls.bury(key, token, reason=reason))
-
-    async def stats(self, key: str | bytes = b"", *, data: bool = False) -> dict[str, Any]:
-        """Return counts of the daemon, of a domain or, with ``data``, all about one entry."""
-        return await self.call(calls.stats(key, data=data))
-
-    async def snapshot(self) -> str:
-        """Take a snapshot; return the path of its directory on the daemon's machine."""
-        return await self.call(calls.snapshot())
 
     # --- many at once ---------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import pytest
 
 from fastjournal.client import SyncClient, calls
 from fastjournal.errors import BadRequestError, CannotConnectError, ProtocolError, RefusedError
-from fastjournal.protocol import Function, Pair, Reply, Request
+from fastjournal.protocol import Function, Pair, Query, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 
 
@@ -175,3 +175,44 @@ def test_threads_take_turns_on_one_client() -> None:
             thread.join()
     assert sorted(found) == sorted([b"0", b"1", b"2", b"3"] * 50)
     assert daemon.connections == 1
+
+
+def pages_of_three(request: Request) -> Answer:
+    """Ten keys, three a page; the cursor is the place."""
+    first = 0 if request.query == Query.RANGE else int(request.key)
+    pairs = [Pair(b"%d" % n) for n in range(first, min(first + 3, 10))]
+    cursor = b"%d" % (first + 3) if first + 3 < 10 else None
+    return [Reply(request.identifier, cursor=cursor, pairs=pairs)]
+
+
+def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
+    with ScriptedDaemon(pages_of_three) as daemon, SyncClient(daemon.address) as client:
+        found = [entry.key for entry in client.range("0", page=3)]
+        assert found == [b"%d" % n for n in range(10)]
+        assert len(daemon.requests) == 4
+        for entry in client.prefix("", page=3):
+            if entry.key == b"4":
+                break
+    assert [request.query for request in daemon.requests[4:]] == [Query.RANGE, Query.CURSOR]
+    assert daemon.requests[4].count == 3
+
+
+def test_a_lock_is_held_while_a_block_runs_and_its_early_end_is_told() -> None:
+    over: list[str] = []
+
+    def lock(request: Request) -> Answer:
+        error = over[0] if over and request.function == Function.UNLOCK else ""
+        return [Reply(request.identifier, error=error)]
+
+    with ScriptedDaemon(lock) as daemon, SyncClient(daemon.address) as client:
+        with client.locked("k", timeout_us=5):
+            client.nop()
+        functions = [request.function for request in daemon.requests]
+        assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
+        assert daemon.requests[0].timeout == 5
+        over.append("not-found the lock is over")
+        with pytest.raises(RefusedError, match="the lock is over"), client.locked("k"):
+            pass
+        with pytest.raises(KeyError), client.locked("k"):
+            raise KeyError("mine")
+    assert daemon.requests[-1].function == Function.UNLOCK

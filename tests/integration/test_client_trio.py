@@ -11,7 +11,7 @@ import trio
 
 from fastjournal.client import Client, calls
 from fastjournal.errors import CannotConnectError, ProtocolError, RefusedError
-from fastjournal.protocol import Function, Pair, Reply, Request
+from fastjournal.protocol import Function, Pair, Query, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 
 
@@ -218,3 +218,48 @@ async def test_a_client_that_was_left_says_that_it_is_not_connected() -> None:
         with pytest.raises(CannotConnectError) as caught:
             await client.nop()
         assert caught.value.code == "not-connected"
+
+
+def pages_of_three(request: Request) -> Answer:
+    """Ten keys, three a page; the cursor is the place."""
+    first = 0 if request.query == Query.RANGE else int(request.key)
+    pairs = [Pair(b"%d" % n) for n in range(first, min(first + 3, 10))]
+    cursor = b"%d" % (first + 3) if first + 3 < 10 else None
+    return [Reply(request.identifier, cursor=cursor, pairs=pairs)]
+
+
+async def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
+    with ScriptedDaemon(pages_of_three) as daemon:
+        async with Client(daemon.address) as client:
+            found = [entry.key async for entry in client.range("0", page=3)]
+            assert found == [b"%d" % n for n in range(10)]
+            assert len(daemon.requests) == 4
+            async for entry in client.prefix("", page=3):
+                if entry.key == b"4":
+                    break
+    assert [request.query for request in daemon.requests[4:]] == [Query.RANGE, Query.CURSOR]
+    assert daemon.requests[4].count == 3
+
+
+async def test_a_lock_is_held_while_a_block_runs_and_its_early_end_is_told() -> None:
+    over: list[str] = []
+
+    def lock(request: Request) -> Answer:
+        error = over[0] if over and request.function == Function.UNLOCK else ""
+        return [Reply(request.identifier, error=error)]
+
+    with ScriptedDaemon(lock) as daemon:
+        async with Client(daemon.address) as client:
+            async with client.locked("k", timeout_us=5):
+                await client.nop()
+            functions = [request.function for request in daemon.requests]
+            assert functions == [Function.LOCK, Function.NOP, Function.UNLOCK]
+            assert daemon.requests[0].timeout == 5
+            over.append("not-found the lock is over")
+            with pytest.raises(RefusedError, match="the lock is over"):
+                async with client.locked("k"):
+                    pass
+            with pytest.raises(KeyError):
+                async with client.locked("k"):
+                    raise KeyError("mine")
+    assert daemon.requests[-1].function == Function.UNLOCK

@@ -9,7 +9,7 @@ import pytest
 
 from fastjournal.client import calls
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
-from fastjournal.client.results import Entry, Jobs, Written
+from fastjournal.client.results import DaemonStats, DomainStats, Entry, Jobs, Written
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.protocol import (
     Flag,
@@ -64,6 +64,57 @@ CASES = [
     (calls.touch("k", 4, ttl_us=9), F.TOUCH, WORKED_ON, {"timeout": 4, "ttl": 9}),
     (calls.touch("k", ttl_us=9), F.TOUCH, 0, {"timeout": None, "ttl": 9}),
     (calls.bury("k", 4, reason="r"), F.BURY, WORKED_ON, {"timeout": 4, "value": b"r"}),
+    (calls.bury("k"), F.BURY, 0, {"timeout": None, "value": b""}),
+    (calls.kick("k"), F.KICK, 0, {"key": b"k", "second_key": None, "count": None}),
+    (calls.kick_domain("d", count=7), F.KICK, 0, {"key": b"", "second_key": b"d", "count": 7}),
+    (calls.pause("d", 9), F.PAUSE, 0, {"key": b"d", "ttl": 9}),
+    (calls.resume("d"), F.PAUSE, 0, {"key": b"d", "ttl": 0}),
+    (calls.add("k", 2), F.ADD, PERSIST, {"value_type": 3, "value": bytes(7) + b"\2"}),
+    (
+        calls.add("k", 0.5, create=True, persist=False, meta=True, timestamp=7),
+        F.ADD,
+        OVERWRITE | META,
+        {"value_type": 4, "timestamp": 7},
+    ),
+    (calls.flip("k", meta=True), F.NOT, PERSIST | META, {"key": b"k", "value_type": None}),
+    (calls.truncate("k", 5), F.TRUNCATE, PERSIST, {"value_type": 3, "value": bytes(7) + b"\5"}),
+    (calls.lock("k"), F.LOCK, 0, {"key": b"k", "timeout": None}),
+    (calls.lock("k", timeout_us=5), F.LOCK, 0, {"timeout": 5}),
+    (calls.unlock("k"), F.UNLOCK, 0, {"key": b"k"}),
+    (calls.rename("k", "l"), F.RENAME, PERSIST, {"key": b"k", "second_key": b"l"}),
+    (
+        calls.rename("k", "l", overwrite=True, persist=False, timestamp=3),
+        F.RENAME,
+        OVERWRITE,
+        {"timestamp": 3},
+    ),
+    (calls.link("k", "l"), F.LINK, PERSIST, {"key": b"k", "second_key": b"l"}),
+    (calls.auth("secret"), F.AUTH, 0, {"value_type": 1, "value": b"secret"}),
+    (calls.daemon_stats(), F.STATS, 0, {"key": b""}),
+    (calls.domain_stats("d"), F.STATS, 0, {"key": b"d"}),
+    (calls.entry_stats("k"), F.STATS, DATA, {"key": b"k"}),
+    (
+        calls.range_("a", "b", page=5).first,
+        F.GET,
+        DATA,
+        {"key": b"a", "second_key": b"b", "count": 5, "timeout": None},
+    ),
+    (
+        calls.range_(data=False, meta=True, lease_us=9).first,
+        F.GET,
+        META,
+        {"key": b"", "second_key": b"", "count": 1000, "timeout": 9},
+    ),
+    (calls.range_(expires=8).first, F.GET, DATA | UPDATE, {"timeout": 8}),
+    (
+        calls.prefix("a", skip_worked_on=True).first,
+        F.GET,
+        DATA | WORKED_ON,
+        {"key": b"a", "second_key": b"a" + b"\xff" * 4095},
+    ),
+    (calls.listening("k"), F.GET, LISTEN, {"key": b"k", "second_key": b"k", "count": 1}),
+    (calls.listening(start="b"), F.GET, LISTEN, {"key": b"b", "second_key": b""}),
+    (calls.listening(prefix=b"\xff"), F.GET, LISTEN, {"second_key": b"\xff" * 4096}),
     (calls.stats("d"), F.STATS, 0, {"key": b"d"}),
     (calls.stats("k", data=True), F.STATS, DATA, {"key": b"k"}),
     (calls.snapshot(), F.SNAPSHOT, 0, {"key": b""}),
@@ -82,8 +133,50 @@ def test_a_call_reaches_the_daemon_with_these_fields(
 
 
 def test_every_function_of_this_version_has_a_call() -> None:
-    later = {F.ADD, F.NOT, F.TRUNCATE, F.LOCK, F.UNLOCK, F.RENAME, F.LINK, F.KICK, F.PAUSE, F.AUTH}
-    assert {case[1] for case in CASES} == set(Function) - later
+    assert {case[1] for case in CASES} == set(Function)
+
+
+@pytest.mark.parametrize(
+    ("call", "flags"),
+    [
+        (calls.regex("^a.", page=9).first, DATA),
+        (
+            calls.regex("^a.", page=9, data=False, meta=True, skip_worked_on=True).first,
+            META | WORKED_ON,
+        ),
+        (calls.listening(regex="^a."), LISTEN),
+    ],
+)
+def test_an_expression_is_asked_for_as_such(call: Call[object], flags: Flag) -> None:
+    request = decode_request(encode_request(call.request))
+    assert (request.function, request.query) == (F.GET, Query.REGEX)
+    assert (request.key, request.flags & GIVEN) == (b"^a.", flags)
+    assert request.count in (9, 1)
+
+
+def test_the_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
+    for scan in (
+        calls.range_("a", "b", data=False, meta=True, lease_us=9),
+        calls.regex("a", data=False, meta=True, lease_us=9),
+    ):
+        request = decode_request(encode_request(scan.following(b"cursor").request))
+        assert (request.query, request.key) == (Query.CURSOR, b"cursor")
+        assert (request.flags & GIVEN, request.timeout) == (META, 9)
+        reply = Reply(timeout=50, cursor=b"more", pairs=[Pair(b"k", 1, b"")])
+        page = scan.following(b"cursor").result(reply)
+        assert (page.cursor, [(entry.key, entry.token) for entry in page]) == (
+            b"more",
+            [(b"k", 50)],
+        )
+        assert scan.following(b"cursor").undo is not None
+    assert calls.range_("a").first.result(Reply(pairs=[], cursor=b"")).cursor is None
+
+
+def test_what_ends_a_subscription_reads_nothing_and_asks_for_nothing() -> None:
+    request = decode_request(encode_request(calls.end_of_listening()))
+    assert (request.function, request.query, request.flags & GIVEN) == (F.GET, Query.RANGE, 0)
+    assert request.second_key is not None
+    assert request.key > request.second_key != b""
 
 
 @pytest.mark.parametrize(
@@ -98,6 +191,17 @@ def test_every_function_of_this_version_has_a_call() -> None:
         lambda: calls.set_("k", expires=2**64),
         lambda: calls.set_("k", 2**63),
         lambda: calls.touch("k", -1, ttl_us=1),
+        lambda: calls.add("k", True),
+        lambda: calls.truncate("k", -1),
+        lambda: calls.kick_domain("d", count=0),
+        lambda: calls.domain_stats(""),
+        lambda: calls.range_("a", page=0),
+        lambda: calls.range_("a", page=65_536),
+        lambda: calls.range_("a", lease_us=1, expires=1),
+        lambda: calls.prefix("k" * 4097),
+        lambda: calls.regex("k" * 4097),
+        calls.listening,
+        lambda: calls.listening("k", prefix="k"),
     ],
 )
 def test_an_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
@@ -158,6 +262,10 @@ def test_a_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_no
         (calls.touch("k", 1, ttl_us=1), Reply()),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"[1]")])),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"{")])),
+        (calls.daemon_stats(), Reply(pairs=[Pair(b"", 2, b"[1]")])),
+        (calls.entry_stats("k"), Reply(pairs=[Pair(b"k", 2, b"{}")])),
+        (calls.kick("k"), Reply()),
+        (calls.add("k"), Reply()),
         (calls.snapshot(), Reply()),
     ],
 )
@@ -166,6 +274,17 @@ def test_a_reply_that_lacks_what_it_must_have_is_a_protocol_error(
 ) -> None:
     with pytest.raises(ProtocolError):
         call.result(reply)
+
+
+def test_statistics_have_types_and_what_is_new_in_them_is_left_out() -> None:
+    told = b'{"entries": 3, "due": 2, "paused_until": 9, "invented_later": [1]}'
+    reply = Reply(pairs=[Pair(b"d", 2, told)])
+    assert calls.domain_stats("d").result(reply) == DomainStats(entries=3, due=2, paused_until=9)
+    assert calls.daemon_stats().result(reply) == DaemonStats(entries=3, due=2)
+    assert calls.stats("d").result(reply)["invented_later"] == [1]
+    told = b'{"keys": ["k", "u"], "state": "buried", "buried_reason": "r"}'
+    known = calls.entry_stats("k").result(Reply(pairs=[Pair(b"k", 2, told)]))
+    assert (known.keys, known.state, known.buried_reason) == (["k", "u"], "buried", "r")
 
 
 def test_what_leased_can_be_undone_by_releases() -> None:

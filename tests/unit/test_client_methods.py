@@ -1,0 +1,43 @@
+"""The methods of both clients: the same ones, with the arguments and words of their calls."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fastjournal import Client, SyncClient
+from fastjournal.client import calls
+from fastjournal.protocol import Function
+
+BUILDERS = {
+    name.rstrip("_"): getattr(calls, name)
+    for name in calls.__all__
+    if inspect.isfunction(getattr(calls, name))
+}
+HELPERS = {"quit", "refusal", "results_or_refusals", "silence_allowed_s"}
+HELPERS |= {"listening", "end_of_listening"}
+
+
+@pytest.mark.parametrize("client", [SyncClient, Client])
+@pytest.mark.parametrize("name", sorted(set(BUILDERS) - HELPERS))
+def test_each_call_is_a_method_with_its_arguments_and_docstring(client: type, name: str) -> None:
+    method, build = getattr(client, name), BUILDERS[name]
+    assert method.__name__ == name
+    assert inspect.getdoc(method) == inspect.getdoc(build)
+    parameters = inspect.signature(method).parameters
+    assert list(parameters) == ["self", *inspect.signature(build).parameters]
+    assert inspect.iscoroutinefunction(method) == (
+        client is Client and name not in ("range", "prefix", "regex")
+    )
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def public(client: type) -> set[str]:
+        return {name for name in dir(client) if not name.startswith("_")}
+
+    assert public(SyncClient) - {"close", "entries_of"} == public(Client)
+
+
+def test_every_function_can_be_asked_for() -> None:
+    assert len(set(BUILDERS)) >= len(Function)
