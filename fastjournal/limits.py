@@ -51,6 +51,40 @@ TOMBSTONES_MAX = 1_000_000
 CONNECTIONS_MAX = 10_000
 """Default of max-connections: under the usual limit of open files of a service."""
 
+INFLIGHT_BYTES_MAX = 256 * 1024 * 1024
+"""Default of max-inflight, what connections hold together before memory is scarce: 64 of the
+largest replies, or 256 of the largest values on their way."""
+
+SCARCE_BYTES = 4096
+"""While memory is scarce: what a session reads at once, gathers of replies, and the largest value
+that a reply has. With its decoded requests a connection then holds less than 64 KiB, 640 MB for the
+default of max-connections."""
+
+SCARCE_PARTIAL_BYTES = 64 * 1024
+"""While memory is scarce: of a request that is not whole. Usual requests go on."""
+
+SLOW_READER_SECONDS = 5.0
+"""While memory is scarce: who has taken nothing for so long is closed. A reader that is only slow
+takes 64 KiB in that time."""
+
+SEND_BYTES_MAX = 64 * 1024
+"""Sent in one piece: a client that takes so much is not standing still."""
+
+REQUEST_OBJECT_BYTES = 256
+"""What a decoded request takes in memory beside its key and value."""
+
+REQUEST_BYTES_PER_SECOND = 64 * 1024
+"""Beyond request-timeout, a large value may take so long as it takes on a slow line."""
+
+REQUEST_SECONDS_MAX = 60
+"""Default of request-timeout: who sends half a request has no reason to wait with the rest."""
+
+SEND_SECONDS_MAX = 300
+"""Default of send-timeout: a client that is stopped in a debugger for a while is not lost."""
+
+IDLE_SECONDS_MAX = 24 * 3600
+"""Default of idle-timeout: default-lease, after which a silent worker has lost its work anyway."""
+
 RECEIVE_BYTES_MAX = 64 * 1024
 """One read of a socket: some 300 usual requests, three milliseconds of work for one client."""
 
@@ -80,8 +114,11 @@ REPLIES_BYTES_MAX = 1024 * 1024
 requests, each with a reply of megabytes."""
 
 WAITS_PER_CONNECTION_MAX = 64
-"""NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory,
-at most 256 MiB with the default of max-reply. A worker with more tasks opens more connections."""
+"""NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory.
+A worker with more tasks opens more connections."""
+
+WAITS_MAX = 100_000
+"""NEXTs that wait on all connections: about 100 MB."""
 
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""

@@ -18,8 +18,20 @@ from fastjournal import limits
 from fastjournal.errors import ConfigError
 from fastjournald.state import Settings
 
-Natural = Annotated[int, Meta(ge=0)]
-Positive = Annotated[int, Meta(ge=1)]
+# Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
+SECONDS_MAX = 1_000_000_000
+"""About 30 years: instants stay u64 for half a million years."""
+MILLISECONDS_MAX = 86_400_000
+"""A day between two syncs, or two looks at the log."""
+BYTES_MAX = 2**50
+"""1 PiB."""
+SEGMENT_BYTES_MAX = 2**36
+"""64 GiB: offsets have 40 bits, and a batch may go beyond the size."""
+NUMBER_MAX = 1_000_000_000
+
+Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
+SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
+Bytes = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
 
 
 class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -29,23 +41,30 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
     ready_file: str = ""
     cmdlog_sync: Literal["always", "interval", "os"] = "always"
-    cmdlog_sync_int: Positive = 1000
+    cmdlog_sync_int: Annotated[int, Meta(ge=1, le=MILLISECONDS_MAX)] = 1000
     """Milliseconds."""
-    cmdlog_clean_int: Natural = 300_000
+    cmdlog_clean_int: Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)] = 300_000
     """Milliseconds."""
-    cmdlog_seg_size: Annotated[int, Meta(ge=4096)] = limits.SEGMENT_BYTES_MAX
+    cmdlog_seg_size: Annotated[int, Meta(ge=4096, le=SEGMENT_BYTES_MAX)] = limits.SEGMENT_BYTES_MAX
     max_value: Annotated[int, Meta(ge=1, le=2**32 - 2)] = limits.VALUE_BYTES_MAX
-    max_reply: Annotated[int, Meta(ge=4096)] = limits.REPLY_BYTES_MAX
-    max_connections: Positive = limits.CONNECTIONS_MAX
-    memory_limit: Natural = 0
-    min_free_bytes: Natural = limits.MIN_FREE_BYTES
-    default_lease: Positive = limits.LEASE_US_DEFAULT // 1_000_000
+    max_reply: Annotated[int, Meta(ge=4096, le=2**30)] = limits.REPLY_BYTES_MAX
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = limits.CONNECTIONS_MAX
+    max_inflight: Annotated[int, Meta(ge=65_536, le=BYTES_MAX)] = limits.INFLIGHT_BYTES_MAX
+    request_timeout: SecondsNotNone = limits.REQUEST_SECONDS_MAX
     """Seconds."""
-    max_attempts: Natural = 0
-    tombstone_ttl: Natural = limits.TOMBSTONE_TTL_US // 1_000_000
+    send_timeout: SecondsNotNone = limits.SEND_SECONDS_MAX
     """Seconds."""
-    tombstones_max: Positive = limits.TOMBSTONES_MAX
-    max_clock_skew: Natural = limits.CLOCK_SKEW_US_MAX // 1_000_000
+    idle_timeout: Seconds = limits.IDLE_SECONDS_MAX
+    """Seconds; 0: without end."""
+    memory_limit: Bytes = 0
+    min_free_bytes: Bytes = limits.MIN_FREE_BYTES
+    default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
+    """Seconds."""
+    max_attempts: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
+    tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
+    """Seconds."""
+    tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
+    max_clock_skew: Seconds = limits.CLOCK_SKEW_US_MAX // 1_000_000
     """Seconds."""
     snapshot_dir: str = ""
     repair: bool = False

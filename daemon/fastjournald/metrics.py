@@ -131,6 +131,19 @@ class Metrics(Collector):
             "Connections refused because there were max-connections.",
             server.connections_refused,
         )
+        closed = CounterMetricFamily(
+            "fastjournal_connections_closed",
+            "Connections that the daemon closed because they stood still or held too much.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(server.account.closed.items()):
+            closed.add_metric([reason], count)
+        yield closed
+        yield GaugeMetricFamily(
+            "fastjournal_inflight_bytes",
+            "Held for connections: half requests, and replies that nobody has taken.",
+            server.account.bytes,
+        )
 
     def _entries(self) -> Iterator[Metric]:
         store, totals = self._server.engine.store, self._totals

@@ -27,6 +27,7 @@ from fastjournal.protocol import (
     ValueType,
     encode_reply,
 )
+from fastjournald.account import Account
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
@@ -77,6 +78,7 @@ class Server:
         """Error code to the number of connections that were ended with it."""
         self.connections_refused = 0
         self._sessions: set[Session] = set()
+        self.account = Account(config, engine, self._sessions)
         self._nursery: trio.Nursery | None = None
         self._refusing = 0
         self._stopping = False
@@ -113,6 +115,7 @@ class Server:
             background.start_soon(self.timers.run)
             background.start_soon(self.timers.watch_space)
             background.start_soon(self.timers.collect_garbage)
+            background.start_soon(self.account.watch)
             if config.cmdlog_sync == "interval":
                 seconds = config.cmdlog_sync_int / 1000
                 background.start_soon(self.commit.sync_every, seconds)

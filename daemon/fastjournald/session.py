@@ -13,6 +13,7 @@ then is durable, so no reply shows anybody a change that a crash could undo.
 from __future__ import annotations
 
 import math
+from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_error,
 )
+from fastjournald.account import NEVER
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
@@ -59,13 +61,30 @@ class Session:
 
     def __init__(self, server: Server, stream: trio.SocketStream) -> None:
         self._server = server
+        self._account = server.account
         self._stream = stream
         self._connection = ServerConnection(value_bytes_max=server.settings.value_bytes_max)
         self._sending = trio.Lock()
         self._pushed: list[bytes] = []
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
+        self._life = trio.CancelScope()
         self._done = False
+        self._given_up = False
+        self._over = False
+        self._taken_bytes = 0
+        """Of the requests that are being served."""
+        # what the account looks at; times are its own
+        self.held_bytes = 0
+        """All that is in memory for this connection."""
+        self.partial_bytes = 0
+        """Of a request that is cut short."""
+        self.partial_since = NEVER
+        """When its first byte came."""
+        self.receiving_since = NEVER
+        """Since when nothing comes; NEVER: this is not what the session waits for."""
+        self.sending_since = NEVER
+        """Since when the client takes nothing; NEVER: nothing is sent."""
 
     async def run(self) -> None:
         """Serve the client until it goes, quits, sends garbage, or the daemon stops.
@@ -74,20 +93,25 @@ class Session:
             LogFailedError: The log failed; the daemon must end.
         """
         engine = self._server.engine
-        try:
+        with self._life:
             try:
-                await self._converse()
-            except ProtocolError as error:
+                try:
+                    await self._converse()
+                except ProtocolError as error:
+                    engine.forget(self)
+                    self._server.protocol_errors[error.code] += 1
+                    now = self._server.clock.now_us()
+                    await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
+                await self._close()
+            except trio.BrokenResourceError:
+                self._server.log.debug("event=client-lost")
+            finally:
                 engine.forget(self)
-                self._server.protocol_errors[error.code] += 1
-                now = self._server.clock.now_us()
-                await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
-            await self._close()
-        except trio.BrokenResourceError:
-            self._server.log.debug("event=client-lost")
-        finally:
-            engine.forget(self)
-            await trio.aclose_forcefully(self._stream)
+                self._pushed.clear()
+                self._hold(-self.held_bytes)
+                self._over = True
+                self.receiving_since = self.sending_since = NEVER
+                await trio.aclose_forcefully(self._stream)
 
     async def _converse(self) -> None:
         connection = self._connection
@@ -95,34 +119,73 @@ class Session:
             requests = connection.next_events()
             if requests:
                 await self._serve(requests)
+                self.partial_since = self._account.now
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
                 self._server.engine.forget(self)
                 return
             else:
-                # who does not read what was pushed is not listened to
-                await self._flush()
+                if self._pushed:
+                    # who does not read what was pushed is not listened to
+                    await self._flush()
+                    self.partial_since = self._account.now
                 await self._receive()
 
     async def _receive(self) -> None:
-        self._done = True
+        account, connection = self._account, self._connection
+        bytes_max = limits.SCARCE_BYTES if account.scarce else limits.RECEIVE_BYTES_MAX
+        self.receiving_since = account.now
+        data = None
         with trio.CancelScope(deadline=self._receive_until) as self._receiving:
-            data = await self._stream.receive_some(limits.RECEIVE_BYTES_MAX)
-            self._connection.receive_data(data)
-            self._done = False
+            data = await self._stream.receive_some(bytes_max)
+        self.receiving_since = NEVER
+        if data is None:
+            # the daemon stops, or has waited for the rest of a request long enough
+            self._done = not self._given_up
+            return
+        connection.receive_data(data)
+        before, partial = self.partial_bytes, connection.unfinished_bytes
+        self._taken_bytes = before + len(data) - partial
+        if partial or before:
+            self._hold(partial - before)
+            self.partial_bytes = partial
+            if not before:
+                self.partial_since = account.now
+            if account.scarce and partial > limits.SCARCE_PARTIAL_BYTES:
+                account.refuse(self)
+
+    def _hold(self, change: int) -> None:
+        """Count that many bytes more, or fewer, that are in memory for this connection."""
+        if not self._over:
+            self.held_bytes += change
+            self._account.hold(change)
+
+    def give_up(self, sentence: str, code: str) -> None:
+        """Wait no longer for the rest of a request: tell the client, and close."""
+        self._connection.abandon(sentence, code)
+        self._given_up = True
+        self._hold(-self.partial_bytes)
+        self.partial_bytes = 0
+        self._receiving.cancel()
+
+    def cut(self) -> None:
+        """Close without a word, whatever the client has not taken."""
+        self._life.cancel()
 
     async def _serve(self, requests: list[Request]) -> None:
         server = self._server
         engine = server.engine
         handle = engine.handle
+        account = self._account
         now = server.clock.now_us()
         replies: list[bytes] = []
-        room = limits.REPLIES_BYTES_MAX
+        room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
         turn_over = perf_counter() + TURN_SECONDS
-        for request in requests:
+        ahead = iter(requests)
+        for request in ahead:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
-                replies = [await server.take_snapshot(request)]
+                replies.append(await server.take_snapshot(request))
                 now = server.clock.now_us()
                 continue
             reply = handle(self, request, now)
@@ -131,34 +194,53 @@ class Session:
                 size = len(reply)
                 room -= size
                 if room < 0 or (size > SHORT_REPLY_BYTES and perf_counter() > turn_over):
-                    await self._finish(replies, now)
-                    replies, room = [], limits.REPLIES_BYTES_MAX
+                    await self._finish(replies, now, length_hint(ahead))
+                    room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
                     now = server.clock.now_us()
                     turn_over = perf_counter() + TURN_SECONDS
             if request.function == _QUIT:
                 self._done = True
                 break
+        requests.clear()
         await self._finish(replies, now)
 
-    async def _finish(self, replies: list[bytes], now: int) -> None:
-        """Wait until all that was appended is durable, then send."""
+    async def _finish(self, replies: list[bytes], now: int, ahead: int = 0) -> None:
+        """Wait until all that was appended is durable, then send, with ``ahead`` requests to go."""
         server = self._server
         server.after_requests(now)
+        data = b"".join(replies)
+        replies.clear()
+        held = len(data) + self._taken_bytes + ahead * limits.REQUEST_OBJECT_BYTES
+        self._hold(held)
         writer = server.writer
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
         if self._done:
             # QUIT is answered last
             await self._flush()
-        if replies:
-            await self._send(b"".join(replies))
+        if data:
+            await self._send(data)
+        self._hold(-held)
 
     async def _send(self, data: bytes) -> None:
         async with self._sending:
+            await self._send_pieces(data)
+
+    async def _send_pieces(self, data: bytes) -> None:
+        account, bytes_max = self._account, limits.SEND_BYTES_MAX
+        self.sending_since = account.now
+        if len(data) <= bytes_max:
             await self._stream.send_all(data)
+        else:
+            view = memoryview(data)
+            for start in range(0, len(data), bytes_max):
+                await self._stream.send_all(view[start : start + bytes_max])
+                self.sending_since = account.now
+        self.sending_since = NEVER
 
     def push(self, data: bytes, nursery: trio.Nursery) -> None:
         """Send, as soon as it may be shown, what the client did not ask for just now."""
+        self._hold(len(data))
         self._pushed.append(data)
         if len(self._pushed) == 1:
             nursery.start_soon(self._send_pushed)
@@ -177,10 +259,15 @@ class Session:
         server = self._server
         async with self._sending:
             while self._pushed:
-                count = len(self._pushed)
                 await server.commit.wait_settled(server.writer.appended)
-                await self._stream.send_all(b"".join(self._pushed[:count]))
+                count, room = 0, limits.REPLIES_BYTES_MAX
+                while count < len(self._pushed) and room > 0:
+                    room -= len(self._pushed[count])
+                    count += 1
+                data = b"".join(self._pushed[:count])
+                await self._send_pieces(data)
                 del self._pushed[:count]
+                self._hold(-len(data))
 
     def stop(self) -> None:
         """The daemon stops: answer what is on its way, then close."""

@@ -62,6 +62,10 @@ class State:
         self.waiters = Waiters()
         self.lease_counter = 0
         """Lease operations so far: the last three digits of the next token."""
+        self.reply_bytes_max = self.settings.reply_bytes_max
+        """Of a reply with several pairs, at this moment."""
+        self.value_bytes_ration = limits.INSTANT_MAX
+        """A larger value is in no reply, at this moment: ``busy``."""
         self.read_only = False
         """Nothing new is taken and nothing is handed out: the disk is nearly full."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
@@ -70,6 +74,19 @@ class State:
         """Function to the number of its requests so far."""
         self.errors: dict[tuple[int, str], int] = {}
         """Function and error code to the number of such replies so far."""
+
+    def ration(self, reply_bytes_max: int | None) -> None:
+        """Keep replies this small while memory is scarce; None: it is not."""
+        if reply_bytes_max is None:
+            self.reply_bytes_max = self.settings.reply_bytes_max
+            self.value_bytes_ration = limits.INSTANT_MAX
+        else:
+            self.reply_bytes_max = min(reply_bytes_max, self.settings.reply_bytes_max)
+            self.value_bytes_ration = reply_bytes_max
+
+    def expects(self, session: Hashable) -> bool:
+        """Return whether the daemon owes the connection something that is still to come. O(1)."""
+        return self.waiters.count_of(session) > 0
 
     def count_error(self, function: int, error: str) -> None:
         """Count an error: its code and what follows it."""

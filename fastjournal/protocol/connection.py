@@ -1,9 +1,10 @@
 """Both ends of a connection, without IO: bytes in, messages out.
 
 Each has ``receive_data``, ``next_event`` (and ``next_events``, which is cheaper for many) and
-``send``; sockets and clocks are the caller's. The cost is linear in the bytes received, however
-they are cut: a message that is cut short is looked at again only when as much has arrived as the
-fields seen so far ask for.
+``send``; sockets and clocks are the caller's, who also decides how long to wait for the rest of a
+message and how much of one to hold (``unfinished_bytes``, ``abandon``). The cost is linear in the
+bytes received, however they are cut: a message that is cut short is looked at again only when as
+much has arrived as the fields seen so far ask for.
 """
 
 from __future__ import annotations
@@ -116,6 +117,17 @@ class _Receiver(Generic[MessageT]):
         events = list(self._ready)
         self._ready.clear()
         return events
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """How many bytes are held of a message that is cut short."""
+        return len(self._rest)
+
+    def abandon(self, sentence: str, code: str) -> None:
+        """Take no more of a message that is cut short: what comes next is this error."""
+        identifier = self._reader.unfinished(self._rest) or 0
+        self._error = ProtocolError(sentence, code=code, identifier=identifier)
+        self._rest = bytearray()
 
     def _end(self) -> None:
         if self._ended or self._error is not None:

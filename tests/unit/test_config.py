@@ -22,6 +22,10 @@ OPTIONS: dict[str, tuple[str, str, object]] = {
     "max-value": ("2000", "2000", 2000),
     "max-reply": ("70000", "70000", 70_000),
     "max-connections": ("7", "7", 7),
+    "max-inflight": ("70000", "70000", 70_000),
+    "request-timeout": ("9", "9", 9),
+    "send-timeout": ("7", "7", 7),
+    "idle-timeout": ("8", "8", 8),
     "memory-limit": ("123", "123", 123),
     "min-free-bytes": ("5", "5", 5),
     "default-lease": ("60", "60", 60),
@@ -132,6 +136,10 @@ BAD_VALUES = {
     "max-value": ("0", "0"),
     "max-reply": ("1", "1"),
     "max-connections": ("0", "0"),
+    "max-inflight": ("65535", "65535"),
+    "request-timeout": ("0", "0"),
+    "send-timeout": ("0", "0"),
+    "idle-timeout": ("-1", "-1"),
     "memory-limit": ("-5", "-5"),
     "min-free-bytes": ("-1", "-1"),
     "default-lease": ("0", "0"),
@@ -159,6 +167,22 @@ def test_a_bad_value_names_the_option_and_where_it_stands(
     said = refusal(capsys, "--config", str(file))
     assert str(file) in said
     assert attribute in said
+
+
+NUMBERS = sorted(name for name, (_, _, expected) in OPTIONS.items() if isinstance(expected, int))
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [2**63, 10**30])
+def test_a_number_beyond_any_sense_is_refused_with_what_is_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: int
+) -> None:
+    said = refusal(capsys, "--cmdlog-path", "/log", f"--{name}", str(value))
+    assert f"--{name}: " in said
+    assert "<= " in said
+    file = tmp_path / "fastjournald.toml"
+    file.write_text(f"{name.replace('-', '_')} = {value}\n")
+    assert "<= " in refusal(capsys, "--config", str(file))
 
 
 @pytest.mark.parametrize("value", ["many", "1.5", ""])

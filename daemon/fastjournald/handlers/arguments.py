@@ -18,6 +18,7 @@ TWO_KEYS = int(Flag.TWO_KEYS)
 BAD_KEY = f"{ErrorCode.BAD_KEY} a key has 1 to {KEY_BYTES_MAX} bytes"
 HALF_TOKEN = f"{ErrorCode.BAD_REQUEST} a lease token needs both WORKED_ON and TIMEOUT"
 CLOCK_SKEW = f"{ErrorCode.CLOCK_SKEW} the timestamp is too far ahead of the daemon's clock"
+SCARCE = f"{ErrorCode.BUSY} memory is scarce, and the value is large; ask again later"
 READ_ONLY = f"{ErrorCode.READ_ONLY} the disk is nearly full; nothing new is taken until it is not"
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import KEY_BYTES_MAX, NEXT_ENTRIES_MAX, WAITS_PER_CONNECTION_MAX
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    NEXT_ENTRIES_MAX,
+    WAITS_MAX,
+    WAITS_PER_CONNECTION_MAX,
+)
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
@@ -15,6 +20,7 @@ from fastjournald.handlers.arguments import (
     META,
     OVERWRITE,
     READ_ONLY,
+    SCARCE,
     TWO_KEYS,
     WORKED_ON,
 )
@@ -30,6 +36,7 @@ _META_BYTES = 68
 _REPLY_BYTES = 64
 """A reply's fields before its pairs."""
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
+_TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 
 
 def next_(state: State, session: Hashable, request: Request, now: int) -> str | Reply | None:
@@ -39,9 +46,13 @@ def next_(state: State, session: Hashable, request: Request, now: int) -> str | 
     if state.read_only:
         return READ_ONLY
     reply = next_work(state, request, now)
+    if reply.error:
+        return reply.error
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
         if state.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
             return _TOO_MANY_WAITS
+        if len(state.waiters) >= WAITS_MAX:
+            return _TOO_MANY_WAIT
         state.wait(session, request, now)
         return None
     return reply
@@ -62,6 +73,8 @@ def nothing_due(state: State, request: Request) -> Reply:
 def next_work(state: State, request: Request, now: int) -> Reply:
     """Take what is due, up to the request's count and the reply's size."""
     entries = _take(state, request)
+    if entries is None:
+        return Reply(error=SCARCE)
     if not entries:
         return nothing_due(state, request)
     store, journal = state.store, state.journal
@@ -94,11 +107,11 @@ def next_work(state: State, request: Request, now: int) -> Reply:
     return reply
 
 
-def _take(state: State, request: Request) -> list[Entry]:
-    """Take entries out of their queues, one a turn where any domain will do."""
+def _take(state: State, request: Request) -> list[Entry] | None:
+    """Take entries out of their queues, one a turn where any domain will do; None: too large."""
     store = state.store
     turns = store.turns
-    room = state.settings.reply_bytes_max - _REPLY_BYTES
+    room = state.reply_bytes_max - _REPLY_BYTES
     overhead = _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
@@ -117,8 +130,11 @@ def _take(state: State, request: Request) -> list[Entry]:
         room -= len(entry.key) + len(entry.uri or b"") + overhead
         if with_data:
             room -= len(entry.value)
-        if room < 0 and entries:
-            break
+        if room < 0:
+            if entries:
+                break
+            if with_data and len(entry.value) > state.value_bytes_ration:
+                return None
         store.pop_ready(domain, entry)
         entries.append(entry)
         if not request.key and domain.ready:

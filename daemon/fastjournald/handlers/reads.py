@@ -14,6 +14,7 @@ from fastjournald.handlers.arguments import (
     LISTEN,
     META,
     READ_ONLY,
+    SCARCE,
     TWO_KEYS,
     UPDATE_TIMEOUT,
     WORKED_ON,
@@ -64,6 +65,8 @@ def get(state: State, _session: Hashable, request: Request, now: int) -> str | R
             return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
         if state.read_only:
             return READ_ONLY
+    if flags & DATA and len(entry.value) > state.value_bytes_ration:
+        return SCARCE
     entry.accessed = now
     _move_expiry(state, entry, request, now)
     reply = Reply(flags=TWO_KEYS if entry.uri is not None or key != entry.key else 0)

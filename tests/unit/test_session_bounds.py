@@ -1,0 +1,391 @@
+"""What the daemon does with clients that stand still, and with what it holds for them.
+
+Time is trio's mock clock, and streams are in memory: a sender in lockstep blocks until the other
+end has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from fastjournal import limits
+from fastjournal.protocol import encode_request
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from fastjournald.session import Session
+from tests.property.subject import request
+from tests.unit.test_session_limits import NOP, House, Peer, listen, set_
+
+SMALL = 65_536
+"""The smallest max-inflight."""
+
+
+@pytest.fixture(autouse=True)
+def no_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream in memory has no socket."""
+    monkeypatch.setattr("fastjournald.server.keep_alive", lambda _stream: None)
+
+
+class Room(House):
+    """A server whose clients come over streams in memory."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.account = self.server.account
+        self.nursery: trio.Nursery | None = None
+        self.ended: list[Peer] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Room]:
+        async with trio.open_nursery() as nursery:
+            self.nursery = self.server._nursery = nursery
+            nursery.start_soon(self.account.watch)
+            yield self
+            nursery.cancel_scope.cancel()
+        assert self.account.bytes == 0, "all that was held was given back"
+        assert not self.account.scarce
+
+    def connect_in_memory(self, *, lockstep: bool = False) -> Peer:
+        assert self.nursery is not None
+        pair = (
+            trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
+        )
+        peer = Peer(cast(trio.SocketStream, pair[0]))
+
+        async def serve() -> None:
+            await self.server._serve(cast(trio.SocketStream, pair[1]))
+            self.ended.append(peer)
+
+        self.nursery.start_soon(serve)
+        return peer
+
+    @property
+    def sessions(self) -> list[Session]:
+        return list(self.server._sessions)
+
+
+def get(key: bytes, **fields: Any) -> Request:
+    return request(Function.GET, key, flags=Flag.DATA, **fields)
+
+
+def codes(replies: Iterable[Reply | None]) -> list[str | None]:
+    return [reply and reply.code for reply in replies]
+
+
+async def test_half_a_request_is_waited_for_so_long_and_no_longer(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(request_timeout=10)
+    async with room.open():
+        peer = room.connect_in_memory()
+        whole = encode_request(set_(b"k", identifier=7))
+        await peer.stream.send_all(whole[:-1])
+        await trio.sleep(9)
+        assert not room.ended
+        await peer.stream.send_all(whole[-1:] + whole[:12])
+        first = await peer.reply()
+        assert codes([first]) == [""]
+        await trio.sleep(9)
+        assert not room.ended
+        told = await peer.reply()
+        assert told is not None
+        assert (told.code, told.identifier) == ("bad-request", 7)
+        assert "10 s" in told.error
+        assert await peer.reply() is None
+        assert room.account.closed["request-timeout"] == 1
+    assert "event=request-timeout connections=1" in caplog.text
+
+
+async def test_a_byte_now_and_then_does_not_keep_half_a_request_alive(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(request_timeout=10)
+    async with room.open():
+        peer = room.connect_in_memory()
+        for byte in encode_request(set_(b"k" * 200, identifier=3)):
+            try:
+                await peer.stream.send_all(bytes([byte]))
+            except trio.BrokenResourceError:
+                break
+            await trio.sleep(1)
+        told = await peer.reply()
+        assert codes([told]) == ["bad-request"]
+        assert await peer.reply() is None
+
+
+async def test_a_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockClock) -> None:
+    room = Room(request_timeout=2)
+    async with room.open():
+        peer = room.connect_in_memory()
+        whole = encode_request(request(Function.SET, b"k", bytes(900_000)))
+        for start in range(0, len(whole), 80_000):
+            await peer.stream.send_all(whole[start : start + 80_000])
+            await trio.sleep(1)
+        assert codes([await peer.reply()]) == [""]
+
+
+async def test_the_time_in_which_the_daemon_does_not_read_does_not_count(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(request_timeout=10, send_timeout=1000)
+    async with room.open():
+        peer = room.connect_in_memory(lockstep=True)
+        whole = encode_request(NOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.stream.send_all, whole + whole[:-1])
+            await trio.sleep(100)
+            assert not room.ended
+            assert codes([await peer.reply()]) == [""]
+        await trio.sleep(5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.stream.send_all, whole[-1:])
+            assert codes([await peer.reply()]) == [""]
+
+
+async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
+    room = Room(idle_timeout=100)
+    async with room.open():
+        silent, talks = room.connect_in_memory(), room.connect_in_memory()
+        for _ in range(4):
+            await trio.sleep(40)
+            assert codes([await talks.ask(NOP)]) == [""]
+        assert room.ended == [silent]
+        assert await silent.reply() is None
+        await trio.sleep(110)
+        assert room.ended == [silent, talks]
+        assert room.account.closed["idle-timeout"] == 2
+
+
+async def test_who_waits_for_work_is_not_idle(autojump_clock: MockClock) -> None:
+    room = Room(idle_timeout=100)
+    async with room.open():
+        waits, peer = room.connect_in_memory(), room.connect_in_memory()
+        assert codes([await waits.ask(listen(b"a"), NOP)]) == [""]
+        await trio.sleep(1000)
+        assert room.ended == [peer]
+        other = room.connect_in_memory()
+        assert codes([await other.ask(set_(b"a:1:0:x"))]) == [""]
+        woken = await waits.reply()
+        assert woken is not None
+        assert woken.pairs
+
+
+async def test_an_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> None:
+    room = Room(idle_timeout=0)
+    async with room.open():
+        peer = room.connect_in_memory()
+        await trio.sleep(3600)
+        assert codes([await peer.ask(NOP)]) == [""]
+
+
+async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(send_timeout=30, default_lease=60)
+    async with room.open():
+        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone.stream.send_all, encode_request(request(Function.NEXT, b"a")))
+        await trio.sleep(29)
+        assert not room.ended
+        await trio.sleep(5)
+        assert room.ended == [gone]
+        assert room.account.closed["send-timeout"] == 1
+        assert not (await peer.ask(request(Function.NEXT, b"a"))).pairs
+        room.clock.now += 61_000_000
+        assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
+    assert "event=send-timeout connections=1" in caplog.text
+
+
+async def test_what_is_pushed_to_a_client_that_takes_nothing_ends_it_too(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(send_timeout=30)
+    async with room.open():
+        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone.stream.send_all, encode_request(listen(b"a")))
+        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
+        await trio.sleep(40)
+        assert room.ended == [gone]
+        assert room.account.closed["send-timeout"] == 1
+
+
+async def test_a_client_that_takes_a_little_now_and_then_is_not_closed(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(send_timeout=30)
+    async with room.open():
+        slow = room.connect_in_memory(lockstep=True)
+        with_value = request(Function.SET, b"k", bytes(400_000))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.stream.send_all, encode_request(with_value))
+            assert codes([await slow.reply()]) == [""]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.stream.send_all, encode_request(get(b"k")))
+            received = 0
+            while received < 400_000:
+                await trio.sleep(20)
+                received += len(await slow.stream.receive_some(limits.SEND_BYTES_MAX))
+        assert not room.ended
+
+
+async def fill(room: Room, peer: Peer) -> None:
+    """Let the daemon hold more than a small max-inflight for one client that reads nothing."""
+    await peer.stream.send_all(encode_request(get(b"large")) * 3)
+    await trio.testing.wait_all_tasks_blocked()
+    assert room.account.scarce
+
+
+async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_closed(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = Room(max_inflight=SMALL)
+    async with room.open():
+        peer = room.connect_in_memory()
+        large = request(Function.SET, b"large", bytes(100_000))
+        assert codes([await peer.ask(large)]) == [""]
+        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
+        slow = room.connect_in_memory(lockstep=True)
+        await fill(room, slow)
+        assert codes([await peer.ask(set_(b"a:1:0:y"))]) == [""]
+        assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
+        refused = await peer.ask(get(b"large"))
+        assert refused.code == "busy"
+        assert "scarce" in refused.error
+        assert room.engine.errors[(int(Function.GET), "busy")] == 1
+        assert codes([await peer.ask(request(Function.GET, b"large"))]) == [""], "no data, no size"
+        await trio.sleep(limits.SLOW_READER_SECONDS + 2)
+        assert room.ended == [slow]
+        assert room.account.closed["slow-reader"] == 1
+        assert not room.account.scarce
+        found = await peer.ask(get(b"large"))
+        assert found.pairs
+        assert len(found.pairs[0].value) == 100_000
+    assert "event=slow-reader connections=1" in caplog.text
+
+
+async def test_only_as_many_are_closed_as_give_room(autojump_clock: MockClock) -> None:
+    room = Room(max_inflight=3 * SMALL)
+    async with room.open():
+        peer = room.connect_in_memory()
+        for key, size in ((b"large", 150_000), (b"middle", 50_000)):
+            assert codes([await peer.ask(request(Function.SET, key, bytes(size)))]) == [""]
+        middle = room.connect_in_memory(lockstep=True)
+        await middle.stream.send_all(encode_request(get(b"middle")))
+        slow = room.connect_in_memory(lockstep=True)
+        await fill(room, slow)
+        await trio.sleep(limits.SLOW_READER_SECONDS + 2)
+        assert room.ended == [slow]
+        found = await middle.reply()
+        assert found is not None
+        assert found.pairs
+
+
+async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_than_it_returns(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(max_inflight=SMALL)
+    async with room.open():
+        peer = room.connect_in_memory()
+        for number in range(10):
+            await peer.ask(request(Function.SET, b"a:1:0:%d" % number, bytes(1000)))
+        await peer.ask(request(Function.SET, b"b:1:0:x", bytes(5000)))
+        await peer.ask(request(Function.SET, b"large", bytes(100_000)))
+        await fill(room, room.connect_in_memory(lockstep=True))
+        few = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA, count=10))
+        assert few.pairs is not None
+        assert 1 <= len(few.pairs) < 10
+        assert room.engine.store.worked_on == len(few.pairs)
+        for flags in (Flag.DATA, Flag.DATA | Flag.LISTEN):
+            refused = await peer.ask(request(Function.NEXT, b"b", flags=flags))
+            assert refused.code == "busy"
+        assert room.engine.errors[(int(Function.NEXT), "busy")] == 2
+        assert room.engine.store.worked_on == len(few.pairs)
+        room.engine.check()
+
+
+async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(max_inflight=SMALL)
+    async with room.open():
+        peer = room.connect_in_memory()
+        await peer.ask(request(Function.SET, b"large", bytes(100_000)))
+        await fill(room, room.connect_in_memory(lockstep=True))
+        assert codes([await peer.ask(get(b"large", timeout=1_000_000))]) == ["busy"]
+        assert room.engine.store.worked_on == 0
+
+
+async def test_while_memory_is_scarce_there_is_no_room_for_large_requests(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(max_inflight=SMALL)
+    async with room.open():
+        peer = room.connect_in_memory()
+        await peer.ask(request(Function.SET, b"large", bytes(100_000)))
+        await fill(room, room.connect_in_memory(lockstep=True))
+        other = room.connect_in_memory()
+        await other.send(NOP, request(Function.SET, b"k", bytes(200_000), identifier=9))
+        replies = [await other.reply() for _ in range(3)]
+        assert codes(replies) == ["", "busy", None]
+        assert replies[1] is not None
+        assert replies[1].identifier == 9
+        assert room.account.closed["busy"] == 1
+        assert codes([await peer.ask(request(Function.SET, b"k", bytes(20_000)))]) == [""]
+
+
+async def test_halves_of_large_requests_that_stand_still_make_room(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(max_inflight=4 * SMALL, request_timeout=1000)
+    async with room.open():
+        half = encode_request(request(Function.SET, b"k", bytes(200_000), identifier=5))[:-1]
+        holders = [room.connect_in_memory() for _ in range(2)]
+        for holder in holders:
+            await holder.stream.send_all(half[: len(half) - 1])
+        await trio.sleep(limits.SLOW_READER_SECONDS + 3)
+        assert len(room.ended) == 1
+        assert not room.account.scarce
+        assert codes([await room.ended[0].reply()]) == ["busy"]
+
+
+async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock) -> None:
+    room = Room()
+    async with room.open():
+        peer = room.connect_in_memory()
+        whole = encode_request(request(Function.SET, b"k", bytes(1000)))
+        await peer.stream.send_all(whole[:600])
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.account.bytes == 600
+        assert [session.held_bytes for session in room.sessions] == [600]
+        await peer.stream.send_all(whole[600:])
+        assert codes([await peer.reply()]) == [""]
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.account.bytes == 0
+        slow = room.connect_in_memory(lockstep=True)
+        await slow.stream.send_all(encode_request(get(b"k")))
+        await trio.testing.wait_all_tasks_blocked()
+        assert 1000 < room.account.bytes < 1200
+
+
+async def test_all_connections_together_wait_for_so_much_work(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr("fastjournald.handlers.next.WAITS_MAX", 3)
+    room = Room()
+    async with room.open():
+        peers = [room.connect_in_memory() for _ in range(2)]
+        assert codes([await peers[0].ask(listen(b"a"), listen(b"a"), NOP)]) == [""]
+        assert codes([await peers[1].ask(listen(b"a"), listen(b"a", identifier=8))]) == ["busy"]
+        await trio.aclose_forcefully(peers[0].stream)
+        await trio.testing.wait_all_tasks_blocked()
+        assert codes([await peers[1].ask(listen(b"a"), NOP)]) == [""]
