@@ -23,7 +23,7 @@ COMMANDS = {
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
     "export": (_C + "export", "Write a snapshot's live entries as Parquet."),
     "spool": (_C + "spool", "Look at a local spool."),
-    "log": (_C + "log", "Look at a command log, without a daemon."),
+    "log": (_C + "log", "Look at a command log, or repair it, without a daemon."),
     "demo": (_C + "demo", "Play real change events through all parts, and count."),
 }
 

@@ -127,7 +127,7 @@ def test_damage_in_the_middle_is_named_with_file_offset_and_what_to_do(cli: Cli,
     assert finding["kind"] == "damaged"
     assert finding["file"] == str(segment)
     assert (finding["offset"], finding["bytes"]) == (third["offset"], third["bytes"])
-    assert "--repair" in finding["advice"]
+    assert "fj-cli log repair" in finding["advice"]
     shown = cli("log", "verify", str(log), "--table").stdout.decode()
     assert str(third["offset"]) in shown
     dumped = cli("log", "dump", str(log), "--json")

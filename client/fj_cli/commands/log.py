@@ -1,4 +1,4 @@
-"""``fj-cli log``: look at a command log."""
+"""``fj-cli log``: look at a command log, and mend it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from fj_cli.lazy import LazyGroup
 SUBCOMMANDS = {
     "dump": ("fj_cli.commands.log_dump", "Write every record, decoded, one a line."),
     "verify": ("fj_cli.commands.log_verify", "Check everything, and say what is wrong."),
+    "repair": ("fj_cli.commands.log_repair", "Take damage out, keeping the bytes aside."),
 }
 
 
 @click.group("log", cls=LazyGroup, lazy=SUBCOMMANDS)
 def command() -> None:
-    """Look at a command log or a snapshot, without a daemon. Changes nothing."""
+    """Look at a command log or a snapshot, without a daemon. Only repair changes anything."""

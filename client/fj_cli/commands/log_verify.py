@@ -22,9 +22,9 @@ _ADVICE = {
     "empty": _BY_ITSELF,
     "torn": _BY_ITSELF + " (while a daemon runs here: a write is on its way)",
     "unfinished": _BY_ITSELF + " (while a daemon runs here: a write is on its way)",
-    "damaged": "restore the file, or start fastjournald --repair: it goes on without these bytes"
-    " and keeps them aside",
-    "missing": "restore the file, or start fastjournald --repair: it goes on without it",
+    "damaged": "restore the file, or run fj-cli log repair: it takes these bytes out and keeps them"
+    " aside",
+    "missing": "restore the file, or run fj-cli log repair: it goes on without it",
     "snapshot": "take another snapshot, or restore the file; the log itself is not concerned",
 }
 

@@ -1,0 +1,105 @@
+"""``fj-cli log repair``: take damage out of a log, as ``fastjournald --repair`` does."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from fastjournal.errors import BadRequestError
+from fj_cli.logdir import log_argument, segments_in
+from fj_cli.options import DONE, REFUSED, json_option
+from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastjournal.cmdlog.recover import Finding, Progress
+
+_DOES = {
+    "leftover": ("deletes the file", "deleted"),
+    "empty": ("removes the file, keeping what it holds aside", "removed"),
+    "torn": ("cuts these bytes off and keeps them aside", "cut off"),
+    "unfinished": ("cuts these records off and keeps them aside", "cut off"),
+    "damaged": ("takes these bytes out and keeps them aside", "taken out"),
+    "missing": ("notes that the segment is gone", "noted as gone"),
+}
+"""By kind of finding: what a repair does, and what it has done."""
+
+
+@click.command("repair")
+@log_argument
+@click.option("--dry-run", is_flag=True, help="Only say what would be done; changes nothing.")
+@json_option
+def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
+    """Take what is damaged out of the log DIR, so that a daemon starts on it.
+
+    Does what 'fastjournald --repair' does, without starting: every byte that is taken out is kept
+    beside its segment, and listed. No daemon may run on the log. What is lost with the bytes stays
+    lost: restore the file instead if there is a good copy.
+    """
+    from fastjournal.clock import SystemClock
+    from fastjournal.cmdlog.locks import lock_append
+    from fastjournal.cmdlog.recover import recover, verify
+    from fastjournal.cmdlog.snapshot import MANIFEST_NAME
+    from fastjournal.disk import OsDisk
+
+    disk = OsDisk()
+    segments_in(disk, directory)
+    if disk.exists(os.path.join(directory, MANIFEST_NAME)):
+        raise BadRequestError(
+            f"{directory} is a snapshot, which never changes",
+            hint=f"copy it, remove {MANIFEST_NAME} from the copy, and repair that",
+        )
+    with ProgressBar("reading", unit="bytes") as bar:
+
+        def show(progress: Progress) -> None:
+            bar.update(progress.bytes_done, progress.bytes)
+
+        if dry_run:
+            findings = verify(disk, directory, on_progress=show)
+        else:
+            lock = lock_append(disk, directory)
+            try:
+                findings = recover(
+                    disk,
+                    directory,
+                    now_us=SystemClock().now_us(),
+                    repair=True,
+                    on_progress=show,
+                ).findings
+            finally:
+                lock.close()
+    _write(findings, as_json, dry_run=dry_run)
+    if not findings:
+        note(f"{directory} is whole: nothing to repair")
+        return DONE
+    if dry_run:
+        note(f"{len(findings)} findings in {directory}; nothing was changed")
+        return REFUSED
+    note(f"{directory} is repaired: {len(findings)} findings; a daemon can start on it")
+    return DONE
+
+
+def _write(findings: list[Finding], as_json: bool | None, *, dry_run: bool) -> None:
+    rows = [
+        {
+            "kind": finding.kind,
+            "file": finding.path,
+            "offset": finding.offset,
+            "bytes": finding.bytes,
+            "message": finding.message,
+            "action": _DOES[finding.kind][0 if dry_run else 1],
+            "kept": finding.kept,
+        }
+        for finding in findings
+    ]
+    if wants_json(as_json):
+        for row in rows:
+            write_json(row)
+    elif rows:
+        write_table(
+            None,
+            ("what", "file", "offset", "bytes", "finding", "repair", "kept as"),
+            (tuple("" if cell is None else str(cell) for cell in row.values()) for row in rows),
+        )

@@ -1,0 +1,125 @@
+"""``fj-cli log repair``, as it is installed: what it says, what it changes, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+DONE, REFUSED, USAGE = 0, 1, 2
+KEYS = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path, None)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """The log of a daemon that was stopped, with four keys in one segment."""
+    with DaemonProcess(tmp_path) as daemon:
+        with SyncClient(daemon.address) as client:
+            for key in KEYS:
+                client.set(key, key * 40)
+        assert daemon.stop() == 0
+        return daemon.log_path
+
+
+def damage(cli: Cli, log: Path, record: int) -> tuple[int, bytes]:
+    """Flip a bit of a record; return its offset and what stands there then."""
+    segment = log / "000000001.log"
+    found = cli.json("log", "dump", str(log))[record]
+    data = bytearray(segment.read_bytes())
+    data[found["offset"] + 60] ^= 1
+    segment.write_bytes(data)
+    return found["offset"], bytes(data[found["offset"] : found["offset"] + found["bytes"]])
+
+
+def files(log: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in log.iterdir() if path.is_file()}
+
+
+def test_a_dry_run_says_what_would_be_done_and_changes_nothing(cli: Cli, log: Path) -> None:
+    offset, _ = damage(cli, log, 2)
+    before = files(log)
+    done = cli("log", "repair", str(log), "--dry-run", "--json")
+    assert done.returncode == REFUSED
+    (found,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (found["kind"], found["offset"], found["kept"]) == ("damaged", offset, None)
+    assert found["action"] == "takes these bytes out and keeps them aside"
+    assert b"nothing was changed" in done.stderr
+    assert files(log) == before
+
+
+def test_a_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
+    cli: Cli, log: Path, tmp_path: Path
+) -> None:
+    offset, lost = damage(cli, log, 2)
+    done = cli("log", "repair", str(log), "--json")
+    assert done.returncode == DONE
+    (found,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert found["action"] == "taken out"
+    kept = Path(found["kept"])
+    assert kept == log / f"000000001.log.damaged-{offset}"
+    assert kept.read_bytes() == lost
+    assert cli("log", "verify", str(log)).returncode == DONE
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        assert client.stats()["entries"] == len(KEYS) - 1
+
+
+def test_a_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:
+    segment = log / "000000001.log"
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-5])
+    last = cli.json("log", "repair", str(log))[0]
+    assert last["kind"] == "torn"
+    assert Path(last["kept"]).read_bytes() + data[-5:] == data[last["offset"] :]
+    assert segment.read_bytes() == data[: last["offset"]]
+
+
+def test_a_whole_log_is_left_as_it_is(cli: Cli, log: Path) -> None:
+    before = files(log)
+    for options in ([], ["--dry-run"], ["--table"]):
+        done = cli("log", "repair", str(log), *options)
+        assert (done.returncode, done.stdout) == (DONE, b"")
+        assert done.stderr.decode() == f"{log} is whole: nothing to repair\n"
+    assert files(log) == before
+
+
+def test_the_log_of_a_running_daemon_is_not_repaired(cli: Cli, tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        client.set("k", b"v")
+        before = files(daemon.log_path)
+        done = cli("log", "repair", str(daemon.log_path))
+        assert done.returncode == REFUSED
+        assert b"another daemon appends to this log" in done.stderr
+        assert files(daemon.log_path) == before
+
+
+def test_a_snapshot_is_not_repaired_but_a_copy_of_it_is(cli: Cli, tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        for key in KEYS:
+            client.set(key, key * 40)
+        snapshot = Path(client.snapshot())
+    refused = cli("log", "repair", str(snapshot))
+    assert refused.returncode == USAGE
+    assert b"is a snapshot, which never changes" in refused.stderr
+    copy = shutil.copytree(snapshot, tmp_path / "copy")
+    (copy / "MANIFEST.json").unlink()
+    offset, _ = damage(cli, copy, 1)
+    assert cli.json("log", "repair", str(copy))[0]["offset"] == offset
+
+
+def test_a_directory_without_segments_is_not_taken_for_a_log(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = cli("log", "repair", str(tmp_path / "empty"))
+    assert done.returncode == USAGE
+    assert b"holds no segment" in done.stderr
+    assert list((tmp_path / "empty").iterdir()) == []
