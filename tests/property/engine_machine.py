@@ -5,15 +5,38 @@ from __future__ import annotations
 import copy
 from collections.abc import Hashable
 
+import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from fastjournal.protocol.constants import Flag, Function
-from fastjournal.protocol.messages import Request
-from tests.property.engine_strategies import ALL_KEYS, DOMAINS
+from fastjournal.protocol.constants import QUERY_MASK, Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.engine_strategies import ALL_KEYS, DOMAINS, SESSIONS
 from tests.property.model import Model
 from tests.property.model_parts import U64_MAX, Entry, Rules
 from tests.property.subject import SECOND, START, EngineSubject, comparable, request
+
+ANSWERED: list[Function] = []
+"""Of the functions that are new, those that the engine and the model agree on."""
+QUERIES = False
+LISTENS = False
+POSTPONES = False
+
+
+def answers(function: Function) -> bool:
+    return function in ANSWERED
+
+
+def answers_queries() -> bool:
+    return QUERIES
+
+
+def listens() -> bool:
+    return LISTENS
+
+
+VOLATILE = [b"q", b"a:1:0:y", b"b:1:0:x"]
+"""Keys that are never persistent where ``keeping`` is "by key"."""
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -24,9 +47,17 @@ class EngineMachine(RuleBasedStateMachine):
         tombstone_ttl_us=st.sampled_from([2 * SECOND, 60 * SECOND]),
         tombstones_max=st.sampled_from([1, 3, 1000]),
         reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
+        postpone_us_max=st.sampled_from([0, SECOND, 5 * SECOND, 3600 * SECOND]),
+        keeping=st.sampled_from(["everything", "by key", "by flag"]),
     )
     def start(
-        self, attempts_max: int, tombstone_ttl_us: int, tombstones_max: int, reply_bytes_max: int
+        self,
+        attempts_max: int,
+        tombstone_ttl_us: int,
+        tombstones_max: int,
+        reply_bytes_max: int,
+        postpone_us_max: int,
+        keeping: str,
     ) -> None:
         rules = Rules(
             reply_bytes_max=reply_bytes_max,
@@ -35,7 +66,10 @@ class EngineMachine(RuleBasedStateMachine):
             tombstone_ttl_us=tombstone_ttl_us,
             tombstones_max=tombstones_max,
             clock_skew_us_max=3 * SECOND,
+            postpone_us_max=postpone_us_max if POSTPONES else 0,
         )
+        self.keeping = keeping
+        self.who: Hashable = SESSIONS[0]
         self.model = Model(rules)
         self.engine = EngineSubject(rules)
         self.now = START
@@ -44,12 +78,42 @@ class EngineMachine(RuleBasedStateMachine):
 
     # --- both at once ----------------------------------------------------------------------------
 
-    def ask(self, req: Request, session: Hashable = "one") -> None:
+    def ask(self, req: Request, session: Hashable = None) -> None:
+        session = session or self.who
+        req = self.kept(req)
         expected = self.model.handle(session, req, self.now)
         got = self.engine.handle(session, req, self.now)
         assert comparable(got) == comparable(expected), f"{req} at {self.now}"
         if got is not None and got.timeout is not None and got.flags & Flag.WORKED_ON:
             self.tokens.append(got.timeout)
+        self.settle()
+
+    def settle(self) -> None:
+        """Compare what those are told who listen."""
+        expected = self.model.tell()
+        if LISTENS:
+            got = self.engine.tell(self.now)
+            assert sorted(map(heard, got)) == sorted(map(heard, expected))
+
+    def kept(self, req: Request) -> Request:
+        """The request with the flag PERSIST as it should be."""
+        kept = req.flags | Flag.PERSIST
+        if self.keeping == "everything":
+            return msgspec.structs.replace(req, flags=kept)
+        if self.keeping == "by flag":
+            return req
+        if req.function == Function.SET and req.key in VOLATILE:
+            # who takes the URI of a persistent entry must not be gone after a restart
+            lost = req.flags & ~(Flag.PERSIST | Flag.PERSIST_ALIAS | QUERY_MASK)
+            return msgspec.structs.replace(req, flags=lost, second_key=None)
+        if req.key in VOLATILE:
+            lost = req.flags & ~(Flag.PERSIST | Flag.PERSIST_ALIAS)
+            return msgspec.structs.replace(req, flags=lost)
+        return msgspec.structs.replace(req, flags=kept)
+
+    @rule(session=st.sampled_from(SESSIONS))
+    def somebody_else_asks(self, session: str) -> None:
+        self.who = session
 
     def wake(self) -> None:
         """What the daemon does when something happens by time."""
@@ -61,6 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
         expected = self.model.serve_waiters(self.now)
         got = self.engine.serve_waiters(self.now)
         assert [(s, comparable(r)) for s, r in got] == [(s, comparable(r)) for s, r in expected]
+        self.settle()
 
     def write_time(self, is_fresh: bool, age: int) -> int:
         """A timestamp no older than any before, or one that stood there before, or the clock's."""
@@ -107,11 +172,28 @@ class EngineMachine(RuleBasedStateMachine):
             self.now = max(self.now, wake)
             self.wake()
 
+    @precondition(lambda self: self.keeping != "by flag")
+    @rule()
+    def restart(self) -> None:
+        """The daemon is killed, and recovers its log."""
+        self.engine.restart(self.now)
+        self.model.restart()
+        self.wake()
+        self.model.adopt_turns(self.engine.turns())
+        if self.keeping == "everything":
+            assert self.engine.tombstones(self.now) == {
+                key: timestamp for key, (timestamp, _) in self.model.tombstones.items()
+            }
+        else:
+            self.model.adopt_tombstones(self.engine.tombstones(self.now))
+        self.compare_everything()
+
     # --- whole states ----------------------------------------------------------------------------
 
     def teardown(self) -> None:
         if not hasattr(self, "model"):
             return
+        self.who = SESSIONS[0]
         self.compare_everything()
         self.let_pass(6 * SECOND)
         self.compare_everything()
@@ -121,6 +203,18 @@ class EngineMachine(RuleBasedStateMachine):
     def compare_everything(self) -> None:
         for key in ALL_KEYS:
             self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
+            self.ask(request(Function.STATS, key, flags=Flag.DATA))
         for domain in sorted(set(DOMAINS)):
             self.ask(request(Function.STATS, domain))
             self.ask(request(Function.NEXT, domain, count=0))
+
+
+def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
+    """What must be equal in two notifications."""
+    session, reply = told
+    assert reply.pairs is not None
+    assert len(reply.pairs) == 1
+    assert reply.flags & Flag.LISTEN
+    pair = reply.pairs[0]
+    said = (session, reply.identifier, reply.code, pair.key, pair.value_type, pair.value, pair.meta)
+    return tuple(map(repr, said))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from hypothesis import strategies as st
 
 from fastjournal.protocol.constants import Flag, ValueType
@@ -43,6 +45,37 @@ values = st.sampled_from(
     + [(ValueType.VOID, b""), (ValueType.VOID, b"x"), (6, b"x")]
     + [None]
 )
+
+NUMBERS: list[tuple[int, bytes]] = [
+    *((ValueType.INTEGER, number.to_bytes(1, signed=True)) for number in (1, -1, 100, -128)),
+    *((ValueType.INTEGER, number.to_bytes(2, signed=True)) for number in (-30_000, 30_000)),
+    (ValueType.INTEGER, (2**31 - 1).to_bytes(4)),
+    (ValueType.INTEGER, (2**63 - 1).to_bytes(8)),
+    *((ValueType.FLOAT, struct.pack(">f", number)) for number in (0.1, -2.0, 3.4e38)),
+    *((ValueType.FLOAT, struct.pack(">d", number)) for number in (0.1, 1e300, -1.7e308)),
+    *((ValueType.FLOAT, struct.pack(">d", float(name))) for name in ("inf", "-inf", "nan")),
+]
+BOOLEANS: list[tuple[int, bytes]] = [(ValueType.BOOLEAN, data) for data in (b"\0", b"\1", b"\7")]
+ODD: list[tuple[int, bytes] | None] = [
+    *((ValueType.INTEGER, b""), (ValueType.INTEGER, b"abc"), (ValueType.FLOAT, b"ab")),
+    *((ValueType.STRING, b"1"), None),
+]
+SIZES: list[tuple[int, bytes] | None] = [
+    *((ValueType.INTEGER, size.to_bytes(2, signed=True)) for size in (0, 1, 3, 60, 300, -1)),
+    *((ValueType.INTEGER, (10**6 + 1).to_bytes(4)), (ValueType.INTEGER, b"\0\0\5")),
+    *((ValueType.FLOAT, struct.pack(">f", 3.0)), None),
+]
+numbers = st.sampled_from(NUMBERS * 4 + ODD)
+storable = st.sampled_from(NUMBERS + BOOLEANS * 4 + ODD[:3] + [(ValueType.STRING, b"text")] * 3)
+sizes = st.sampled_from(SIZES)
+lock_durations = st.sampled_from([None, 0, 1, SECOND, 5 * SECOND, 5 * SECOND, U64_MAX])
+pause_durations = st.sampled_from([None, 0, 0, 1, SECOND, 2 * SECOND, 5 * SECOND, U64_MAX])
+reasons = st.sampled_from([None, b"why", b"", b"\xff", b"r" * 4096, b"r" * 4097])
+link_keys = st.sampled_from(
+    [*(b"l", b"m", b"l", b"m", b"p", b"u", b"a:1:0:x", b"a:3:0:l"), None, b"", b"k" * 4097]
+)
+renames = st.sampled_from(JOURNAL_KEYS * 3 + PLAIN_KEYS * 2 + [b"u", b"l", None, b"", b"k" * 4097])
+ALL_KEYS += [b"l", b"m", b"a:3:0:l"]
 
 
 def flags(*names: Flag) -> st.SearchStrategy[int]:

@@ -1,5 +1,8 @@
 """A naive model of the engine: one list of entries, linear scans, written from docs/protocol.md.
 
+Its parts: model_state.py (what time does), model_values.py (ADD, NOT, TRUNCATE), model_keys.py
+(LINK, RENAME, LOCK), model_work.py (BURY, KICK, PAUSE), model_scans.py (GET and LISTEN).
+
 It has the engine's interface (``handle``, ``advance``, ``serve_waiters``, ``forget``) and answers
 with ``Reply`` objects. Nothing in it is fast, and nothing is kept that can be computed from the
 list of entries; only the order of turns, the tombstones and the waiting NEXTs are state besides.
@@ -38,13 +41,14 @@ Where the protocol is silent, the model and the engine agree on this (docs/decis
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 import msgspec
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Pair, Reply, Request
+from tests.property.model_keys import Keys
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
     Entry,
@@ -55,55 +59,83 @@ from tests.property.model_parts import (
     reply_bytes,
     token_of,
 )
-from tests.property.model_state import State
+from tests.property.model_scans import Scans
+from tests.property.model_values import Values
+from tests.property.model_work import Work
 
 
-class Model(State):
+class Model(Values, Keys, Work, Scans):
     """The engine, naively."""
 
     # --- requests --------------------------------------------------------------------------------
 
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
         """Answer one request; None: a NEXT that waits."""
-        self.advance(now)
+        before = self.standing()
+        self.apply_time(now)
+        subscribed = self.subscriptions
+        self.subscriptions = list(subscribed)
         try:
             reply = self.answer(session, request)
         except RefusedError as refused:
             reply = Reply(error=str(refused))
         self.update_turns()
+        # whoever subscribes is not told what was before
+        new = [s for s in self.subscriptions if s not in subscribed]
+        self.note_changes(before)
+        for s in new:
+            s.changed = set()
         return None if reply is None else self.stamp(reply, request)
 
     def stamp(self, reply: Reply, request: Request) -> Reply:
         return msgspec.structs.replace(reply, identifier=request.identifier, timestamp=self.clock)
 
     def answer(self, session: Hashable, r: Request) -> Reply | None:
-        match r.function:
-            case Function.NOP | Function.AUTH:
-                return Reply()
-            case Function.QUIT:
-                for w in [w for w in self.waiters if w.session == session]:
-                    self.waiters.remove(w)
-                    self.ended.append((session, self.stamp(self.nothing(w.request), w.request)))
-                return Reply()
-            case Function.SET:
-                return self.set(r)
-            case Function.GET if r.query == Query.KEY:
-                return self.get(r)
-            case Function.DELETE:
-                return self.delete(r)
-            case Function.NEXT:
-                return self.next(session, r)
-            case Function.RELEASE:
-                return self.release(r)
-            case Function.TOUCH:
-                return self.touch(r)
-            case Function.STATS:
-                return self.stats(r)
-        raise RefusedError("unknown-function")
+        alone: dict[int, Callable[[Request], Reply]] = {
+            Function.PAUSE: self.pause,
+            Function.STATS: self.stats,
+        }
+        handlers: dict[int, Callable[[Hashable, Request], Reply | None]] = {
+            Function.QUIT: self.quit,
+            Function.SET: self.set,
+            Function.GET: self.get,
+            Function.DELETE: self.delete,
+            Function.ADD: self.add,
+            Function.NOT: self.flip,
+            Function.TRUNCATE: self.truncate,
+            Function.LOCK: self.lock,
+            Function.UNLOCK: self.end_lock,
+            Function.RENAME: self.rename,
+            Function.NEXT: self.next,
+            Function.LINK: self.link,
+            Function.RELEASE: self.release,
+            Function.TOUCH: self.touch,
+            Function.BURY: self.bury,
+            Function.KICK: self.kick,
+        }
+        if r.function in (Function.NOP, Function.AUTH):
+            return Reply()
+        if r.function in alone:
+            return alone[r.function](r)
+        refuse("unknown-function", r.function not in handlers)
+        return handlers[r.function](session, r)
 
-    def set(self, r: Request) -> Reply:
+    def quit(self, session: Hashable, _: Request) -> Reply:
+        for w in [w for w in self.waiters if w.session == session]:
+            self.waiters.remove(w)
+            self.ended.append((session, self.stamp(self.nothing(w.request), w.request)))
+        return Reply()
+
+    def advance(self, now: int) -> None:
+        """Let everything happen that time brings up to now."""
+        before = self.standing()
+        self.apply_time(now)
+        self.note_changes(before)
+
+    def set(self, session: Hashable, r: Request) -> Reply:
         here = self.find(r.key)
         if here is not None and here.key == r.key and here.timestamp == r.timestamp:
+            self.subscribe(session, r, lambda key: key == r.key)
             return Reply()
         uri = r.second_key if r.query == Query.RANGE else None
         check_key(r.key)
@@ -116,6 +148,8 @@ class Model(State):
         other = self.find(uri)
         if other is here:
             other = None
+        for e in (here, other):
+            refuse("locked", e is not None and self.locked(e, session))
         stone = self.tombstones.get(r.key)
         refuse("stale", here is not None and r.timestamp < here.timestamp)
         refuse("stale", stone is not None and r.timestamp <= stone[0])
@@ -123,13 +157,15 @@ class Model(State):
         refuse("exists", here is not None and (here.key != r.key or not r.flags & Flag.OVERWRITE))
         refuse("exists", other is not None and other.key == uri)
         self.tombstones.pop(r.key, None)
-        created = self.clock
+        created, first_due = self.clock, 0
         if other is not None and other.token:
             other.displaced_at = r.timestamp
             self.displacements += 1
             other.displacement = self.displacements
         elif other is not None:
             created = other.created
+            if self.waits(other):
+                first_due = other.first_due or max(other.not_before, other.created)
             self.entries.remove(other)
             self.lay_tombstone(other.key, r.timestamp)
         if here is None:
@@ -147,29 +183,19 @@ class Model(State):
             here.expires = self.later(r.ttl)
         here.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
         here.not_before = here.parts.timestamp if here.parts else 0
-        here.attempts, here.buried, here.token = 0, False, 0
-        if here.parts is not None and self.is_due(here) and here.parts.domain not in self.turns:
-            self.turns.append(here.parts.domain)
+        here.first_due = 0
+        if here.parts and first_due and self.rules.postpone_us_max:
+            here.first_due = first_due
+            here.not_before = min(here.not_before, first_due + self.rules.postpone_us_max)
+        here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
+        here.writes += 1
+        domain = here.parts.domain if here.parts and self.is_due(here) else None
+        if domain is not None and domain not in [*self.turns, *self.pauses]:
+            self.turns.append(domain)
+        self.subscribe(session, r, lambda key: key == r.key)
         return Reply()
 
-    def get(self, r: Request) -> Reply:
-        check_key(r.key)
-        e = self.find(r.key)
-        update = r.timeout is not None and bool(r.flags & Flag.UPDATE_TIMEOUT)
-        lease = r.timeout is not None and not update
-        if e is None or (lease and e.buried):
-            raise RefusedError("not-found")
-        refuse("worked-on", bool(e.token) and (lease or bool(r.flags & Flag.WORKED_ON)))
-        refuse("worked-on", lease and self.holders(e) != [])
-        e.accessed = self.clock
-        if update:
-            e.expires = r.timeout or 0
-        elif e.ttl and e.expires:
-            e.expires = max(e.expires, self.later(e.ttl))
-        token = self.lease([e], r.timeout or self.rules.lease_us_default) if lease else None
-        return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[e.pair(r, r.key)])
-
-    def delete(self, r: Request) -> Reply:
+    def delete(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         token = token_of(r)
         e = self.find(r.key)
@@ -181,6 +207,7 @@ class Model(State):
                     self.lay_tombstone(r.key, r.timestamp)
             raise RefusedError("not-found")
         refuse("clock-skew", self.skewed(r))
+        refuse("locked", self.locked(e, session))
         if token is not None:
             refuse("lease-lost", not e.token or e.token != token)
         else:
@@ -211,7 +238,7 @@ class Model(State):
             due = [e for e in self.due(domain) if e not in taken]
             if not due:
                 break
-            size = reply_bytes([e.pair(r) for e in [*taken, due[0]]])
+            size = reply_bytes([self.pair(e, r) for e in [*taken, due[0]]])
             if taken and size > self.rules.reply_bytes_max:
                 break
             taken.append(due[0])
@@ -224,7 +251,7 @@ class Model(State):
             token = self.lease(taken, r.timeout or self.rules.lease_us_default)
             for e in taken:
                 e.accessed = self.clock
-        pairs = [e.pair(r) for e in taken]
+        pairs = [self.pair(e, r) for e in taken]
         for e in taken if pop else []:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.timestamp)
@@ -234,8 +261,9 @@ class Model(State):
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Give work to those who wait, first come first served; end the waits that are over."""
         replies, self.ended = self.ended, []
+        before = self.standing()
         if self.waiters:
-            self.advance(now)
+            self.apply_time(now)
         for w in list(self.waiters):
             reply = self.take(w.request)
             self.update_turns()
@@ -246,35 +274,59 @@ class Model(State):
         for w in sorted(over, key=lambda w: w.deadline or 0):
             self.waiters.remove(w)
             replies.append((w.session, self.stamp(self.nothing(w.request), w.request)))
+        self.note_changes(before)
         return replies
 
     def forget(self, session: Hashable) -> None:
         """The connection has ended."""
         self.waiters = [w for w in self.waiters if w.session != session]
         self.ended = [(s, reply) for s, reply in self.ended if s != session]
+        self.subscriptions = [s for s in self.subscriptions if s.session != session]
+        self.end_locks(session)
 
-    def release(self, r: Request) -> Reply:
+    def restart(self) -> None:
+        """The daemon was killed, and has recovered its log: what is not persistent is gone."""
+        self.entries = [e for e in self.entries if e.persistent]
+        self.waiters, self.ended, self.subscriptions = [], [], []
+        for e in self.entries:
+            self.unlock(e)
+            e.accessed, e.token_before = e.modified, e.token
+        self.leases = self.leases_logged
+        self.update_turns()
+
+    def adopt_turns(self, turns: list[bytes]) -> None:
+        """In which order domains take turns after a restart is not said."""
+        assert sorted(turns) == sorted(self.turns)
+        self.turns = turns
+
+    def adopt_tombstones(self, timestamps: dict[bytes, int]) -> None:
+        """Which tombstones of entries that are not persistent are still there is not said."""
+        self.tombstones = {
+            key: (timestamp, self.laid[key, timestamp]) for key, timestamp in timestamps.items()
+        }
+
+    def release(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
-        e = self.leased(r, token_of(r, needed=True))
-        self.end_lease(e)
+        e = self.leased(session, r, token_of(r, needed=True))
         if e.parts is not None and r.ttl is not None:
             e.not_before = max(e.parts.timestamp, self.later(r.ttl))
+        self.end_lease(e)
         return Reply()
 
-    def touch(self, r: Request) -> Reply:
+    def touch(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         token = token_of(r)
         if r.ttl is None:
             raise RefusedError("bad-request")
         if token is not None:
-            return Reply(timeout=self.lease([self.leased(r, token)], r.ttl))
-        e = self.find(r.key)
-        if e is None:
-            raise RefusedError("not-found")
+            return Reply(timeout=self.lease([self.leased(session, r, token)], r.ttl))
+        e = self.writable(r.key, session)
         e.expires = self.later(r.ttl)
         return Reply()
 
     def stats(self, r: Request) -> Reply:
+        if r.flags & Flag.DATA:
+            return self.stats_of_entry(self.found(r.key), r)
         refuse("bad-key", b":" in r.key)
         mine = [e for e in self.entries if not r.key or (e.parts and e.parts.domain == r.key)]
         waiting = [e for e in mine if self.waits(e)]
@@ -290,7 +342,19 @@ class Model(State):
         }
         if not r.key:
             numbers["domains"] = len({e.parts.domain for e in mine if e.parts})
+        else:
+            numbers["paused_until"] = self.pauses.get(r.key, 0)
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(numbers).encode())])
+
+    def stats_of_entry(self, e: Entry, r: Request) -> Reply:
+        state = "worked on" if e.token else "buried" if e.buried else "delayed"
+        if state == "delayed" and not e.parts:
+            state = "plain"
+        elif state == "delayed" and self.is_due(e):
+            state = "ready"
+        reason = e.reason.decode("utf-8", "replace") if e.buried else None
+        facts = {"state": state, "attempts": e.attempts, "buried_reason": reason}
+        return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(facts).encode())])
 
     def due_since(self, due: list[Entry]) -> list[int]:
         """Since when the oldest are due; of those without an instant, the first to be worked on."""
@@ -299,15 +363,3 @@ class Model(State):
         firsts = {e.parts[:2]: e for e in latest_first if e.parts}  # by domain and priority
         since = [e.not_before for e in due if e.not_before]
         return since + [e.created for e in firsts.values()]
-
-    # --- parts of the answers --------------------------------------------------------------------
-
-    def skewed(self, r: Request) -> bool:
-        return r.timestamp > self.clock + self.rules.clock_skew_us_max
-
-    def leased(self, r: Request, token: int | None) -> Entry:
-        e = self.find(r.key)
-        if e is None:
-            raise RefusedError("not-found")
-        refuse("lease-lost", not e.token or e.token != token)
-        return e

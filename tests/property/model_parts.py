@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fastjournal.keys import JournalKey
-from fastjournal.protocol.constants import Flag, State
+from fastjournal.protocol.constants import Flag, Query, State
 from fastjournal.protocol.messages import Meta, Pair, Request
 
 U64_MAX = 2**64 - 1
@@ -23,6 +23,8 @@ class Rules:
     tombstone_ttl_us: int = 3600 * 1_000_000
     tombstones_max: int = 1_000_000
     clock_skew_us_max: int = 60_000_000
+    value_bytes_max: int = 1_000_000
+    postpone_us_max: int = 3600 * 1_000_000
 
 
 @dataclass(eq=False)
@@ -34,6 +36,7 @@ class Entry:
     created: int
     parts: JournalKey | None
     uri: bytes | None = None
+    links: list[bytes] = field(default_factory=list)
     displaced_at: int | None = None
     """Timestamp of the SET that took the URI while this entry was worked on."""
     displacement: int = 0
@@ -49,15 +52,28 @@ class Entry:
     not_before: int = 0
     attempts: int = 0
     buried: bool = False
+    reason: bytes = b""
     token: int = 0
     token_before: int = 0
+    first_due: int = 0
+    """When this, or what it replaced through the URI, was to start at first; 0: as it is."""
+    locked_by: Hashable = None
+    locked_until: int = 0
+    writes: int = 0
+    """How often its value was set."""
+
+    def all_keys(self) -> list[bytes]:
+        """All keys that lead here."""
+        uri = [] if self.uri is None or self.displaced_at is not None else [self.uri]
+        return [self.key, *uri, *self.links]
 
     def order(self) -> tuple[int, int, int]:
         assert self.parts is not None
         return (self.parts.priority, self.not_before, self.arrival)
 
-    def meta(self) -> Meta:
+    def meta(self, *, paused: bool) -> Meta:
         state = State.PERSISTENT * self.persistent | State.BURIED * self.buried
+        state |= State.LOCKED * (self.locked_by is not None) | State.PAUSED * paused
         return Meta(
             timestamp=self.timestamp,
             created=self.created,
@@ -70,17 +86,6 @@ class Entry:
             priority=self.parts.priority if self.parts else 0,
             state=state | State.JOURNAL * (self.parts is not None),
             attempts=self.attempts,
-        )
-
-    def pair(self, r: Request, key: bytes | None = None) -> Pair:
-        """The pair of a reply under this key, with the entry's other key."""
-        other = b"" if self.uri is None or self.displaced_at is not None else self.uri
-        return Pair(
-            key or self.key,
-            self.value_type,
-            self.value if r.flags & Flag.DATA else b"",
-            self.key if key not in (None, self.key) else other,
-            self.meta() if r.flags & Flag.META else None,
         )
 
 
@@ -105,6 +110,14 @@ def refuse(code: str, when: bool) -> None:
 
 def check_key(key: bytes) -> None:
     refuse("bad-key", not 0 < len(key) <= KEY_BYTES_MAX)
+
+
+def second_key_of(r: Request) -> bytes:
+    """The second key, where there must be one."""
+    if r.query != Query.RANGE or r.second_key is None:
+        raise RefusedError("bad-request")
+    check_key(r.second_key)
+    return r.second_key
 
 
 def token_of(r: Request, *, needed: bool = False) -> int | None:

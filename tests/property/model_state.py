@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from fastjournal.protocol.messages import Reply
-from tests.property.model_parts import U64_MAX, Entry, Rules, Waiter
+from fastjournal.protocol.constants import Flag
+from fastjournal.protocol.messages import Pair, Reply, Request
+from tests.property.model_parts import U64_MAX, Entry, RefusedError, Rules, Waiter, refuse
 
 
 @dataclass
 class State:
-    """Entries, tombstones, turns and who waits."""
+    """Entries, tombstones, turns, pauses and who waits."""
 
     rules: Rules = field(default_factory=Rules)
     clock: int = 0
@@ -19,21 +20,37 @@ class State:
     entries: list[Entry] = field(default_factory=list)
     tombstones: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     """Primary key to (timestamp, instant at which it was laid), the oldest first."""
+    laid: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    """Key and timestamp of every tombstone so far, and when it was laid last."""
     turns: list[bytes] = field(default_factory=list)
+    pauses: dict[bytes, int] = field(default_factory=dict)
+    """Domain to the instant at which its pause ends."""
     waiters: list[Waiter] = field(default_factory=list)
     ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
     arrivals: int = 0
     displacements: int = 0
     leases: int = 0
+    leases_logged: int = 0
+    """What ``leases`` was after the last lease of a persistent entry."""
 
     # --- what can be computed from the list ------------------------------------------------------
 
     def find(self, key: bytes | None) -> Entry | None:
-        """The entry that stands under this key, primary or URI."""
+        """The entry that stands under this key, primary, URI or link."""
         for e in self.entries:
-            if key == e.key or (key is not None and key == e.uri and e.displaced_at is None):
+            if key == e.key:
+                return e
+            if key == e.uri is not None and e.displaced_at is None:
+                return e
+            if key in e.links:
                 return e
         return None
+
+    def found(self, key: bytes) -> Entry:
+        e = self.find(key)
+        if e is None:
+            raise RefusedError("not-found")
+        return e
 
     def holders(self, e: Entry) -> list[Entry]:
         """Other entries that are worked on and stand for the same URI."""
@@ -46,19 +63,31 @@ class State:
         return e.parts is not None and not e.token and not e.buried
 
     def is_due(self, e: Entry) -> bool:
-        return self.waits(e) and e.not_before <= self.clock and not self.holders(e)
+        if not self.waits(e) or e.not_before > self.clock or e.locked_by is not None:
+            return False
+        return not self.holders(e)
 
     def due(self, domain: bytes) -> list[Entry]:
+        """What NEXT may hand out of this domain, in the order of work."""
+        if domain in self.pauses:
+            return []
         mine = [e for e in self.entries if e.parts and e.parts.domain == domain and self.is_due(e)]
         return sorted(mine, key=Entry.order)
 
     def next_at(self, domain: bytes) -> int | None:
         """The first instant at which an entry of the domain comes back to its queue."""
-        mine = [e for e in self.entries if e.parts and domain in (b"", e.parts.domain)]
-        ats = [e.token for e in mine if e.token and e.displaced_at is None]
-        for e in mine:
-            if self.waits(e) and not self.is_due(e):
-                ats.append(max([e.not_before, *(o.token for o in self.holders(e))]))
+        ats = []
+        for e in self.entries:
+            if e.parts is None or domain not in (b"", e.parts.domain):
+                continue
+            pause = self.pauses.get(e.parts.domain, 0)
+            if e.token and e.displaced_at is None:
+                ats.append(max(e.token, pause))
+            elif self.waits(e) and not self.is_due(e):
+                work = [o.token for o in self.holders(e)]
+                ats.append(max([e.not_before, e.locked_until, pause, *work]))
+            elif self.waits(e) and pause:
+                ats.append(pause)
         return min(ats, default=None)
 
     # --- time ------------------------------------------------------------------------------------
@@ -72,9 +101,16 @@ class State:
         return min([*self.returns(), *lives], default=None)
 
     def returns(self) -> list[int]:
-        """When leases and delays end."""
-        delays = [e.not_before for e in self.entries if e.not_before > self.clock]
-        return delays + [e.token for e in self.entries if e.token]
+        """When leases, delays, locks and pauses end."""
+        ends = list(self.pauses.values())
+        for e in self.entries:
+            if e.not_before > self.clock:
+                ends.append(e.not_before)
+            if e.token:
+                ends.append(e.token)
+            if e.locked_by is not None:
+                ends.append(e.locked_until)
+        return ends
 
     def next_wake(self) -> int | None:
         """The first instant at which a waiting NEXT is answered if no request comes."""
@@ -82,17 +118,21 @@ class State:
         ats += [w.deadline for w in self.waiters]
         return min((at for at in ats if at is not None), default=None)
 
-    def advance(self, now: int) -> None:
+    def apply_time(self, now: int) -> None:
         """Let everything happen that time brings up to now."""
         self.now = now
         while (at := min(self.returns(), default=now + 1)) <= now:
             self.clock = max(self.clock, at)
+            self.pauses = {domain: end for domain, end in self.pauses.items() if end > at}
+            for e in self.entries:
+                if e.locked_until <= at:
+                    self.unlock(e)
             over = [e for e in self.entries if e.token and e.token <= at]
             for e in sorted(over, key=lambda e: e.displacement):
                 e.attempts = min(e.attempts + 1, 0xFFFF)
-                if e.parts is not None and 0 < self.rules.attempts_max <= e.attempts:
-                    e.buried = True
                 self.end_lease(e)
+                if e.parts is not None and 0 < self.rules.attempts_max <= e.attempts:
+                    e.buried, e.reason = True, b"attempts reached max-attempts"
             self.update_turns()
         self.clock = now
         self.expire()
@@ -108,6 +148,7 @@ class State:
     def update_turns(self) -> None:
         """Domains that are no longer due leave, those that became due enter by name."""
         due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}
+        due -= self.pauses.keys()
         self.turns = [d for d in self.turns if d in due]
         self.turns += sorted(due - set(self.turns))
 
@@ -116,6 +157,7 @@ class State:
     def lay_tombstone(self, key: bytes, timestamp: int) -> None:
         before, _ = self.tombstones.pop(key, (0, 0))
         self.tombstones[key] = (max(timestamp, before), self.now)
+        self.laid[key, max(timestamp, before)] = self.laid[key, timestamp] = self.now
         while len(self.tombstones) > self.rules.tombstones_max:
             del self.tombstones[next(iter(self.tombstones))]
 
@@ -126,6 +168,12 @@ class State:
             self.lay_tombstone(e.key, e.displaced_at)
         elif 0 < e.expires <= self.now:
             self.entries.remove(e)
+        else:
+            self.start_chain(e)
+
+    def start_chain(self, e: Entry) -> None:
+        """Work on it has ended, or it was kicked: it may be postponed from here on."""
+        e.first_due = max(e.not_before, self.now)
 
     def lease(self, entries: list[Entry], duration: int) -> int:
         """Lease all of them until the instant that is the token."""
@@ -137,4 +185,41 @@ class State:
                 break
         for e in entries:
             e.token = e.token_before = token
+        if any(e.persistent for e in entries):
+            self.leases_logged = self.leases
         return token
+
+    def locked(self, e: Entry, session: Hashable) -> bool:
+        """Another session has locked it."""
+        return e.locked_by is not None and e.locked_by != session
+
+    def unlock(self, e: Entry) -> None:
+        e.locked_by, e.locked_until = None, 0
+
+    # --- parts of the answers --------------------------------------------------------------------
+
+    def pair(self, e: Entry, r: Request, key: bytes | None = None) -> Pair:
+        """The pair of a reply under this key, with the entry's other key."""
+        other = b"" if e.uri is None or e.displaced_at is not None else e.uri
+        paused = e.parts is not None and e.parts.domain in self.pauses
+        return Pair(
+            key or e.key,
+            e.value_type,
+            e.value if r.flags & Flag.DATA else b"",
+            e.key if key not in (None, e.key) else other,
+            e.meta(paused=paused) if r.flags & Flag.META else None,
+        )
+
+    def skewed(self, r: Request) -> bool:
+        return r.timestamp > self.clock + self.rules.clock_skew_us_max
+
+    def writable(self, key: bytes, session: Hashable) -> Entry:
+        """The entry under the key, where there is one that this session may change."""
+        e = self.found(key)
+        refuse("locked", self.locked(e, session))
+        return e
+
+    def leased(self, session: Hashable, r: Request, token: int | None) -> Entry:
+        e = self.writable(r.key, session)
+        refuse("lease-lost", not e.token or e.token != token)
+        return e

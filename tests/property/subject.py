@@ -11,24 +11,80 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import Any
 
+from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import ClientConnection, decode_reply, decode_request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
-from fastjournald.engine import Engine, Settings
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.engine import Settings
+from fastjournald.recovery import load_engine
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000
 SESSION = "one"
+SEGMENT_BYTES = 100_000
+
+
+LOG = "/log"
 
 
 class EngineSubject:
-    """The engine behind the wire format."""
+    """The engine behind the wire format, with its log on a simulated disk."""
 
     def __init__(self, rules: Rules) -> None:
-        self.engine = Engine(Settings(**asdict(rules)))
+        known = Settings.__struct_fields__
+        self.settings = Settings(**{k: v for k, v in asdict(rules).items() if k in known})
+        self.disk = SimulatedDisk()
+        self.disk.mkdir(LOG)
+        self.starts = 0
+        self.start(START)
+
+    def start(self, now: int) -> None:
+        found = recover(
+            self.disk,
+            LOG,
+            now_us=now,
+            tombstones_max=self.settings.tombstones_max,
+            tombstone_ttl_us=self.settings.tombstone_ttl_us,
+        )
+        assert not found.findings
+        assert not found.state.odd
+        self.starts += 1
+        seed = self.starts.to_bytes(8)
+        self.engine = load_engine(found.state, self.settings, self._append, seed=seed, now=now)
+        self.writer = LogWriter(
+            self.disk,
+            LOG,
+            segment_bytes_max=SEGMENT_BYTES,
+            sync=SyncPolicy.OS,
+            active=found.active,
+            sealed=found.sealed,
+            segment_start=self.engine.journal.segment_start,
+        )
         self.ended: list[tuple[Hashable, Reply]] = []
+        self.engine.check()
+
+    def _append(self, data: bytes, records: int, now: int) -> int:
+        return self.writer.append(data, records, now)
+
+    def restart(self, now: int) -> None:
+        """All that was appended is on disk; recover it."""
+        self.writer.flush()
+        self.disk = self.disk.kill()
+        self.start(now)
+
+    def turns(self) -> list[bytes]:
+        """The domains whose turn it is, in order."""
+        return [domain.name for domain in self.engine.store.turns]
+
+    def tombstones(self, now: int) -> dict[bytes, int]:
+        """The tombstones that stand, with their timestamps."""
+        stones = self.engine.store.tombstones
+        found = {key: stones.get(key, now) for key, _ in list(stones.items())}
+        return {key: timestamp for key, timestamp in found.items() if timestamp is not None}
 
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
         data = self.engine.handle(session, decode_request(encode_request(request)), now)
@@ -203,6 +259,9 @@ STATS_FIELDS = (
     "buried",
     "oldest_due_us",
     "domains",
+    "state",
+    "attempts",
+    "buried_reason",
 )
 
 

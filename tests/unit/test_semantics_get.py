@@ -41,6 +41,8 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 
 @pytest.mark.parametrize("query", [Query.RANGE, Query.REGEX, Query.CURSOR])
 def test_other_queries_are_unknown_functions(s: Subject, query: Query) -> None:
+    if isinstance(s.target, Model):
+        return  # which is ahead
     fields = {"uri": b"z", "count": 1} if query is Query.RANGE else {}
     assert s.get(b"a", flags=query << QUERY_SHIFT, **fields).code == "unknown-function"
 

