@@ -14,7 +14,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.clock import Clock
-from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.cmdlog.snapshot import prune_snapshots, take_snapshot
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
@@ -214,6 +214,8 @@ class Server:
     async def take_snapshot(self, request: Request) -> bytes:
         """Seal the active segment, link all segments into a new snapshot, and tell its path.
 
+        Where the request has a count, only so many snapshots are kept, the newest.
+
         Raises:
             LogFailedError: The log itself failed.
         """
@@ -240,7 +242,21 @@ class Server:
             else:
                 self.log.info("event=snapshot path=%s segments=%d", path, len(segments))
                 reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
+                if request.count:
+                    await self._prune_snapshots(request.count)
         return encode_reply(reply)
+
+    async def _prune_snapshots(self, keep: int) -> None:
+        try:
+            removed = await trio.to_thread.run_sync(
+                prune_snapshots, self.disk, self.config.snapshot_directory, keep
+            )
+        except LogFailedError as error:
+            # the new one is whole, and that is what was asked for
+            self.log.error("event=snapshot-not-removed error=%r", str(error))
+        else:
+            for path in removed:
+                self.log.info("event=snapshot-removed path=%s keep=%d", path, keep)
 
     def _gauges(self, now: int) -> dict[str, int]:
         segments = self.writer.sealed

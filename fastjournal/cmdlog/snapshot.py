@@ -10,8 +10,8 @@ holds the segments under their own names and ``MANIFEST.json``::
      "records": int, "bytes": int}
 
 It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
-is whole. What an interrupted one leaves is harmless but for the space its links keep, and
-``remove_partial_snapshots`` takes it away.
+is whole. One that is removed first gets that name again. What an interrupted one leaves is harmless
+but for the space its links keep, and ``remove_partial_snapshots`` takes it away.
 """
 
 from __future__ import annotations
@@ -133,11 +133,39 @@ def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
         stem, suffix = name[: -len(_PARTIAL_SUFFIX)], name[-len(_PARTIAL_SUFFIX) :]
         if suffix == _PARTIAL_SUFFIX and _NAME.fullmatch(stem):
             path = f"{snapshot_directory}/{name}"
-            for file in disk.listdir(path):
-                disk.unlink(f"{path}/{file}")
-            disk.rmdir(path)
+            _remove(disk, path)
             removed.append(path)
     return removed
+
+
+def prune_snapshots(disk: Disk, snapshot_directory: str, keep: int) -> list[str]:
+    """Remove the oldest snapshots of more than ``keep``.
+
+    Args:
+        disk: Where they are.
+        snapshot_directory: Where snapshots are kept.
+        keep: How many of the newest stay, at least 1.
+
+    Returns:
+        The paths removed, oldest first.
+
+    Raises:
+        LogFailedError: Something could not be removed; each snapshot is whole, or not there under
+            its name.
+    """
+    removed = list_snapshots(disk, snapshot_directory)[: -max(keep, 1)]
+    for path in removed:
+        partial = path + _PARTIAL_SUFFIX
+        disk.rename(path, partial)
+        disk.sync_directory(snapshot_directory)
+        _remove(disk, partial)
+    return removed
+
+
+def _remove(disk: Disk, path: str) -> None:
+    for file in disk.listdir(path):
+        disk.unlink(f"{path}/{file}")
+    disk.rmdir(path)
 
 
 def read_manifest(disk: Disk, path: str) -> Manifest:

@@ -44,6 +44,19 @@ def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> No
         assert copy.stop() == 0
 
 
+def test_a_count_says_how_many_snapshots_are_kept(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
+        paths = [take_snapshot(client) for _ in range(3)]
+        assert client.ask(set_request(b"a:1:0:x")).code == ""
+        reply = client.ask(build(Function.SNAPSHOT, count=2))
+        assert reply.pairs
+        newest = Path(reply.pairs[0].value.decode())
+        assert sorted(newest.parent.iterdir()) == [paths[-1], newest]
+        verify_snapshot(OsDisk(), str(newest))
+    for path in paths[:2]:
+        assert f"event=snapshot-removed path={path} keep=2" in daemon.said()
+
+
 def test_thousands_of_snapshots_in_one_read_are_all_answered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     options = ("--snapshot-dir", str(tmp_path / "file" / "snapshots"))

@@ -11,6 +11,7 @@ from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, encode_simple, e
 from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import (
     list_snapshots,
+    prune_snapshots,
     read_manifest,
     remove_partial_snapshots,
     snapshot_name,
@@ -207,3 +208,41 @@ def test_a_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
     with pytest.raises(LogCorruptError, match=r"000000001\.log: this file is missing"):
         verify_snapshot(disk, path)
     assert read_manifest(disk, path).records == 4
+
+
+def test_the_newest_snapshots_are_kept_and_the_others_go(disk: SimulatedDisk) -> None:
+    writer = a_log(disk, "/log")
+    paths = [take(disk, writer.sealed, NOW + day) for day in range(4)]
+    assert prune_snapshots(disk, SNAPSHOTS, 4) == []
+    assert prune_snapshots(disk, SNAPSHOTS, 2) == paths[:2]
+    assert list_snapshots(disk, SNAPSHOTS) == paths[2:]
+    assert disk.listdir(SNAPSHOTS) == [path.rpartition("/")[2] for path in paths[2:]]
+    assert prune_snapshots(disk, SNAPSHOTS, 0) == paths[2:3]
+    assert verify_snapshot(disk, paths[3]).records == 6
+
+
+def test_a_snapshot_whose_removal_is_cut_short_is_whole_or_partial() -> None:
+    calls = SimulatedDisk()
+    calls.mkdir("/log")
+    paths = [take(calls, a_log(calls, "/log").sealed, NOW), take(calls, [], NOW + 1)]
+    before = calls.calls.total()
+    prune_snapshots(calls, SNAPSHOTS, 1)
+    outcomes = set()
+    for call in range(1, calls.calls.total() - before + 1):
+        for seed in range(20):
+            disk = SimulatedDisk(seed)
+            disk.mkdir("/log")
+            take(disk, a_log(disk, "/log").sealed, NOW)
+            take(disk, [], NOW + 1)
+            disk.fail_at(call)
+            with pytest.raises(LogFailedError):
+                prune_snapshots(disk, SNAPSHOTS, 1)
+            after = disk.crash(seed)
+            left = list_snapshots(after, SNAPSHOTS)
+            assert left in (paths, paths[1:])
+            for path in left:
+                verify_snapshot(after, path)
+            remove_partial_snapshots(after, SNAPSHOTS)
+            assert len(after.listdir(SNAPSHOTS)) == len(left)
+            outcomes.add(len(left))
+    assert outcomes == {1, 2}
