@@ -10,6 +10,10 @@ from __future__ import annotations
 KEY_BYTES_MAX = 4096
 """A key or URI. Long enough for any URL that browsers and servers accept in practice."""
 
+REASON_BYTES_MAX = 4096
+"""Why an entry is buried: the last lines of a program's output, and the envelope of an entry with
+it stays under workq's 1 MiB."""
+
 PRIORITY_MAX = 255
 """Priorities are 0 (first) to 255 (last): one byte of the order key."""
 
@@ -38,6 +42,9 @@ ERROR_SENTENCE_BYTES_MAX = 1024
 
 CLOCK_SKEW_US_MAX = 60_000_000
 """Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
+
+POSTPONE_US_MAX = 3600 * 1_000_000
+"""Default of max-postpone: a resource that changes all the time is worked on once an hour."""
 
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
 """Default of default-lease: a day, for work whose length nobody stated."""
@@ -94,6 +101,15 @@ NEXT_ENTRIES_MAX = 1000
 ADVANCE_ENTRIES_MAX = 1000
 """Entries whose delay, lease or life ends in one go; where a million end at midnight, requests are
 served in between. Under 10 ms of work."""
+
+KICK_ENTRIES_MAX = 1000
+"""Entries of one KICK of a domain, whatever its count: each is written anew, 10 ms of work."""
+
+KICK_BYTES_MAX = 4 * 1024 * 1024
+"""Values of one KICK of a domain: they are written anew, in one piece."""
+
+PAUSED_DOMAINS_MAX = 100_000
+"""Domains that are paused at a time, with entries or without: some 30 MB of memory."""
 
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and

@@ -28,7 +28,8 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
         looks_max: Of more domains, and priorities in them, only so many are looked at: those first
             whose turn is next.
     """
-    items = chain.from_iterable(domain.oldest_due() for domain in store.turns)
+    domains = chain(store.turns, store.pauses.ready.values())
+    items = chain.from_iterable(domain.oldest_due() for domain in domains)
     return min((_due_since(store, item) for item in islice(items, looks_max)), default=None)
 
 

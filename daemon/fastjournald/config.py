@@ -66,6 +66,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
     max_clock_skew: Seconds = limits.CLOCK_SKEW_US_MAX // 1_000_000
     """Seconds."""
+    max_postpone: Seconds = limits.POSTPONE_US_MAX // 1_000_000
+    """Seconds."""
     snapshot_dir: str = ""
     repair: bool = False
     http: str = ""
@@ -87,6 +89,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             tombstone_ttl_us=self.tombstone_ttl * 1_000_000,
             tombstones_max=self.tombstones_max,
             clock_skew_us_max=self.max_clock_skew * 1_000_000,
+            postpone_us_max=self.max_postpone * 1_000_000,
         )
 
 

@@ -113,15 +113,14 @@ class Engine(State):
         """Answer who asked first, as long as one of the domains has something for somebody."""
         asked = [
             (waiter.serial, name)
-            for name in {domain.name for domain in domains if domain.ready}
+            for name in {domain.name for domain in domains if domain.name in self.store.turns}
             if (waiter := self.waiters.first_for(name)) is not None
         ]
         heapify(asked)
         while asked:
             serial, name = heappop(asked)
-            domain = self.store.domains.get(name)
             waiter = self.waiters.first_for(name)
-            if domain is None or not domain.ready or waiter is None:
+            if name not in self.store.turns or waiter is None:
                 continue
             if waiter.serial == serial:
                 reply = next_work(self, waiter.request, now)

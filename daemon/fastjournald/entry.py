@@ -58,6 +58,8 @@ class Entry(msgspec.Struct, gc=False):
     links: list[bytes] | None = None
     reason: bytes | None = None
     """Why it is buried."""
+    first_due: int = 0
+    """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     job_id: bytes = b""
     """Of the record that carries it; empty: there is none."""
     position: int = 0
@@ -84,6 +86,8 @@ class Entry(msgspec.Struct, gc=False):
             state |= State.BURIED
         if self.journal:
             state |= State.JOURNAL
+        if self.domain.paused_until:
+            state |= State.PAUSED
         return Meta(
             timestamp=self.timestamp,
             created=self.created,

@@ -3,7 +3,7 @@
 Items of the sorted lists are packed bytes, because they compare in C and take half the memory of
 tuples. All of them end with the entry's primary key, so that the key index leads to the entry:
 
-    ready    priority u8, not before u64, arrival u64, key
+    ready    priority u8, not before u64, arrival u64, key; the buried have the same
     delayed  instant u64, arrival u64, key
     expiry   instant u64, key
 
@@ -104,7 +104,10 @@ class Leases:
 class Domain:
     """One queue: the journal entries of a domain by what may happen to them next."""
 
-    __slots__ = ("buried", "delayed", "entries", "leases", "name", "ready", "wake")
+    __slots__ = (
+        *("buried", "buried_order", "delayed", "entries", "leases", "name", "paused_until"),
+        *("ready", "wake"),
+    )
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -113,8 +116,12 @@ class Domain:
         self.leases = Leases()
         self.entries = 0
         self.buried = 0
+        self.buried_order: SortedList | None = None
+        """Its buried journal entries in the order of work; made when the first one is buried."""
         self.wake = NEVER
         """The instant under which this domain stands in the wake index."""
+        self.paused_until = 0
+        """Instant; 0: it is not paused."""
 
     @property
     def worked_on(self) -> int:
@@ -167,6 +174,12 @@ class WakeIndex:
             self._items.add((instant, domain.name))
         domain.wake = instant
 
+    def remove(self, domain: Domain) -> None:
+        """Take a domain out: it stands somewhere else from now on. O(log n)."""
+        if domain.wake != NEVER:
+            self._items.remove((domain.wake, domain.name))
+            domain.wake = NEVER
+
     def first(self) -> tuple[int, bytes] | None:
         """Return the earliest instant and its domain's name. O(1)."""
         return self._items[0] if self._items else None
@@ -176,7 +189,7 @@ class WakeIndex:
 
 
 class Turns:
-    """The domains that have something ready, in the order in which NEXT asks them."""
+    """The domains that NEXT asks, in this order: those with something ready, but the paused."""
 
     __slots__ = ("_queue",)
 

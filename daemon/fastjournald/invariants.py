@@ -27,6 +27,10 @@ def check_store(store: Store) -> None:
             assert entry.item[READY_KEY_AT:] == entry.key
         elif entry.place == Place.DELAYED:
             assert entry.item in entry.domain.delayed
+        elif entry.place == Place.BURIED and entry.journal:
+            assert entry.domain.buried_order is not None
+            assert entry.item in entry.domain.buried_order
+            assert entry.item[READY_KEY_AT:] == entry.key
         else:
             assert not entry.item
         if entry.place == Place.LEASED:
@@ -49,13 +53,21 @@ def check_store(store: Store) -> None:
         assert len(domain.ready) == sum(entry.place == Place.READY for entry in inside)
         assert len(domain.delayed) == sum(entry.place == Place.DELAYED for entry in inside)
         assert domain.buried == sum(entry.place == Place.BURIED for entry in inside)
+        assert domain.paused_until == store.pauses.until(domain.name)
         if domain is not store.plain:
             assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
-            assert (domain.name in store.turns) == bool(domain.ready)
+            assert domain.buried == len(domain.buried_order or ())
+            paused = bool(domain.paused_until)
+            assert (domain.name in store.turns) == (bool(domain.ready) and not paused)
+            assert (domain.name in store.pauses.ready) == (bool(domain.ready) and paused)
             assert domain.wake == domain.next_instant()
-    assert {name for _, name in store.wakes} == {
-        name for name, domain in domains.items() if domain.wake != NEVER
-    }
+    for wakes, paused in ((store.wakes, False), (store.pauses.wakes, True)):
+        assert set(wakes) == {
+            (domain.wake, name)
+            for name, domain in domains.items()
+            if domain.wake != NEVER and bool(domain.paused_until) == paused
+        }
+    _check_pauses(store)
     assert sorted(store.expiry) == sorted(
         (entry.expires, entry.key)
         for entry in entries
@@ -74,3 +86,21 @@ def _check_key_index(index: KeyIndex, standing: set[bytes]) -> None:
     keys = list(index)
     assert keys == sorted(set(keys))
     assert set(keys) ^ standing <= index.unmerged()
+
+
+def _check_pauses(store: Store) -> None:
+    pauses = store.pauses
+    ends = [(until, name) for name, until in pauses]
+    assert pauses.first_end() == min(ends, default=None)
+    due = []
+    for until, name in ends:
+        domain = store.domains.get(name)
+        expected = NEVER
+        if domain is not None and domain.ready:
+            expected = until
+        elif domain is not None and domain.wake != NEVER:
+            expected = max(until, domain.wake)
+        assert pauses.due_at(name) == expected
+        due.append(expected)
+    assert pauses.first_due() == min(due, default=NEVER)
+    assert set(pauses.ready) <= {name for _, name in ends}

@@ -89,6 +89,7 @@ class Journal:
                 entry.token,
                 entry.superseded,
                 entry.reason,
+                entry.first_due,
             )
         )
         self._counter += 1
@@ -144,8 +145,19 @@ class Journal:
 
     def buried(self, entry: Entry, now: int) -> None:
         """The entry was set aside with its reason, which ends its lease."""
-        result = envelope.pack(envelope.Failure(entry.reason or b""))
-        self._append(encode_result(Command.FAIL, self._time_at(now), entry.job_id, result), 1, now)
+        self._append(self._failure(entry, now), 1, now)
+
+    def buried_again(self, entry: Entry, now: int) -> None:
+        """The entry, which was set aside before, has another reason: workq fails a job once."""
+        self._append(self._operation(envelope.Batch(3), now), 1, now)
+        self._store_again(entry, now)
+        self._append(self._failure(entry, now), 1, now)
+
+    def kicked(self, entries: list[Entry], now: int) -> None:
+        """The entries, which were set aside, wait again: as new jobs, for workq never does that."""
+        self._append(self._operation(envelope.Batch(2 * len(entries)), now), 1, now)
+        for entry in entries:
+            self._store_again(entry, now)
 
     # --- leases ---------------------------------------------------------------------------------
 
@@ -191,6 +203,10 @@ class Journal:
         """The expiry moved."""
         self._append(self._operation(envelope.Touch(entry.job_id, entry.expires), now), 1, now)
 
+    def paused(self, domain: bytes, until: int, now: int) -> None:
+        """A domain is paused until that instant; 0: no more."""
+        self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
+
     def tombstone(self, key: bytes, timestamp: int, now: int) -> None:
         """A tombstone was left where no persistent entry stood."""
         self._append(self._operation(envelope.Tombstone(key, timestamp), now), 1, now)
@@ -218,6 +234,10 @@ class Journal:
     def _completion(self, entry: Entry, timestamp: int, now: int) -> bytes:
         result = envelope.pack_fields((timestamp, entry.key))
         return encode_result(Command.COMPLETE, self._time_at(now), entry.job_id, result)
+
+    def _failure(self, entry: Entry, now: int) -> bytes:
+        result = envelope.pack(envelope.Failure(entry.reason or b""))
+        return encode_result(Command.FAIL, self._time_at(now), entry.job_id, result)
 
     def _operation(self, operation: envelope.Operation, now: int) -> bytes:
         time = self._time_at(now)

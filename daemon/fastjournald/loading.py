@@ -36,8 +36,7 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
         if entry.expires:
             expiry.append((entry.expires, entry.key))
         if entry.place == Place.BURIED:
-            entry.domain.buried += 1
-            store.buried += 1
+            store.set_aside(entry, entry.reason or b"")
         elif entry.journal:
             waiting.append(entry)
     for entry in waiting:
@@ -53,10 +52,14 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
             delayed.setdefault(entry.domain.name, []).append(entry.item)
     for name, items in ready.items():
         store.domains[name].ready.update(items)
-        store.turns.add(store.domains[name])
+        if name not in store.pauses:
+            store.turns.add(store.domains[name])
     for name, items in delayed.items():
         store.domains[name].delayed.update(items)
         store.delayed += len(items)
     store.expiry.extend(expiry)
     for domain in store.domains.values():
-        store.wakes.refresh(domain)
+        if domain.paused_until:
+            store.pauses.take_in(domain)
+        else:
+            store.wakes.refresh(domain)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sortedcontainers import SortedList
+
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import (
+    NEVER,
     READY_KEY_AT,
     Domain,
     Expiry,
@@ -19,6 +22,7 @@ from fastjournald.indexes import (
     ready_item,
 )
 from fastjournald.keyindex import KeyIndex
+from fastjournald.pauses import Pauses
 
 SHARDS = 256
 """A dict that grows is rehashed at once: 25 ms at a million keys, 0.1 ms at a 256th of them."""
@@ -36,6 +40,8 @@ class Queues:
         """Home of plain entries, and of the leases after which nothing comes back to a queue."""
         self.turns = Turns()
         self.wakes = WakeIndex()
+        """Of all domains but the paused ones."""
+        self.pauses = Pauses()
         self.expiry = Expiry()
         self.running: dict[bytes, Entry] = {}
         """URI to the entry that is worked on for it."""
@@ -53,8 +59,9 @@ class Queues:
     @property
     def due(self) -> int:
         """How many entries are ready: the journal entries that are nowhere else. O(1)."""
-        elsewhere = self.delayed + self.buried + self.worked_on - self.plain_worked_on
-        return self.entries - self.plain.entries - elsewhere
+        buried = self.buried - self.plain.buried
+        worked_on = self.worked_on - self.plain_worked_on
+        return self.entries - self.plain.entries - self.delayed - buried - worked_on
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -80,6 +87,8 @@ class Queues:
         domain = self.domains.get(name)
         if domain is None:
             domain = self.domains[name] = Domain(name)
+            if self.pauses:
+                domain.paused_until = self.pauses.until(name)
         return domain
 
     # --- queues ---------------------------------------------------------------------------------
@@ -98,11 +107,11 @@ class Queues:
                 entry.priority, entry.not_before, entry.arrival, entry.key
             )
             ready = domain.ready
-            if not ready:
-                self.turns.add(domain)
-                if self.newly_ready is not None:
-                    self.newly_ready.append(domain)
-            ready.add(item)
+            if ready:
+                ready.add(item)
+            else:
+                ready.add(item)
+                self._has_ready(domain)
         else:
             entry.place = Place.DELAYED
             entry.item = delayed_item(instant, entry.arrival, entry.key)
@@ -118,15 +127,28 @@ class Queues:
         if entry.place == Place.READY:
             domain.ready.remove(entry.item)
             if not domain.ready:
-                self.turns.remove(domain)
+                if domain.paused_until:
+                    del self.pauses.ready[domain.name]
+                    self.pauses.refresh(domain)
+                else:
+                    self.turns.remove(domain)
         else:
             domain.delayed.remove(entry.item)
             self.delayed -= 1
             self.refresh(domain)
         entry.item = b""
 
+    def _has_ready(self, domain: Domain) -> None:
+        """The first entry of a domain became ready."""
+        if domain.paused_until:
+            self.pauses.take_in(domain)
+            return
+        self.turns.add(domain)
+        if self.newly_ready is not None:
+            self.newly_ready.append(domain)
+
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
-        """Take the first ready entry of a domain out of its queue, to be leased or removed."""
+        """Take the first ready entry of a domain, one of the turns, to be leased or removed."""
         ready = domain.ready
         ready.pop(0)
         if not ready:
@@ -141,15 +163,86 @@ class Queues:
         assert entry is not None
         return entry
 
-    def count_buried(self, domain: Domain, change: int) -> None:
-        """So many more, or fewer, of a domain are buried. O(1)."""
-        domain.buried += change
-        self.buried += change
-
     def refresh(self, domain: Domain) -> None:
         """The next delay or lease of a domain may be another one. O(log n)."""
-        if domain is not self.plain:
+        if domain.paused_until:
+            self.pauses.refresh(domain)
+        elif domain is not self.plain:
             self.wakes.refresh(domain)
+
+    # --- set aside ------------------------------------------------------------------------------
+
+    def set_aside(self, entry: Entry, reason: bytes) -> None:
+        """Bury an entry that is in no queue and that nobody works on. O(log n)."""
+        domain = entry.domain
+        entry.place = Place.BURIED
+        entry.reason = reason
+        domain.buried += 1
+        self.buried += 1
+        if entry.journal:
+            if domain.buried_order is None:
+                domain.buried_order = SortedList()
+            entry.item = ready_item(entry.priority, entry.not_before, entry.arrival, entry.key)
+            domain.buried_order.add(entry.item)
+
+    def take_back(self, entry: Entry) -> None:
+        """The entry is buried no more; what comes of it is the caller's matter. O(log n)."""
+        domain = entry.domain
+        entry.place = Place.PLAIN
+        domain.buried -= 1
+        self.buried -= 1
+        if entry.journal:
+            assert domain.buried_order is not None
+            domain.buried_order.remove(entry.item)
+            entry.item = b""
+
+    def buried_in(self, domain: Domain) -> Iterator[Entry]:
+        """Yield the buried journal entries of a domain in the order of work."""
+        for item in domain.buried_order or ():
+            entry = self.find(item[READY_KEY_AT:])
+            assert entry is not None
+            yield entry
+
+    # --- pauses ---------------------------------------------------------------------------------
+
+    def pause(self, name: bytes, until: int) -> None:
+        """NEXT hands out nothing of a domain until that instant. O(log n)."""
+        self.pauses.put(name, until)
+        self.wake = min(self.wake, until)
+        domain = self.domains.get(name)
+        if domain is None:
+            return
+        if not domain.paused_until:
+            self.wakes.remove(domain)
+            if domain.ready:
+                self.turns.remove(domain)
+        domain.paused_until = until
+        self.pauses.take_in(domain)
+
+    def resume(self, name: bytes) -> None:
+        """The pause of a domain is over: it has its turn after all others. O(log n)."""
+        self.pauses.discard(name)
+        domain = self.domains.get(name)
+        if domain is not None:
+            self.pauses.let_go(domain)
+            domain.paused_until = 0
+            self.wakes.refresh(domain)
+            if domain.ready:
+                self._has_ready(domain)
+
+    def next_at(self, name: bytes) -> int:
+        """Return when something of a domain will be due (empty name: of any), at the earliest.
+
+        ``NEVER`` where nothing will by time. What is due already does not count. O(1).
+        """
+        if name:
+            domain = self.domains.get(name)
+            if domain is None:
+                return NEVER
+            return self.pauses.due_at(name) if domain.paused_until else domain.next_instant()
+        first = self.wakes.first()
+        instant = self.pauses.first_due()
+        return instant if first is None else min(first[0], instant)
 
     # --- leases ---------------------------------------------------------------------------------
 

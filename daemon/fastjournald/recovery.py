@@ -120,6 +120,7 @@ def load_engine(
     """Return an engine that goes on where the log ends; time is not applied to it yet."""
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
+    store.pauses.load(state.pauses.items())
     load_store(store, _entries(state, store), now)
     store.arrivals = max(store.arrivals, state.arrival)
     for key, tomb in state.tombstones.items():
@@ -165,6 +166,7 @@ def _entry(job: LiveJob, store: Store) -> Entry:
         place,
         links=job.links or None,
         reason=job.reason,
+        first_due=job.first_due,
         job_id=job.job_id,
         position=job.position,
         record_bytes=job.record_bytes,

@@ -31,6 +31,8 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
     tombstones_max: int = limits.TOMBSTONES_MAX
     clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
+    postpone_us_max: int = limits.POSTPONE_US_MAX
+    """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
 
 
 def _discard(data: bytes, records: int, now: int) -> int:

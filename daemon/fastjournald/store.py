@@ -72,7 +72,7 @@ class Store(Queues):
             if place in (Place.READY, Place.DELAYED):
                 self.unqueue(entry)
             elif place == Place.BURIED:
-                self.count_buried(domain, -1)
+                self.take_back(entry)
             if entry.expires:
                 self.expiry.remove(entry.expires, entry.key)
             entry.place = Place.PLAIN
@@ -107,29 +107,21 @@ class Store(Queues):
         """
         if ran_out:
             self.leases_lost += 1
-        if entry.superseded:
-            self.remove(entry, now)
-            self.tombstones.put(entry.key, entry.superseded, now)
-            if entry.persistent:
-                self.journal.completed(entry, entry.superseded, now)
+        if self._is_dropped(entry, now):
             return
-        if 0 < entry.expires <= now:
-            self.remove(entry, now)
-            if entry.persistent:
-                self.journal.expired(entry, now)
-            return
+        token = entry.token
         self.end_work(entry, now)
         if entry.expires:
             self.watch_expiry(entry)
         if ran_out:
             entry.attempts += 1
             if entry.journal and 0 < self.attempts_max <= entry.attempts:
-                entry.place = Place.BURIED
-                entry.reason = BURIED_AT_ATTEMPTS_MAX
-                self.count_buried(entry.domain, 1)
+                self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
                 if entry.persistent:
                     self.journal.buried(entry, now)
                 return
+        # behind work, a URI may be put off anew from here
+        entry.first_due = max(entry.not_before, min(now, token))
         if entry.persistent:
             if delayed:
                 self.journal.released_with_delay(entry, now)
@@ -138,16 +130,76 @@ class Store(Queues):
         if entry.journal:
             self.queue(entry, now)
 
+    def _is_dropped(self, entry: Entry, now: int) -> bool:
+        """Let an entry go as its lease ends, if newer work took its URI or its life is over."""
+        if entry.superseded:
+            self.remove(entry, now)
+            self.tombstones.put(entry.key, entry.superseded, now)
+            if entry.persistent:
+                self.journal.completed(entry, entry.superseded, now)
+            return True
+        if 0 < entry.expires <= now:
+            self.remove(entry, now)
+            if entry.persistent:
+                self.journal.expired(entry, now)
+            return True
+        return False
+
+    # --- set aside ------------------------------------------------------------------------------
+
+    def bury(self, entry: Entry, reason: bytes, now: int) -> None:
+        """Set an entry aside, which ends a lease; superseded or expired work is gone instead."""
+        place = entry.place
+        if place == Place.BURIED:
+            if reason != entry.reason:
+                entry.reason = reason
+                if entry.persistent:
+                    self.journal.buried_again(entry, now)
+            return
+        if place == Place.LEASED:
+            if self._is_dropped(entry, now):
+                return
+            self.end_work(entry, now)
+            if entry.expires:
+                self.watch_expiry(entry)
+        elif place != Place.PLAIN:
+            self.unqueue(entry)
+        self.set_aside(entry, reason)
+        if entry.persistent:
+            self.journal.buried(entry, now)
+
+    def kick(self, entries: list[Entry], now: int) -> None:
+        """Make buried entries ready again, or delayed until their instant."""
+        for entry in entries:
+            self.take_back(entry)
+            entry.reason = None
+            entry.first_due = max(entry.not_before, now)
+        persistent = [entry for entry in entries if entry.persistent]
+        if persistent:
+            self.journal.kicked(persistent, now)
+        for entry in entries:
+            if entry.journal:
+                self.queue(entry, now)
+
     # --- time -----------------------------------------------------------------------------------
 
     def next_instant(self) -> int:
-        """Return when a lease, a delay or a life ends next; ``NEVER`` where none does. O(1)."""
-        first = self.wakes.first()
+        """Return when a lease, delay, pause or life ends next; ``NEVER`` where none does. O(1)."""
+        first = self._first_of_domains()
         instant = min(self.plain.leases.first(), self.expiry.first())
         return instant if first is None else min(first[0], instant)
 
+    def _first_of_domains(self) -> tuple[int, bytes] | None:
+        """Return when a lease, a delay or a pause of a domain ends next, and its name. O(1)."""
+        first = self.wakes.first()
+        if self.pauses:
+            for other in (self.pauses.wakes.first(), self.pauses.first_end()):
+                if other is not None and (first is None or other < first):
+                    first = other
+        return first
+
     def advance(self, now: int, changes_max: int) -> None:
-        """Apply what time has brought: leases first, then delays, then lives that end.
+        """Apply what time has brought: leases first, then delays, pauses, and lives that end.
 
         Args:
             now: Up to this instant.
@@ -155,11 +207,14 @@ class Store(Queues):
         """
         left = changes_max
         while left > 0:
-            first = self.wakes.first()
+            first = self._first_of_domains()
             plain = self.plain.leases.first()
             if first is not None and first[0] <= now and first[0] <= plain:
-                domain = self.domains[first[1]]
-                if domain.leases.first() <= first[0]:
+                domain = self.domains.get(first[1])
+                if domain is None or domain.wake > first[0]:
+                    self.resume(first[1])
+                    left -= 1
+                elif domain.leases.first() <= first[0]:
                     left -= self._run_out(domain.leases, first[0], now)
                 else:
                     left -= self._become_ready(domain, first[0], now, left)

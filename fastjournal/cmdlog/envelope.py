@@ -58,6 +58,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """Timestamp of the SET that took its URI while it was worked on; 0: none."""
     reason: bytes | None = None
     """Buried, with this reason; None: not buried."""
+    first_due: int = 0
+    """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
 
 
 class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
@@ -120,8 +122,24 @@ class Forget(msgspec.Struct, tag="forget", array_like=True, gc=False):
     key: bytes
 
 
+class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
+    """PAUSE: nothing of this domain is handed out before ``until``; 0: it goes on."""
+
+    domain: bytes
+    until: int
+
+
 Operation: TypeAlias = (
-    SegmentStart | SegmentRemoved | Lease | Batch | Extend | Touch | Delay | Tombstone | Forget
+    SegmentStart
+    | SegmentRemoved
+    | Lease
+    | Batch
+    | Extend
+    | Touch
+    | Delay
+    | Tombstone
+    | Forget
+    | Pause
 )
 
 

@@ -36,6 +36,7 @@ from fastjournal.cmdlog.envelope import (
     Forget,
     Lease,
     Operation,
+    Pause,
     SegmentRemoved,
     SegmentStart,
     Tombstone,
@@ -278,6 +279,7 @@ class Replay:
                 return
             if time >= job.token:
                 job.attempts += 1
+            job.first_due = max(job.not_before, min(time, job.token))
             job.token = 0
         else:
             state.odd["a timeout of a job that is not leased"] += 1
@@ -349,6 +351,8 @@ class Replay:
             state.leave_tombstone(operation.key, operation.timestamp, learnt)
         elif isinstance(operation, Forget):
             state.tombstones.pop(operation.key, None)
+        elif isinstance(operation, Pause):
+            state.pause(operation.domain, operation.until, _time_us(self._data, start))
         elif isinstance(operation, Extend | Touch | Delay):
             job = state.jobs.get(operation.job_id)
             if isinstance(operation, Extend):

@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.cmdlog.envelope import Envelope
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_MAX
+from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_TTL_US, TOMBSTONES_MAX
 
 
 class LiveJob(Envelope):
@@ -71,6 +71,8 @@ class LogState:
         self.superseded: dict[bytes, LiveJob] = {}
         """URI to the entry that is still worked on for it, while a newer one has taken the URI."""
         self.tombstones: dict[bytes, Tomb] = {}
+        self.pauses: dict[bytes, int] = {}
+        """Domain to the end of its pause, which may be over."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
@@ -173,6 +175,14 @@ class LogState:
         if before is not None and before.learnt + self.tombstone_ttl_us > learnt:
             timestamp = max(timestamp, before.timestamp)
         self.tombstones[key] = Tomb(timestamp, learnt)
+
+    def pause(self, domain: bytes, until: int, time: int) -> None:
+        """Remember the pause of a domain; of too many those go that were over at ``time``."""
+        self.pauses.pop(domain, None)
+        if until:
+            self.pauses[domain] = until
+        if len(self.pauses) > 2 * PAUSED_DOMAINS_MAX:
+            self.pauses = {name: end for name, end in self.pauses.items() if end > time}
 
     def drop_tombstones(self) -> None:
         """Drop the oldest tombstones of too many."""

@@ -154,7 +154,15 @@ def _number(row: Row) -> int | None:
     return operation.number if isinstance(operation, envelope.SegmentRemoved) else None
 
 
+def _domain(row: Row) -> str | None:
+    if isinstance(row.operation, envelope.Pause):
+        return text(row.operation.domain)
+    return None if row.journal is None else text(row.journal.domain)
+
+
 def _not_before(row: Row) -> int | None:
+    if isinstance(row.operation, envelope.Pause):
+        return cut(row.operation.until)
     if isinstance(row.operation, envelope.Delay):
         return cut(row.operation.not_before)
     return None if row.entry is None else cut(row.entry.not_before)
@@ -217,7 +225,7 @@ _ENTRY = (
     Column("key", "bytes", _key),
     Column("uri", "bytes", _of_entry("uri")),
     Column("links", "list", _of_entry("links")),
-    Column("domain", "text", lambda row: row.journal and text(row.journal.domain)),
+    Column("domain", "text", _domain),
     Column("priority", "int", lambda row: row.journal and row.journal.priority),
     Column("not_before", "long", _not_before),
     Column("id", "text", lambda row: row.journal and text(row.journal.id)),

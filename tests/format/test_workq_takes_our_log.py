@@ -14,6 +14,7 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine import Settings
 from fastjournald.recovery import load_engine
+from tests.property.asides import ASIDE, aside_request
 
 START = 1_795_165_389_000_000
 SECOND = 1_000_000
@@ -100,13 +101,16 @@ class Run:
                 Function.NEXT,
                 Function.RELEASE,
                 Function.TOUCH,
+                *ASIDE,
             ),
-            (6, 2, 4, 4, 3, 1),
+            (6, 2, 4, 4, 3, 1, 2, 2, 1),
         )[0]
         key, token = chance.choice(KEYS), None
         flags = 0 if chance.random() < 0.1 else Flag.PERSIST
         if self.tokens and function != Function.SET and chance.random() < 0.7:
             key, token = chance.choice(self.tokens)
+        if function in ASIDE:
+            return aside_request(chance, function, key, token, self.now)
         if chance.random() < 0.3:
             flags |= Flag.OVERWRITE
         request = Request(function, 1, flags, timestamp=self.now - chance.choice((0, 0, 5, SECOND)))

@@ -21,6 +21,7 @@ from fastjournald.engine import Engine
 from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
+from tests.property.asides import ASIDE, aside_request
 from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
@@ -40,6 +41,7 @@ class Dump(NamedTuple):
     """The persistent state."""
 
     entries: dict[bytes, tuple[Any, ...]]
+    pauses: dict[bytes, int]
     tombstones: dict[bytes, int]
     lease_counter: int
 
@@ -56,18 +58,21 @@ class Step(NamedTuple):
 def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int | None:
     """Return what an entry is at ``now``; a number: gone, with a tombstone; None: just gone."""
     token, attempts, reason = entry.token, entry.attempts, entry.reason
+    first_due = entry.first_due
     if token and token <= now:
         if entry.superseded:
             return entry.superseded
         token, attempts = 0, attempts + 1
         if entry.journal and 0 < attempts_max <= attempts:
             reason = BURIED_AT_ATTEMPTS_MAX
+        else:
+            first_due = max(entry.not_before, entry.token)
     if not token and 0 < entry.expires <= now:
         return None
     return (
         *(entry.uri, tuple(entry.links or ()), entry.value_type, entry.value, entry.timestamp),
         *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
-        *(entry.ttl, attempts, token, entry.superseded, reason),
+        *(entry.ttl, attempts, token, entry.superseded, reason, first_due),
         *(entry.priority, entry.domain.name, entry.record_bytes),
     )
 
@@ -94,9 +99,10 @@ def dump(engine: Engine, now: int, *, exact: bool) -> Dump:
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:
                 entries[entry.key] = fields
+    pauses = {name: until for name, until in store.pauses if until > now}
     if not exact:
-        return Dump(entries, {}, 0)
-    return Dump(entries, tombstones, engine.lease_counter % 1000)
+        return Dump(entries, pauses, {}, 0)
+    return Dump(entries, pauses, tombstones, engine.lease_counter % 1000)
 
 
 class VirtualClock:
@@ -241,8 +247,9 @@ class CrashingDaemon:
             [
                 *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
                 *(Function.RELEASE, Function.TOUCH),
+                *ASIDE,
             ],
-            (14, 2, 2, 4, 3, 2),
+            (14, 2, 2, 4, 3, 2, 2, 2, 1),
         )[0]
         kept = self.exact or draw.random() < 0.6
         flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
@@ -279,6 +286,8 @@ class CrashingDaemon:
         elif self.tokens and draw.random() < 0.7:
             key, token = draw.choice(self.tokens)
             flags |= Flag.WORKED_ON
+        if function in ASIDE:
+            return aside_request(draw, function, key, token, at)
         ttl = draw.choice((None, SECOND, 20 * SECOND))
         return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
 

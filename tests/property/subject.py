@@ -239,6 +239,30 @@ class Subject:
             fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}
         return self.ask(request(Function.TOUCH, key, **fields))
 
+    def bury(self, key: bytes, token: int | None = None, reason: bytes | None = None) -> str:
+        """BURY; returns the error code, empty for success."""
+        flags = 0 if token is None else Flag.WORKED_ON
+        req = request(Function.BURY, key, reason, timeout=token, flags=flags)
+        return self.ask(req).code
+
+    def kick(self, key: bytes) -> int:
+        """KICK by key; returns how many."""
+        return self._kicked(request(Function.KICK, key))
+
+    def kick_domain(self, domain: bytes, count: int | None = None) -> int:
+        """KICK of a domain; returns how many."""
+        return self._kicked(request(Function.KICK, uri=domain, count=count))
+
+    def _kicked(self, req: Request) -> int:
+        reply = self.ask(req)
+        assert (reply.error, reply.timeout, reply.pairs) == ("", None, None)
+        assert reply.ttl is not None
+        return reply.ttl
+
+    def pause(self, domain: bytes, ttl: int | None) -> str:
+        """PAUSE; returns the error code, empty for success."""
+        return self.ask(request(Function.PAUSE, domain, ttl=ttl)).code
+
     def stats(self, key: bytes = b"", **fields: Any) -> dict[str, Any]:
         """The numbers of STATS."""
         reply = self.ask(request(Function.STATS, key, **fields))

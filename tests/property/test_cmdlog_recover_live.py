@@ -16,6 +16,7 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine import Engine, Settings
 from fastjournald.entry import Entry, Place
 from fastjournald.recovery import load_engine
+from tests.property.asides import ASIDE, aside_request
 from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
@@ -24,7 +25,7 @@ URIS = [b"u", b"v", None]
 KEPT = [
     *("key", "value_type", "value", "timestamp", "created", "modified", "arrival"),
     *("not_before", "expires", "ttl", "attempts", "token", "superseded"),
-    *("job_id", "position", "record_bytes", "starts", "priority"),
+    *("first_due", "job_id", "position", "record_bytes", "starts", "priority"),
 ]
 
 
@@ -80,8 +81,9 @@ class Daemon:
             [
                 *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
                 *(Function.RELEASE, Function.TOUCH),
+                *ASIDE,
             ],
-            (8, 2, 3, 4, 3, 2),
+            (8, 2, 3, 4, 3, 2, 3, 2, 1),
         )[0]
         flags = Flag.PERSIST | draw.choice((0, 0, Flag.OVERWRITE))
         at = self.now - draw.choice((0, 0, 5, SECOND))
@@ -109,6 +111,8 @@ class Daemon:
                 count=draw.choice((None, 2, 5)),
                 timeout=draw.choice((None, 3 * SECOND)),
             )
+        if function in ASIDE:
+            return aside_request(draw, function, key, token, at)
         ttl = draw.choice((None, SECOND, 20 * SECOND))
         if function == Function.GET:
             token = draw.choice((None, 4 * SECOND))
@@ -117,6 +121,10 @@ class Daemon:
 
 def live(engine: Engine) -> dict[bytes, dict[str, object]]:
     return {entry.key: told(entry) for entry in engine.store}
+
+
+def lasting(pauses: dict[bytes, int], now: int) -> dict[bytes, int]:
+    return {name: until for name, until in pauses.items() if until > now}
 
 
 def told(entry: Entry) -> dict[str, object]:
@@ -139,7 +147,10 @@ def replayed(state: LogState) -> dict[bytes, dict[str, object]]:
 @pytest.mark.parametrize("attempts_max", [0, 2])
 @pytest.mark.parametrize("seed", range(25))
 def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> None:
-    daemon = Daemon(seed, Settings(attempts_max=attempts_max, lease_us_default=30 * SECOND))
+    settings = Settings(
+        attempts_max=attempts_max, lease_us_default=30 * SECOND, postpone_us_max=10 * SECOND
+    )
+    daemon = Daemon(seed, settings)
     for count in range(300):
         daemon.step()
         if count % 10:
@@ -159,6 +170,9 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
         }
         tombs = {key: found.state.tombstones[key].timestamp for key in live_tombs}
         assert tombs == live_tombs
+        assert lasting(found.state.pauses, daemon.now) == lasting(
+            dict(engine.store.pauses), daemon.now
+        )
         assert not found.state.odd
         assert found.active == daemon.writer.active
         if count % 50 == 0:

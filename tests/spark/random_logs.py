@@ -6,7 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fastjournal.cmdlog.envelope import Delay, Extend, Forget, SegmentRemoved, Tombstone, Touch
+from fastjournal.cmdlog.envelope import (
+    Delay,
+    Extend,
+    Forget,
+    Pause,
+    SegmentRemoved,
+    Tombstone,
+    Touch,
+)
 from fastjournal.cmdlog.records import Command
 from fastjournal.cmdlog.segments import segment_name, unpack_position
 from fastjournal.cmdlog.state import LogState
@@ -104,6 +112,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     Tombstone(_key(draw), now),
                     Forget(_key(draw)),
                     SegmentRemoved(77),
+                    Pause(b"a", now + 60 * SECOND),
                 )
             )
         )

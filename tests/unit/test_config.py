@@ -33,6 +33,7 @@ OPTIONS: dict[str, tuple[str, str, object]] = {
     "tombstone-ttl": ("30", "30", 30),
     "tombstones-max": ("44", "44", 44),
     "max-clock-skew": ("2", "2", 2),
+    "max-postpone": ("7", "7", 7),
     "snapshot-dir": ("/snap", '"/snap"', "/snap"),
     "http": ("127.0.0.1:9924", '"127.0.0.1:9924"', "127.0.0.1:9924"),
     "log-level": ("debug", '"debug"', "debug"),
@@ -147,6 +148,7 @@ BAD_VALUES = {
     "tombstone-ttl": ("-1", "-1"),
     "tombstones-max": ("0", "0"),
     "max-clock-skew": ("-1", "-1"),
+    "max-postpone": ("-1", "-1"),
     "log-level": ('"loud"', "loud"),
 }
 
@@ -249,6 +251,7 @@ def test_the_engine_gets_its_options_in_its_units() -> None:
     assert settings.lease_us_default == 3_000_000
     assert settings.tombstone_ttl_us == 4_000_000
     assert settings.clock_skew_us_max == 5_000_000
+    assert load_config(None, flags | {"max_postpone": 6}).settings().postpone_us_max == 6_000_000
     assert load_config(None, {"cmdlog_path": "/log"}).settings() == type(settings)()
 
 

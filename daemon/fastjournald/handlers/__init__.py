@@ -11,9 +11,11 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.protocol import Function, Reply, Request
+from fastjournald.handlers.burial import bury, kick
 from fastjournald.handlers.daemon import auth, nop, quit_, stats
 from fastjournald.handlers.leases import release, touch
 from fastjournald.handlers.next import next_, next_work, nothing_due
+from fastjournald.handlers.pauses import pause
 from fastjournald.handlers.reads import get
 from fastjournald.handlers.writes import delete, set_
 
@@ -34,7 +36,10 @@ HANDLERS: dict[int, Handler] = {
     Function.NEXT.value: next_,
     Function.RELEASE.value: release,
     Function.TOUCH.value: touch,
+    Function.BURY.value: bury,
+    Function.KICK.value: kick,
     Function.STATS.value: stats,
+    Function.PAUSE.value: pause,
     Function.AUTH.value: auth,
 }
 """All others answer ``unknown-function``."""

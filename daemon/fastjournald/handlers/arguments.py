@@ -16,6 +16,7 @@ TWO_KEYS = int(Flag.TWO_KEYS)
 """Plain integers: an IntFlag's ``&`` takes ten times as long."""
 
 BAD_KEY = f"{ErrorCode.BAD_KEY} a key has 1 to {KEY_BYTES_MAX} bytes"
+NOT_A_DOMAIN = f"{ErrorCode.BAD_KEY} a domain has 1 to {KEY_BYTES_MAX} bytes, none of them ':'"
 HALF_TOKEN = f"{ErrorCode.BAD_REQUEST} a lease token needs both WORKED_ON and TIMEOUT"
 CLOCK_SKEW = f"{ErrorCode.CLOCK_SKEW} the timestamp is too far ahead of the daemon's clock"
 SCARCE = f"{ErrorCode.BUSY} memory is scarce, and the value is large; ask again later"

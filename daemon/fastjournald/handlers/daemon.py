@@ -79,7 +79,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     domain = store.domains.get(name)
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
-        return {**counts, "oldest_due_us": 0}
+        return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name)}
     oldest = oldest_due(store, domain)
     return {
         "entries": domain.entries,
@@ -89,6 +89,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
         "worked_on": domain.worked_on,
         "buried": domain.buried,
         "oldest_due_us": 0 if oldest is None else now - oldest,
+        "paused_until": domain.paused_until,
     }
 
 
@@ -105,6 +106,7 @@ def _about_entry(entry: Entry) -> dict[str, object]:
         "timestamp": entry.timestamp,
         "created": entry.created,
         "not_before": entry.not_before,
+        "first_due": entry.first_due,
         "expires": entry.expires,
         "worked_on_until": entry.token,
         "value_bytes": len(entry.value),

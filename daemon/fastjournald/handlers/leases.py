@@ -33,7 +33,9 @@ def release(state: State, _session: Hashable, request: Request, now: int) -> str
         return ErrorCode.LEASE_LOST.value
     parts = None if request.ttl is None else parse_journal_key(entry.key)
     if request.ttl is not None and parts is not None:
-        entry.not_before = max(parts.timestamp, min(now + request.ttl, INSTANT_MAX))
+        # below its timestamp where max-postpone has brought it forward: that holds on
+        earliest = min(parts.timestamp, entry.not_before)
+        entry.not_before = max(earliest, min(now + request.ttl, INSTANT_MAX))
         store.end_lease(entry, now, ran_out=False, delayed=True)
     else:
         store.end_lease(entry, now, ran_out=False)

@@ -60,13 +60,7 @@ def next_(state: State, session: Hashable, request: Request, now: int) -> str | 
 
 def nothing_due(state: State, request: Request) -> Reply:
     """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
-    store = state.store
-    if request.key:
-        domain = store.domains.get(request.key)
-        instant = NEVER if domain is None else domain.next_instant()
-    else:
-        first = store.wakes.first()
-        instant = NEVER if first is None else first[0]
+    instant = state.store.next_at(request.key)
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
@@ -116,6 +110,8 @@ def _take(state: State, request: Request) -> list[Entry] | None:
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     named: Domain | None = store.domains.get(request.key) if request.key else None
+    if named is not None and named.paused_until:
+        return []
     entries: list[Entry] = []
     while len(entries) < count:
         if request.key:

@@ -110,8 +110,11 @@ def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
             store.supersede(other, timestamp)
         else:
             entry.created = other.created
+            _bound_delay(entry, other, state.settings.postpone_us_max)
     if standing is not None:
         _inherit(entry, standing)
+        if other is None and entry.uri is not None and entry.uri == standing.uri:
+            _bound_delay(entry, standing, state.settings.postpone_us_max)
     if entry.persistent:
         state.journal.stored(entry, now)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
@@ -135,6 +138,15 @@ def _inherit(entry: Entry, standing: Entry) -> None:
         entry.links = standing.links
     if entry.uri is None and not standing.superseded:
         entry.uri = standing.uri
+
+
+def _bound_delay(entry: Entry, replaced: Entry, postpone_us_max: int) -> None:
+    """Put off the work of a waiting entry for the same URI so far at most; 0: without a bound."""
+    if not entry.journal or replaced.place not in (Place.READY, Place.DELAYED):
+        return
+    entry.first_due = replaced.first_due or max(replaced.not_before, replaced.created)
+    if postpone_us_max:
+        entry.not_before = min(entry.not_before, entry.first_due + postpone_us_max)
 
 
 def delete(state: State, _session: Hashable, request: Request, now: int) -> str:

@@ -1,0 +1,91 @@
+"""BURY and KICK: set entries aside, and make them ready again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    KICK_BYTES_MAX,
+    KICK_ENTRIES_MAX,
+    REASON_BYTES_MAX,
+)
+from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.entry import Entry, Place
+from fastjournald.handlers.arguments import BAD_KEY, NOT_A_DOMAIN, READ_ONLY, token_of
+
+if TYPE_CHECKING:
+    from fastjournald.state import State
+
+_REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
+_NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
+
+
+def bury(state: State, _session: Hashable, request: Request, now: int) -> str:
+    """Set an entry aside with a reason; with a token only if it is that of its lease."""
+    key = request.key
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    token = token_of(request)
+    if isinstance(token, str):
+        return token
+    if len(request.value) > REASON_BYTES_MAX:
+        return _REASON_TOO_LARGE
+    store = state.store
+    entry = store.find(key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    if token is not None:
+        if entry.token != token or token <= now:
+            return ErrorCode.LEASE_LOST.value
+    elif 0 < entry.token <= now:
+        # its end was not applied yet, and counts as an attempt
+        store.end_lease(entry, now, ran_out=True)
+        entry = store.find(key)
+        if entry is None:
+            return ErrorCode.NOT_FOUND.value
+    store.bury(entry, request.value, now)
+    return ""
+
+
+def kick(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
+    """Make buried entries ready again: that of a key, or the first ones of a domain."""
+    key = request.key
+    if len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    store = state.store
+    if key:
+        entry = store.find(key)
+        if entry is None:
+            return ErrorCode.NOT_FOUND.value
+        entries = [entry] if entry.place == Place.BURIED else []
+    else:
+        name = request.second_key
+        if name is None:
+            return _NO_DOMAIN
+        if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+            return NOT_A_DOMAIN
+        entries = _first_buried(state, name, 1 if request.count is None else request.count)
+    if entries:
+        if state.read_only:
+            return READ_ONLY
+        store.kick(entries, now)
+    return Reply(ttl=len(entries))
+
+
+def _first_buried(state: State, name: bytes, count: int) -> list[Entry]:
+    """Return so many buried entries of a domain, in the order of work, within the bounds."""
+    store = state.store
+    domain = store.domains.get(name)
+    entries: list[Entry] = []
+    if domain is None:
+        return entries
+    count = min(count, KICK_ENTRIES_MAX)
+    room = KICK_BYTES_MAX
+    for entry in store.buried_in(domain):
+        room -= len(entry.value)
+        if len(entries) >= count or (room < 0 and entries):
+            break
+        entries.append(entry)
+    return entries

@@ -1,0 +1,28 @@
+"""Random BURY, KICK and PAUSE requests, for the tests that draw requests themselves."""
+
+from __future__ import annotations
+
+import random
+
+from fastjournal.protocol import Flag, Function
+from fastjournal.protocol.messages import Request
+from tests.property.subject import SECOND, request
+
+ASIDE = (Function.BURY, Function.KICK, Function.PAUSE)
+
+
+def aside_request(
+    draw: random.Random, function: int, key: bytes, token: int | None, at: int
+) -> Request:
+    """Draw the rest of a request; with a token it is that of a lease under the key."""
+    if function == Function.BURY:
+        flags = 0 if token is None else Flag.WORKED_ON
+        reason = draw.choice((None, b"", b"why", b"other"))
+        return request(function, key, reason, flags=flags, timeout=token, at=at)
+    if function == Function.KICK:
+        if draw.random() < 0.5:
+            return request(function, key, at=at)
+        domain = draw.choice((b"a", b"b", b"none"))
+        return request(function, b"", uri=domain, count=draw.choice((None, 3, 0)), at=at)
+    ttl = draw.choice((0, 0, SECOND, 20 * SECOND))
+    return request(function, draw.choice((b"a", b"b", b"none")), ttl=ttl, at=at)

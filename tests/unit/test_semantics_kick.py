@@ -1,0 +1,157 @@
+"""KICK: every sentence of docs/protocol.md about it, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.limits import KICK_BYTES_MAX, KICK_ENTRIES_MAX
+from fastjournal.protocol.constants import Flag, Function, State
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+
+
+@pytest.fixture(params=[EngineSubject], ids=["engine"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+def buried(s: Subject, *keys: bytes) -> None:
+    for key in keys:
+        assert s.set(key) == ""
+        assert s.bury(key, reason=b"why") == ""
+
+
+@pytest.mark.parametrize("by", [JOB, URI])
+def test_by_any_key_what_is_buried_is_ready_again(s: Subject, by: bytes) -> None:
+    s.set(JOB, uri=URI)
+    s.bury(JOB, reason=b"why")
+    assert s.kick(by) == 1
+    assert not s.meta(JOB).state & State.BURIED
+    assert s.stats(JOB, flags=Flag.DATA)["buried_reason"] is None
+    assert s.jobs() == [JOB]
+
+
+def test_what_is_not_buried_does_not_count(s: Subject) -> None:
+    s.set(JOB)
+    assert s.kick(JOB) == 0
+    s.lease()
+    assert s.kick(JOB) == 0
+    s.set(b"p")
+    assert s.kick(b"p") == 0
+
+
+def test_nothing_there_is_not_found(s: Subject) -> None:
+    assert s.ask(request(Function.KICK, JOB)).code == "not-found"
+
+
+def test_attempts_arrival_and_the_instant_stay(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.set(OTHER, at=START)
+    s.lease(timeout=SECOND)
+    s.later(2 * SECOND)
+    s.bury(JOB)
+    assert s.kick(JOB) == 1
+    meta = s.meta(JOB)
+    assert (meta.attempts, meta.not_before, meta.timestamp, meta.modified) == (1, 0, START, START)
+    assert s.jobs(count=2) == [JOB, OTHER]
+
+
+def test_what_is_not_due_yet_waits_for_its_instant(s: Subject) -> None:
+    later = b"a:1:%d:z" % (START + 60 * SECOND)
+    buried(s, later)
+    assert s.kick(later) == 1
+    assert s.next().timeout == START + 60 * SECOND
+
+
+def test_a_plain_entry_is_kicked_by_its_key_only(s: Subject) -> None:
+    buried(s, b"p")
+    assert s.kick_domain(b"p") == 0
+    assert s.kick(b"p") == 1
+    assert s.get(b"p", timeout=SECOND).code == ""
+
+
+def test_a_domain_is_kicked_in_the_order_of_work(s: Subject) -> None:
+    first, second, third = b"a:0:7:z", b"a:1:3:y", b"a:1:5:x"
+    buried(s, third, second, first, b"b:0:0:x")
+    for key in (first, second, third):
+        assert s.kick_domain(b"a") == 1
+        assert s.jobs() == [key]
+    assert s.kick_domain(b"a") == 0
+
+
+def test_of_one_priority_and_instant_what_came_first_is_kicked_first(s: Subject) -> None:
+    buried(s, OTHER, JOB)
+    s.kick_domain(b"a")
+    assert s.jobs() == [OTHER]
+
+
+def test_at_most_count_of_them(s: Subject) -> None:
+    buried(s, *(b"a:1:0:%d" % n for n in range(5)))
+    assert s.kick_domain(b"a", 0) == 0
+    assert s.kick_domain(b"a", 2) == 2
+    assert s.kick_domain(b"a", 65_535) == 3
+
+
+def test_at_most_a_thousand_a_request(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert KICK_ENTRIES_MAX == 1000
+    monkeypatch.setattr("fastjournald.handlers.burial.KICK_ENTRIES_MAX", 3)
+    buried(s, *(b"a:1:0:%d" % n for n in range(4)))
+    assert s.kick_domain(b"a", 65_535) == 3
+    assert s.kick_domain(b"a", 65_535) == 1
+
+
+def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
+    sizes = (KICK_BYTES_MAX + 1, KICK_BYTES_MAX // 2, KICK_BYTES_MAX // 2, 1)
+    for n, size in enumerate(sizes):
+        s.set(b"a:1:0:%d" % n, bytes(size))
+        s.bury(b"a:1:0:%d" % n)
+    assert [s.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
+
+
+def test_an_unknown_domain_has_nothing_to_kick(s: Subject) -> None:
+    assert s.kick_domain(b"none", 9) == 0
+
+
+@pytest.mark.parametrize("domain", [b"", b"a:b", b"k" * 4097])
+def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
+    assert s.ask(request(Function.KICK, uri=domain)).code == "bad-key"
+
+
+def test_neither_a_key_nor_a_domain_is_bad_request(s: Subject) -> None:
+    assert s.ask(request(Function.KICK)).code == "bad-request"
+
+
+def test_an_oversize_key_is_bad_key(s: Subject) -> None:
+    assert s.ask(request(Function.KICK, b"k" * 4097)).code == "bad-key"
+
+
+def test_who_waits_for_work_gets_what_is_kicked(s: Subject) -> None:
+    buried(s, JOB)
+    s.listen(b"a")
+    s.kick(JOB)
+    [(_, reply)] = s.serve()
+    assert reply.pairs is not None
+    assert [pair.key for pair in reply.pairs] == [JOB]
+
+
+def test_what_max_attempts_buried_is_buried_again_at_its_next_lost_lease(s: Subject) -> None:
+    s = s.under(attempts_max=2)
+    s.set(JOB)
+    for _ in range(2):
+        s.lease(timeout=SECOND)
+        s.later(2 * SECOND)
+    assert s.kick_domain(b"a") == 1
+    s.lease(timeout=SECOND)
+    s.later(2 * SECOND)
+    meta = s.meta(JOB)
+    assert (meta.attempts, meta.state & State.BURIED) == (3, State.BURIED)
+
+
+@pytest.mark.parametrize("at", [0, START + 999 * SECOND])
+def test_kick_does_not_look_at_the_timestamp(s: Subject, at: int) -> None:
+    buried(s, JOB)
+    assert s.ask(request(Function.KICK, JOB, at=at)).ttl == 1

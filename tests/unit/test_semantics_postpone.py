@@ -1,0 +1,175 @@
+"""max-postpone: every sentence of docs/protocol.md about it, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import Flag
+from tests.property.model_parts import U64_MAX, Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject
+
+URI = b"http://example.org/"
+BOUND = 10 * SECOND
+
+
+@pytest.fixture(params=[EngineSubject], ids=["engine"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules(postpone_us_max=BOUND)))
+
+
+def put_off(s: Subject, due: int, *, name: bytes = b"x", flags: int = 0) -> bytes:
+    """SET work on the URI that is due so long after START."""
+    s.later(1)
+    key = b"a:1:%d:%s" % (START + due, name)
+    assert s.set(key, uri=URI, at=s.now, flags=flags) == ""
+    return key
+
+
+def test_a_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
+    for n in range(100):
+        if s.jobs():
+            break
+        s.later(SECOND)
+        s.set(b"a:1:%d:%d" % (s.now + 5 * SECOND, n), uri=URI, at=s.now)
+    else:
+        pytest.fail("it never ran")
+    assert s.now - START <= 6 * SECOND + BOUND
+
+
+def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
+    put_off(s, SECOND)
+    key = put_off(s, 60 * SECOND)
+    assert s.meta(key).not_before == START + SECOND + BOUND
+    assert s.next().timeout == START + SECOND + BOUND
+    s.now = START + SECOND + BOUND
+    assert s.jobs() == [key]
+
+
+def test_the_bound_counts_from_the_first_due_time_of_the_chain(s: Subject) -> None:
+    for due in (SECOND, 5 * SECOND, 9 * SECOND):
+        assert s.meta(put_off(s, due)).not_before == START + due
+    assert s.meta(put_off(s, 90 * SECOND)).not_before == START + SECOND + BOUND
+
+
+def test_work_that_names_no_instant_was_first_due_when_it_was_created(s: Subject) -> None:
+    s.set(b"a:1:0:x", uri=URI)
+    s.later(SECOND)
+    key = put_off(s, 60 * SECOND)
+    assert s.meta(key).not_before == START + BOUND
+
+
+def test_a_set_that_makes_it_due_earlier_is_obeyed(s: Subject) -> None:
+    put_off(s, 30 * SECOND)
+    key = put_off(s, SECOND)
+    assert s.meta(key).not_before == START + SECOND
+
+
+def test_the_effective_instant_is_the_order_of_work(s: Subject) -> None:
+    put_off(s, SECOND)
+    key = put_off(s, 60 * SECOND)
+    before, behind = START + BOUND, START + SECOND + BOUND + 1
+    for instant in (behind, before):
+        s.set(b"a:1:%d:z" % instant, at=s.now)
+    s.later(120 * SECOND)
+    assert s.jobs(count=3) == [b"a:1:%d:z" % before, key, b"a:1:%d:z" % behind]
+
+
+def test_0_sets_no_bound(s: Subject) -> None:
+    s = s.under(postpone_us_max=0)
+    put_off(s, SECOND)
+    assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
+
+
+def test_a_bound_beyond_the_last_instant_is_none(s: Subject) -> None:
+    s = s.under(postpone_us_max=U64_MAX)
+    put_off(s, SECOND)
+    assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
+
+
+def test_without_a_uri_nothing_is_put_off(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.later(1)
+    key = b"a:1:%d:y" % (START + 60 * SECOND)
+    s.set(key, at=s.now)
+    assert s.meta(key).not_before == START + 60 * SECOND
+
+
+def test_behind_work_that_still_runs_the_chain_is_a_new_one(s: Subject) -> None:
+    put_off(s, 0)
+    s.lease(timeout=SECOND)
+    key = put_off(s, 60 * SECOND)
+    assert s.meta(key).not_before == START + 60 * SECOND
+    key = put_off(s, 600 * SECOND)
+    assert s.meta(key).not_before == START + 70 * SECOND
+
+
+def test_a_release_starts_the_chain_anew(s: Subject) -> None:
+    key = put_off(s, 0)
+    s.later(5 * SECOND)
+    released_at = s.now
+    s.release(key, s.lease())
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == released_at + BOUND
+
+
+def test_a_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> None:
+    put_off(s, 0)
+    token = s.lease(timeout=5 * SECOND)
+    s.later(7 * SECOND)
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == token + BOUND
+
+
+def test_after_a_release_with_a_delay_the_end_of_that_counts(s: Subject) -> None:
+    key = put_off(s, 0)
+    s.release(key, s.lease(), ttl=3 * SECOND)
+    due = s.meta(key).not_before
+    assert due == s.now + 3 * SECOND
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == due + BOUND
+
+
+def test_a_release_with_a_delay_does_not_take_the_bound_back(s: Subject) -> None:
+    put_off(s, 0)
+    key = put_off(s, 60 * SECOND)
+    s.now = s.meta(key).not_before
+    s.release(key, s.lease(), ttl=SECOND)
+    assert s.meta(key).not_before == s.now + SECOND
+
+
+def test_a_kick_starts_the_chain_anew(s: Subject) -> None:
+    key = put_off(s, 0)
+    s.bury(key)
+    s.later(5 * SECOND)
+    s.kick(key)
+    kicked_at = s.now
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == kicked_at + BOUND
+
+
+def test_what_was_buried_does_not_bound_what_replaces_it(s: Subject) -> None:
+    key = put_off(s, 0)
+    s.bury(key)
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == START + 60 * SECOND
+
+
+def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> None:
+    put_off(s, SECOND)
+    put_off(s, 60 * SECOND)
+    key = put_off(s, 60 * SECOND, flags=Flag.OVERWRITE)
+    assert s.meta(key).not_before == START + SECOND + BOUND
+    s.later(1)
+    assert s.set(key, flags=Flag.OVERWRITE, at=s.now) == ""
+    assert s.meta(key).not_before == START + SECOND + BOUND
+
+
+def test_a_set_over_the_same_key_with_another_uri_is_other_work(s: Subject) -> None:
+    put_off(s, SECOND)
+    key = put_off(s, 60 * SECOND)
+    s.later(1)
+    assert s.set(key, uri=b"other", flags=Flag.OVERWRITE, at=s.now) == ""
+    assert s.meta(key).not_before == START + 60 * SECOND
+
+
+def test_plain_entries_have_no_first_due_time(s: Subject) -> None:
+    s.set(b"p", uri=URI)
+    assert s.meta(put_off(s, 60 * SECOND)).not_before == START + 60 * SECOND
+    s.later(1)
+    s.set(b"q", uri=URI, at=s.now)
+    assert s.meta(b"q").not_before == 0
