@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from fastjournal.protocol.constants import QUERY_MASK, Flag, Function
-from fastjournal.protocol.messages import Reply, Request
+from fastjournal.protocol.messages import Request
 from tests.property.engine_strategies import ALL_KEYS, DOMAINS, SESSIONS
 from tests.property.model import Model
 from tests.property.model_parts import U64_MAX, Entry, Rules
+from tests.property.side_by_side import SideBySide
 from tests.property.subject import SECOND, START, EngineSubject, comparable, request
 
 ANSWERED: list[Function] = []
@@ -72,28 +73,15 @@ class EngineMachine(RuleBasedStateMachine):
         self.who: Hashable = SESSIONS[0]
         self.model = Model(rules)
         self.engine = EngineSubject(rules)
+        self.both = SideBySide(self.engine, self.model)
+        self.both.tokens.append(START)
         self.now = START
         self.writes = 0
-        self.tokens = [START]
 
     # --- both at once ----------------------------------------------------------------------------
 
     def ask(self, req: Request, session: Hashable = None) -> None:
-        session = session or self.who
-        req = self.kept(req)
-        expected = self.model.handle(session, req, self.now)
-        got = self.engine.handle(session, req, self.now)
-        assert comparable(got) == comparable(expected), f"{req} at {self.now}"
-        if got is not None and got.timeout is not None and got.flags & Flag.WORKED_ON:
-            self.tokens.append(got.timeout)
-        self.settle()
-
-    def settle(self) -> None:
-        """Compare what those are told who listen."""
-        expected = self.model.tell()
-        if LISTENS:
-            got = self.engine.tell(self.now)
-            assert sorted(map(heard, got)) == sorted(map(heard, expected))
+        self.both.ask(session or self.who, self.kept(req), self.now)
 
     def kept(self, req: Request) -> Request:
         """The request with the flag PERSIST as it should be."""
@@ -125,7 +113,7 @@ class EngineMachine(RuleBasedStateMachine):
         expected = self.model.serve_waiters(self.now)
         got = self.engine.serve_waiters(self.now)
         assert [(s, comparable(r)) for s, r in got] == [(s, comparable(r)) for s, r in expected]
-        self.settle()
+        self.both.settle(self.now)
 
     def write_time(self, is_fresh: bool, age: int) -> int:
         """A timestamp no older than any before, or one that stood there before, or the clock's."""
@@ -207,14 +195,3 @@ class EngineMachine(RuleBasedStateMachine):
         for domain in sorted(set(DOMAINS)):
             self.ask(request(Function.STATS, domain))
             self.ask(request(Function.NEXT, domain, count=0))
-
-
-def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
-    """What must be equal in two notifications."""
-    session, reply = told
-    assert reply.pairs is not None
-    assert len(reply.pairs) == 1
-    assert reply.flags & Flag.LISTEN
-    pair = reply.pairs[0]
-    said = (session, reply.identifier, reply.code, pair.key, pair.value_type, pair.value, pair.meta)
-    return tuple(map(repr, said))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
-from fastjournal.protocol.messages import Reply, Request
+from fastjournal.protocol.messages import Request
 from tests.property.engine_machine import EngineMachine, answers_queries, listens
 from tests.property.engine_strategies import (
     ALL_KEYS,
@@ -17,7 +16,7 @@ from tests.property.engine_strategies import (
     leases,
     settable,
 )
-from tests.property.subject import comparable, request
+from tests.property.subject import request
 
 REGEX = Query.REGEX << QUERY_SHIFT
 CURSOR = Query.CURSOR << QUERY_SHIFT
@@ -46,40 +45,7 @@ class ScanRules(EngineMachine):
     """RANGE, REGEX, CURSOR, each to its end or only its first page."""
 
     def scan(self, req: Request, *, pages: int) -> None:
-        session = self.who
-        req = self.kept(req)
-        cursor, expected_cursor = b"", b""
-        for page in range(pages):
-            if page:
-                req = msgspec.structs.replace(
-                    req,
-                    key=cursor,
-                    second_key=None,
-                    count=None,
-                    flags=req.flags & ~(3 << QUERY_SHIFT) | CURSOR,
-                )
-            got = self.engine.handle(session, req, self.now)
-            assert got is not None
-            asked = msgspec.structs.replace(req, key=expected_cursor) if page else req
-            expected = self.expected_page(session, asked, got)
-            assert comparable(without_cursor(got)) == comparable(without_cursor(expected)), req
-            if got.timeout is not None:
-                self.tokens.append(got.timeout)
-            assert got.cursor is not None or expected.cursor is None, "more is there"
-            if got.cursor is None:
-                break
-            assert got.pairs, "a cursor, and no pairs"
-            cursor = got.cursor
-            expected_cursor = expected.cursor or self.model.cursor_behind(asked, got.pairs[-1].key)
-        self.settle()
-
-    def expected_page(self, session: object, asked: Request, got: Reply) -> Reply:
-        """What the model answers, with as many pairs as the page has that came."""
-        self.model.page_pairs = None if got.pairs is None else len(got.pairs)
-        expected = self.model.handle(session, asked, self.now)
-        self.model.page_pairs = None
-        assert expected is not None
-        return expected
+        self.both.scan(self.who, self.kept(req), self.now, pages=pages)
 
     @precondition(lambda self: answers_queries())
     @rule(
@@ -163,7 +129,3 @@ class ListenRules(ScanRules):
         self.scan(
             request(Function.GET, expression, flags=bits, identifier=identifier, count=2), pages=2
         )
-
-
-def without_cursor(reply: Reply) -> Reply:
-    return msgspec.structs.replace(reply, cursor=None, flags=reply.flags & ~Flag.CURSOR)

@@ -247,7 +247,7 @@ class EngineAgainstModel(ValueRules, WorkRules, ListenRules):
         bits: int,
         with_token: bool,
     ) -> None:
-        timeout = self.tokens[pick % len(self.tokens)] if with_token else None
+        timeout = self.both.tokens[pick % len(self.both.tokens)] if with_token else None
         at = self.write_time(True, 0)
         self.ask(request(function, key, at=at, flags=bits, timeout=timeout, ttl=ttl))
 

@@ -1,0 +1,260 @@
+"""Random sessions: requests drawn from a seed, asked of a subject and of the naive model.
+
+A step holds no instant and no token, only how far off they are, so steps can be left out: a
+session that fails is shrunk to the steps that it needs, and printed as code.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields
+
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
+from fastjournal.protocol.messages import Request
+from tests.property.side_by_side import SideBySide
+from tests.property.subject import SECOND
+
+SESSIONS = ("one", "two")
+PAGES_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request of a session; times in microseconds."""
+
+    function: int
+    key: bytes = b""
+    second_key: bytes | None = None
+    value: bytes | None = None
+    kind: int = ValueType.BUFFER
+    flags: int = 0
+    age: int = 0
+    """How long ago the command was issued."""
+    timeout: int | None = None
+    """A duration; where the request takes an instant, from now on."""
+    token: int | None = None
+    """Instead of a timeout: the token of the so manieth last lease."""
+    ttl: int | None = None
+    count: int | None = None
+    identifier: int = 1
+    session: str = SESSIONS[0]
+    wait: int = 0
+    """How much time passes before it."""
+
+    def __repr__(self) -> str:
+        given = [f.name for f in fields(self)[1:] if getattr(self, f.name) != f.default]
+        told = {name: getattr(self, name) for name in given}
+        code = [f"{k}={int(v) if isinstance(v, int) else v!r}" for k, v in told.items()]
+        return f"Step({', '.join([f'Function.{Function(self.function).name}', *code])})"
+
+    def request(self, now: int, tokens: Sequence[int]) -> Request:
+        timeout = self.timeout
+        takes_instant = self.function == Function.SET or self.flags & Flag.UPDATE_TIMEOUT
+        if timeout and takes_instant:
+            timeout += now
+        if self.token is not None:
+            timeout = tokens[-1 - self.token % len(tokens)] if tokens else 1
+        return Request(
+            function=self.function,
+            identifier=self.identifier,
+            flags=self.flags | (Query.RANGE << QUERY_SHIFT if self.second_key is not None else 0),
+            timestamp=now - self.age,
+            key=self.key,
+            second_key=self.second_key,
+            value_type=None if self.value is None else self.kind,
+            value=self.value or b"",
+            timeout=timeout,
+            ttl=self.ttl,
+            count=self.count,
+        )
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What steps are drawn from."""
+
+    start: int
+    """An instant: keys lie a little before and behind it."""
+    durations: tuple[int, ...] = (1, 1000, SECOND, 5 * SECOND, 60 * SECOND)
+    """Of leases, locks, pauses, delays and lives."""
+    waits: tuple[int, ...] = (1, 1, 1, 2, 500, SECOND, 2 * SECOND, 70 * SECOND)
+    queries: tuple[Query, ...] = (Query.KEY, Query.KEY, Query.RANGE, Query.REGEX)
+    listens: bool = True
+    functions: tuple[Function, ...] = tuple(f for f in Function if f is not Function.SNAPSHOT)
+
+    def keys(self) -> list[bytes]:
+        ahead = self.start + 4 * max(self.durations[-2:])
+        return [
+            *(b"a:1:0:x", b"a:1:0:y", b"a:2:0:x", b"b:1:0:x", b"a:1:%d:x" % ahead),
+            *(b"b:7:%d:x" % ahead, b"p", b"q"),
+        ]
+
+
+WEIGHTS = {
+    Function.SET: 10,
+    Function.GET: 7,
+    Function.NEXT: 5,
+    Function.DELETE: 3,
+    Function.ADD: 3,
+    Function.RENAME: 3,
+    Function.LINK: 3,
+    Function.LOCK: 3,
+    Function.RELEASE: 2,
+    Function.TOUCH: 2,
+    Function.BURY: 2,
+    Function.KICK: 2,
+}
+"""Of all others: 1."""
+
+FURTHER = (b"u", b"v", b"l")
+VALUES: tuple[tuple[int, bytes], ...] = (
+    *((ValueType.BUFFER, b"x"), (ValueType.STRING, b"y" * 40), (ValueType.VOID, b"")),
+    *((ValueType.INTEGER, b"\x01"), (ValueType.INTEGER, b"\x7f\xff"), (ValueType.BOOLEAN, b"\1")),
+    *((ValueType.FLOAT, struct.pack(">d", 1e308)), (ValueType.FLOAT, struct.pack(">f", 0.5))),
+)
+EXPRESSIONS = (b"^a:", b"x$", b"u|v|l", b".", b"(")
+
+
+def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
+    """The session that this seed stands for."""
+    draw = random.Random(seed)
+    functions = list(choices.functions)
+    weights = [WEIGHTS.get(function, 1) for function in functions]
+    keys = choices.keys()
+    return [
+        draw_step(draw, draw.choices(functions, weights)[0], keys, choices) for _ in range(length)
+    ]
+
+
+def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Choices) -> Step:
+    key = draw.choice(keys)
+    if function != Function.SET and draw.random() < 0.25:
+        key = draw.choice(FURTHER)
+    flags = draw.choice((0, 0, 0, Flag.OVERWRITE)) | draw.choice((0, Flag.PERSIST))
+    flags |= draw.choice((0, Flag.DATA, Flag.DATA | Flag.META, Flag.META))
+    kind, value = draw.choice(VALUES)
+    duration = draw.choice((None, 0, *choices.durations))
+    ttl = draw.choice((None, None, *choices.durations))
+    second = timeout = token = count = None
+    is_valued = True
+    match function:
+        case Function.SET:
+            second = draw.choice((None, None, *FURTHER))
+            timeout = draw.choice((None,) * 5 + choices.durations)
+            ttl = draw.choice((None,) * 5 + choices.durations)
+        case Function.GET:
+            timeout = draw.choice((None, None, None, duration))
+            flags |= draw.choice((0, 0, Flag.WORKED_ON, Flag.UPDATE_TIMEOUT))
+            if choices.listens and draw.random() < 0.2:
+                flags |= Flag.LISTEN
+            query = draw.choice(choices.queries)
+            count = draw.choice((0, 1, 3)) if query else None
+            if query is Query.RANGE:
+                second = draw.choice((b"", b"b", b"z"))
+            elif query is Query.REGEX:
+                key = draw.choice(EXPRESSIONS)
+                flags |= query << QUERY_SHIFT
+        case Function.NEXT:
+            key = draw.choice((b"", b"a", b"b"))
+            count, timeout = draw.choice((None, 1, 3)), duration
+        case Function.DELETE | Function.RELEASE | Function.TOUCH | Function.BURY:
+            if function == Function.RELEASE or draw.random() < 0.6:
+                flags |= Flag.WORKED_ON
+                token = draw.randrange(4)
+        case Function.LOCK:
+            timeout = duration
+        case Function.RENAME | Function.LINK:
+            second = draw.choice((*keys, *FURTHER))
+        case Function.TRUNCATE:
+            kind, value = ValueType.INTEGER, draw.choice((b"\0", b"\3", b"\1\0", b"\xff"))
+        case Function.KICK:
+            if draw.random() < 0.5:
+                key, second, count = b"", draw.choice((b"a", b"b")), draw.choice((None, 2))
+        case Function.PAUSE | Function.STATS:
+            key = draw.choice((b"a", b"b"))
+            flags &= ~Flag.DATA
+            ttl = draw.choice((0, 0, *choices.durations))
+        case _:
+            is_valued = draw.random() < 0.5
+    return Step(
+        function,
+        key,
+        second,
+        value if is_valued else None,
+        kind,
+        flags,
+        draw.choice((0, 0, 0, 1, 5, SECOND)),
+        timeout,
+        token,
+        ttl,
+        count,
+        draw.randrange(3),
+        draw.choice(SESSIONS),
+        draw.choice(choices.waits),
+    )
+
+
+def play(steps: Sequence[Step], both: SideBySide, clock: Callable[[int], int]) -> None:
+    """Ask both for each step, and compare.
+
+    Args:
+        steps: In order.
+        both: Fresh.
+        clock: Lets so much time pass and returns the instant.
+
+    Raises:
+        AssertionError: They differ.
+    """
+    for step in steps:
+        now = clock(step.wait)
+        request = step.request(now, both.tokens)
+        if request.function == Function.GET and request.query != Query.KEY:
+            both.scan(step.session, request, now, pages=PAGES_MAX)
+        else:
+            both.ask(step.session, request, now)
+
+
+def shrink(steps: Sequence[Step], fails: Callable[[Sequence[Step]], bool]) -> list[Step]:
+    """Leave out steps, as long as it still fails."""
+    left = list(steps)
+    size = len(left)
+    while size:
+        at = 0
+        while at < len(left):
+            shorter = left[:at] + left[at + size :]
+            if fails(shorter):
+                left = shorter
+            else:
+                at += size
+        size //= 2
+    return left
+
+
+def as_code(steps: Sequence[Step], start: int) -> str:
+    """The session as a list to paste into a test."""
+    return "\n".join([f"start={start}", "[", *(f"    {step!r}," for step in steps), "]"])
+
+
+def check_session(
+    steps: Sequence[Step], run: Callable[[Sequence[Step]], None], start: int, about: Hashable
+) -> None:
+    """Run it; where it fails, fail with the shortest session that does."""
+
+    def fails(shorter: Sequence[Step]) -> bool:
+        try:
+            run(shorter)
+        except AssertionError:
+            return True
+        return False
+
+    try:
+        run(steps)
+    except AssertionError:
+        shortest = shrink(steps, fails)
+        try:
+            run(shortest)
+        except AssertionError as last:
+            error = last
+        raise AssertionError(f"session {about}: {error}\n{as_code(shortest, start)}") from error

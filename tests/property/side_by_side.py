@@ -1,0 +1,102 @@
+"""A subject and the naive model, asked the same: replies, pages and notifications are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+import msgspec
+
+from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT, Flag, Query
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.model import Model
+from tests.property.subject import comparable
+
+CURSOR = Query.CURSOR << QUERY_SHIFT
+
+
+class Asked(Protocol):
+    """Whoever answers requests: the engine, or a daemon."""
+
+    def handle(self, session: Hashable, request: Request, now: int) -> Reply | None: ...
+
+    def tell(self, now: int) -> list[tuple[Hashable, Reply]] | None: ...
+
+
+class SideBySide:
+    """Both at one instant: that of the subject's reply."""
+
+    def __init__(self, subject: Asked, model: Model) -> None:
+        self.subject = subject
+        self.model = model
+        self.tokens: list[int] = []
+        """Of all leases so far."""
+
+    def ask(self, session: Hashable, req: Request, now: int) -> Reply | None:
+        """Ask for one reply, and compare it."""
+        got = self.subject.handle(session, req, now)
+        now = now if got is None else got.timestamp
+        expected = self.model.handle(session, req, now)
+        assert comparable(got) == comparable(expected), f"{req} at {now}"
+        self._leased(got)
+        self.settle(now)
+        return got
+
+    def scan(self, session: Hashable, req: Request, now: int, *, pages: int) -> None:
+        """Ask for many keys, and follow the cursors over so many pages at most."""
+        expected_cursor = b""
+        for page in range(pages):
+            got = self.subject.handle(session, req, now)
+            assert got is not None
+            asked = msgspec.structs.replace(req, key=expected_cursor) if page else req
+            expected = self._expected_page(session, asked, got)
+            assert without_cursor(got) == without_cursor(expected), f"{req} at {got.timestamp}"
+            self._leased(got)
+            assert got.cursor is not None or expected.cursor is None, f"{req}: more is there"
+            if got.cursor is None:
+                break
+            assert got.pairs, f"{req}: a cursor, and no pairs"
+            expected_cursor = expected.cursor or self.model.cursor_behind(asked, got.pairs[-1].key)
+            bits = req.flags & ~QUERY_MASK | CURSOR
+            req = msgspec.structs.replace(
+                req, key=got.cursor, second_key=None, count=None, flags=bits
+            )
+        self.settle(now)
+
+    def _expected_page(self, session: Hashable, asked: Request, got: Reply) -> Reply:
+        """What the model answers, with as many pairs as the page has that came."""
+        self.model.page_pairs = None if got.pairs is None else len(got.pairs)
+        try:
+            expected = self.model.handle(session, asked, got.timestamp)
+        finally:
+            self.model.page_pairs = None
+        assert expected is not None
+        return expected
+
+    def settle(self, now: int) -> None:
+        """Compare what those are told who listen."""
+        expected = self.model.tell()
+        got = self.subject.tell(now)
+        if got is not None:
+            assert sorted(map(heard, got)) == sorted(map(heard, expected))
+
+    def _leased(self, reply: Reply | None) -> None:
+        if reply is not None and reply.timeout is not None and reply.flags & Flag.WORKED_ON:
+            self.tokens.append(reply.timeout)
+
+
+def without_cursor(reply: Reply) -> object:
+    """What must be equal in two pages."""
+    bits = reply.flags & ~Flag.CURSOR
+    return comparable(msgspec.structs.replace(reply, cursor=None, flags=bits))
+
+
+def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
+    """What must be equal in two notifications."""
+    session, reply = told
+    assert reply.pairs is not None
+    assert len(reply.pairs) == 1
+    assert reply.flags & Flag.LISTEN
+    pair = reply.pairs[0]
+    said = (session, reply.identifier, reply.code, pair.key, pair.value_type, pair.value, pair.meta)
+    return tuple(map(repr, said))

@@ -1,0 +1,87 @@
+"""1,000 random sessions of 200 requests: the engine answers all of them as the naive model does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from fastjournal.protocol.constants import Function, Query
+from fastjournald.handlers import HANDLERS
+from tests.property.model import Model
+from tests.property.model_parts import Rules
+from tests.property.random_sessions import (
+    Choices,
+    Step,
+    check_session,
+    draw_session,
+    play,
+    shrink,
+)
+from tests.property.side_by_side import SideBySide
+from tests.property.subject import SECOND, START, EngineSubject
+
+SESSIONS = int(os.environ.get("FASTJOURNAL_SESSIONS", "1000"))
+REQUESTS = 200
+PARTS = 20
+CHOICES = Choices(
+    START,
+    functions=tuple(f for f in Function if f in HANDLERS),
+    queries=(Query.KEY,),
+    listens=False,
+)
+
+
+def run(steps: Sequence[Step], attempts_max: int) -> None:
+    rules = Rules(lease_us_default=5 * SECOND, attempts_max=attempts_max, postpone_us_max=0)
+    engine = EngineSubject(rules, checks=False)
+    now = START
+
+    def clock(wait: int) -> int:
+        nonlocal now
+        # the daemon wakes whenever something happens
+        end = now + wait
+        while (at := both.model.next_event()) is not None and at <= end:
+            now = max(now, at)
+            both.model.advance(now)
+            engine.advance(now)
+            both.settle(now)
+        now = end
+        return now
+
+    both = SideBySide(engine, Model(rules))
+    play(steps, both, clock)
+    engine.engine.check()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
+    for seed in range(part, SESSIONS, PARTS):
+        steps = draw_session(seed, REQUESTS, CHOICES)
+        assert len(steps) == REQUESTS
+        check_session(steps, partial(run, attempts_max=seed % 3), START, seed)
+
+
+def test_a_session_is_drawn_from_its_seed_alone() -> None:
+    assert draw_session(7, 50, CHOICES) == draw_session(7, 50, CHOICES)
+    assert draw_session(7, 50, CHOICES) != draw_session(8, 50, CHOICES)
+
+
+def test_a_session_that_fails_is_shrunk_to_the_steps_that_it_needs() -> None:
+    steps = draw_session(1, 100, CHOICES)
+    needed = {steps[17], steps[60], steps[61]}
+    assert set(shrink(steps, lambda them: needed <= set(them))) == needed
+
+
+def test_what_differs_is_told_as_code() -> None:
+    steps = draw_session(1, 30, CHOICES)
+
+    def differs(them: Sequence[Step]) -> None:
+        assert steps[4] not in them, "they differ"
+
+    with pytest.raises(AssertionError, match="session 1: they differ") as failed:
+        check_session(steps, differs, START, 1)
+    code = str(failed.value).partition(f"start={START}\n")[2]
+    assert eval(code, {"Step": Step, "Function": Function}) == [steps[4]]
