@@ -148,6 +148,9 @@ AUTH_TOKENS_MAX = 1000
 AUTH_FILE_BYTES_MAX = 1024 * 1024
 """The file of these tokens: a kilobyte of rights and prefixes each."""
 
+AUTH_SECONDS = 10
+"""Default of auth-timeout: a client sends AUTH with its first packet."""
+
 AUTH_FAILURES_MAX = 3
 """Wrong tokens on one connection; then it is closed."""
 
@@ -172,8 +175,9 @@ HTTP_SECONDS_MAX = 10.0
 METRICS_DOMAINS_MAX = 20
 """Domains with figures of their own in the metrics: a series each in somebody's database."""
 
-FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX + HANDSHAKES_MAX
-"""Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP, TLS."""
+FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
+"""Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP. With TLS
+the handshakes come on top."""
 
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""

@@ -43,7 +43,8 @@ SEND_TIMEOUT = "send-timeout"
 REQUEST_TIMEOUT = "request-timeout"
 IDLE_TIMEOUT = "idle-timeout"
 NO_ROOM = "busy"
-REASONS = (SLOW_READER, SEND_TIMEOUT, REQUEST_TIMEOUT, IDLE_TIMEOUT, NO_ROOM)
+AUTH_TIMEOUT = "auth-timeout"
+REASONS = (SLOW_READER, SEND_TIMEOUT, REQUEST_TIMEOUT, IDLE_TIMEOUT, NO_ROOM, AUTH_TIMEOUT)
 """Why the daemon closes a connection that broke no rule of the protocol."""
 
 
@@ -96,7 +97,11 @@ class Account:
     def _look(self, session: Session) -> None:
         """Close a session whose client has been waited for long enough."""
         config = self._config
-        if session.sending_since != NEVER:
+        if session.unknown and self.now - session.connected_since > config.auth_timeout:
+            self.closed[AUTH_TIMEOUT] += 1
+            session.unknown = False
+            session.give_up(f"no AUTH came for {config.auth_timeout} s", "auth-required")
+        elif session.sending_since != NEVER:
             if self.now - session.sending_since > config.send_timeout:
                 self._close(session, SEND_TIMEOUT)
         elif session.receiving_since == NEVER:

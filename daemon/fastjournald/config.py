@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,6 +15,7 @@ from msgspec import Meta
 
 from fastjournal import limits
 from fastjournal.errors import ConfigError
+from fastjournald.addresses import Tcp, parse_place
 from fastjournald.state import Settings
 
 # Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
@@ -40,6 +40,18 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cmdlog_path: str = ""
     listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
     ready_file: str = ""
+    socket_mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "0660"
+    """Permissions of unix sockets, octal."""
+    tls_cert: str = ""
+    """With ``tls_key``: TCP connections speak TLS. PEM files."""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """Clients need a certificate that one of these authorities has signed."""
+    auth_tokens: str = ""
+    """File of tokens; empty: nobody needs one."""
+    auth_timeout: SecondsNotNone = limits.AUTH_SECONDS
+    """Seconds until AUTH."""
+    insecure: bool = False
     cmdlog_sync: Literal["always", "interval", "os"] = "always"
     cmdlog_sync_int: Annotated[int, Meta(ge=1, le=MILLISECONDS_MAX)] = 1000
     """Milliseconds."""
@@ -117,22 +129,47 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
         raise ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
     if not config.listen:
         raise ConfigError("--listen: at least one address is needed")
-    if config.http and not _is_loopback(config.http):
-        raise ConfigError(
-            f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
-            hint="it has no access control; a reverse proxy on this machine can add that",
-        )
+    _check_http(config)
+    _check_access(config)
     return config
 
 
-def _is_loopback(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        return port.isdecimal() and (
-            host == "localhost" or ip_address(host.strip("[]")).is_loopback
-        )
-    except ValueError:
-        return False
+def _check_http(config: Config) -> None:
+    if config.http:
+        place = parse_place(config.http, "--http")
+        if not isinstance(place, Tcp) or not place.is_loopback:
+            raise ConfigError(
+                f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
+                hint="it has no access control; a reverse proxy on this machine can add that",
+            )
+
+
+def _check_access(config: Config) -> None:
+    """Refuse what would let everybody in by mistake."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        there, missing = "--tls-cert", "--tls-key"
+        if config.tls_key:
+            there, missing = missing, there
+        raise ConfigError(f"{there} without {missing}", hint="TLS needs both")
+    if config.tls_client_ca and not config.tls_cert:
+        raise ConfigError("--tls-client-ca without --tls-cert and --tls-key")
+    for text in exposed_addresses(config):
+        if not (config.tls_cert or config.auth_tokens or config.insecure):
+            raise ConfigError(
+                f"--listen {text}: other machines could read and change everything there",
+                hint="give --tls-cert and --tls-key, or --auth-tokens, or both; "
+                "or --insecure if that is meant",
+            )
+
+
+def exposed_addresses(config: Config) -> list[str]:
+    """Return the addresses that other machines may reach.
+
+    Raises:
+        ConfigError: One is no address.
+    """
+    places = ((text, parse_place(text)) for text in config.listen)
+    return [text for text, place in places if isinstance(place, Tcp) and not place.is_loopback]
 
 
 def _convert(values: dict[str, object], file: str | None) -> Config:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from fastjournal.limits import ADVANCE_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
+from fastjournald.access import AUTH_REQUIRED, Grants
 from fastjournald.handlers import HANDLERS, next_work, nothing_due
 from fastjournald.indexes import NEVER, Domain
 from fastjournald.invariants import check_store
@@ -20,6 +22,8 @@ from fastjournald.journal import Journal
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
 
 __all__ = ["Engine", "Settings", "new_journal"]
+
+Answer: TypeAlias = tuple[Hashable, bytes]
 
 
 class Engine(State):
@@ -56,9 +60,11 @@ class Engine(State):
         if now >= store.wake and now != store.behind_at:
             store.advance(now, ADVANCE_ENTRIES_MAX)
         function = request.function
+        if self.grants is not None and (why_not := self.grants.check(self, session, request)):
+            return self._refused(request, why_not, now)
         handler = HANDLERS.get(function)
         if handler is None:
-            return self._unknown(request, now)
+            return self._refused(request, ErrorCode.UNKNOWN_FUNCTION, now)
         self.requests[function] += 1
         outcome = handler(self, session, request, now)
         if isinstance(outcome, str):
@@ -70,11 +76,34 @@ class Engine(State):
             return self.encode(outcome, request, now)
         return outcome
 
-    def _unknown(self, request: Request, now: int) -> bytes:
+    def _refused(self, request: Request, error: str, now: int) -> bytes:
         function = request.function if request.function in FUNCTIONS else UNKNOWN
         self.requests[function] += 1
-        self.count_error(function, ErrorCode.UNKNOWN_FUNCTION)
-        return encode_error(request.identifier, now, ErrorCode.UNKNOWN_FUNCTION)
+        self.count_error(function, error)
+        return encode_error(request.identifier, now, error)
+
+    def may_snapshot(self, session: Hashable, request: Request, now: int) -> bytes | None:
+        """Return the reply to a SNAPSHOT that the session may not take; None: it may."""
+        if self.grants is not None and (why_not := self.grants.check(self, session, request)):
+            return self._refused(request, why_not, now)
+        return None
+
+    def grant_anew(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
+        """Let other tokens count from here on.
+
+        Returns:
+            The sessions whose token counts no more, or gives something else: they are as before
+            AUTH. And the replies to what these waited for.
+        """
+        ended = [] if self.grants is None else grants.adopt(self.grants)
+        self.grants = grants
+        answers = [
+            self.answer(waiter, Reply(error=AUTH_REQUIRED), now)
+            for session in ended
+            for waiter in self.waiters.of_session(session)
+        ]
+        self.stop_watching()
+        return ended, answers
 
     # --- time and waiting -----------------------------------------------------------------------
 
@@ -138,6 +167,9 @@ class Engine(State):
 
     def forget(self, session: Hashable) -> None:
         """The connection is gone, and nobody waits on it any more."""
+        self.auth_failures.pop(session, None)
+        if self.grants is not None:
+            self.grants.sessions.pop(session, None)
         for waiter in self.waiters.of_session(session):
             self.waiters.remove(waiter)
         self.stop_watching()

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
-import stat
+import struct
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 
 import trio
 
 from fastjournal.errors import ConfigError
+from fastjournald.addresses import UNIX, Unix, parse_place
 
-UNIX = "unix:"
-PORT_MAX = 0xFFFF
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
 
 KEEPALIVE = {
     socket.TCP_KEEPIDLE: 60,
@@ -25,13 +26,14 @@ KEEPALIVE = {
 
 @asynccontextmanager
 async def listening(
-    addresses: Iterable[str], option: str = "--listen"
+    addresses: Iterable[str], option: str = "--listen", *, socket_mode: int = 0o660
 ) -> AsyncIterator[list[trio.SocketListener]]:
     """Listen on all addresses while the block runs; in the end unix sockets are removed.
 
     Args:
         addresses: As the option takes them.
         option: Named in errors.
+        socket_mode: Permissions of unix sockets.
 
     Raises:
         ConfigError: An address is none, or cannot be listened on.
@@ -40,7 +42,7 @@ async def listening(
     paths: list[str] = []
     try:
         for text in addresses:
-            bound = await listen(text, option)
+            bound = await listen(text, option, socket_mode)
             listeners += bound
             # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
             paths += [
@@ -59,33 +61,41 @@ async def listening(
 
 def keep_alive(stream: trio.SocketStream) -> None:
     """Let the system find out when the other machine is gone without a word."""
-    if stream.socket.family != socket.AF_UNIX:
+    if not is_unix(stream):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in KEEPALIVE.items():
             stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-async def listen(text: str, option: str = "--listen") -> list[trio.SocketListener]:
+def is_unix(stream: trio.SocketStream) -> bool:
+    """Whether it came by a unix socket."""
+    return bool(stream.socket.family == socket.AF_UNIX)
+
+
+def peer_of(stream: trio.SocketStream) -> str:
+    """Return who connected, for the log: address and port, or process, user and group."""
+    try:
+        if is_unix(stream):
+            size = _CREDENTIALS.size
+            packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return "pid={} uid={} gid={}".format(*_CREDENTIALS.unpack(packed))
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "peer=gone"
+    return f"peer=[{host}]:{port}" if ":" in host else f"peer={host}:{port}"
+
+
+async def listen(text: str, option: str, socket_mode: int) -> list[trio.SocketListener]:
     """Return listeners on ``HOST:PORT``, ``[HOST]:PORT`` or ``unix:PATH``.
 
     Raises:
         ConfigError: It is none of these, or cannot be listened on.
     """
+    place = parse_place(text, option)
     try:
-        if text.startswith(UNIX):
-            path = text.removeprefix(UNIX)
-            if not path:
-                raise ValueError("the path is empty")
-            return [await _listen_unix(path)]
-        host, _, number = text.rpartition(":")
-        port = int(number)
-        if not host or not 0 <= port <= PORT_MAX:
-            raise ValueError(f"a port is 0 to {PORT_MAX}" if host else "the host is empty")
-        return await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=1024)
-    except ValueError as error:
-        raise ConfigError(
-            f"{option} {text}: not HOST:PORT, [HOST]:PORT or unix:PATH", hint=str(error)
-        ) from error
+        if isinstance(place, Unix):
+            return [await _listen_unix(place.path, socket_mode)]
+        return await trio.open_tcp_listeners(place.port, host=place.host, backlog=1024)
     except OSError as error:
         raise ConfigError(
             f"{option} {text}: cannot listen: {error.strerror or error}",
@@ -93,7 +103,7 @@ async def listen(text: str, option: str = "--listen") -> list[trio.SocketListene
         ) from error
 
 
-async def _listen_unix(path: str) -> trio.SocketListener:
+async def _listen_unix(path: str, mode: int) -> trio.SocketListener:
     if await trio.Path(path).is_socket():
         # left by a daemon that was killed; a running one takes the connection
         with trio.socket.socket(trio.socket.AF_UNIX) as probe:
@@ -101,15 +111,20 @@ async def _listen_unix(path: str) -> trio.SocketListener:
                 await probe.connect(path)
             except ConnectionRefusedError:
                 os.unlink(path)
-    listener = trio.socket.socket(trio.socket.AF_UNIX)
+    listener = socket.socket(socket.AF_UNIX)
     try:
-        await listener.bind(path)
-        os.chmod(path, stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IWGRP)
+        # It has its mode from the first moment on: nobody slips in between bind and chmod.
+        before = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        os.chmod(path, mode)
         listener.listen(1024)
+        return trio.SocketListener(trio.socket.from_stdlib_socket(listener))
     except OSError:
         listener.close()
         raise
-    return trio.SocketListener(listener)
 
 
 def address_of(listener: trio.SocketListener) -> str:
@@ -118,4 +133,4 @@ def address_of(listener: trio.SocketListener) -> str:
     if isinstance(name, tuple):
         host, port = name[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return f"unix:{os.fsdecode(name)}"
+    return f"{UNIX}{os.fsdecode(name)}"

@@ -30,6 +30,7 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournald.config import Config, load_config
 from fastjournald.recovery import Progress, recover_engine
+from fastjournald.security import load_security
 from fastjournald.server import Server
 
 EXIT_USAGE = 64
@@ -42,6 +43,10 @@ LOG = logging.getLogger("fastjournald")
 
 def _number(*names: str, unit: str, help: str) -> click.Option:
     return click.Option(names, type=int, metavar=unit, help=help)
+
+
+def _file(name: str, help: str) -> click.Option:
+    return click.Option([name], metavar="FILE", help=help)
 
 
 OPTIONS: list[click.Parameter] = [
@@ -68,6 +73,18 @@ OPTIONS: list[click.Parameter] = [
     _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
     _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
+    click.Option(["--socket-mode"], metavar="OCTAL", help="Of unix sockets.  [0660]"),
+    _file("--tls-cert", "Certificate, and what leads to its authority: TCP speaks TLS.  [off]"),
+    _file("--tls-key", "Its key, mode 0600."),
+    _file("--tls-client-ca", "Clients need a certificate that one of these signed.  [off]"),
+    _file("--auth-tokens", "Tokens and their rights, mode 0600: clients need AUTH.  [off]"),
+    _number("--auth-timeout", unit="S", help="So long a client may take until AUTH.  [10]"),
+    click.Option(
+        ["--insecure"],
+        is_flag=True,
+        default=None,
+        help="Let --listen name addresses of other machines without TLS and tokens.",
+    ),
     _number("--max-connections", unit="N", help="Clients at once; more get busy.  [10000]"),
     _number("--max-inflight", unit="BYTES", help="Held for all connections.  [268435456]"),
     _number("--request-timeout", unit="S", help="From a request's begin to its end.  [60]"),
@@ -148,6 +165,7 @@ def _start(**options: object) -> int:
 
 
 def _run(config: Config) -> int:
+    security = load_security(config)
     _raise_file_limit(config)
     disk = OsDisk()
     disk.mkdir(config.cmdlog_path)
@@ -167,7 +185,7 @@ def _run(config: Config) -> int:
         # reference cycle behind (tests/unit/test_engine_cycles.py); for those of tasks and
         # exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
-        server = Server(config, settings, engine, writer, disk, clock)
+        server = Server(config, settings, engine, writer, disk, clock, security)
         trio.run(_serve, server)
     LOG.info("event=stopped")
     return 0
@@ -235,13 +253,14 @@ def _raise_file_limit(config: Config) -> None:
     A log that cannot open its next segment ends the daemon: connections must not bring that about.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = config.max_connections + limits.FILES_RESERVED
+    reserved = limits.FILES_RESERVED + (limits.HANDSHAKES_MAX if config.tls_cert else 0)
+    wanted = config.max_connections + reserved
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft < wanted:
-        config.max_connections = max(1, soft - limits.FILES_RESERVED)
+        config.max_connections = max(1, soft - reserved)
         LOG.warning(
             "event=fewer-connections max_connections=%d open_files=%d "
             "hint='raise the limit of open files (LimitNOFILE)'",

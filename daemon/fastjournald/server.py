@@ -32,10 +32,12 @@ from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
 from fastjournald.http import HttpServer
-from fastjournald.listeners import address_of, keep_alive, listening
+from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
 from fastjournald.pages import pages_of
+from fastjournald.security import Security
 from fastjournald.session import Session
 from fastjournald.timers import Timers
+from fastjournald.tls import Handshakes
 
 STOP_SECONDS_MAX = 5.0
 """How long clients that do not read their replies can hold up the end."""
@@ -51,6 +53,7 @@ class Server:
         writer: The log, open for appending.
         disk: Where it is.
         clock: The machine's, or a test's.
+        security: TLS and tokens.
     """
 
     log = logging.getLogger("fastjournald")
@@ -63,6 +66,7 @@ class Server:
         writer: LogWriter,
         disk: Disk,
         clock: Clock,
+        security: Security | None = None,
     ) -> None:
         self.config = config
         self.settings = settings
@@ -77,6 +81,8 @@ class Server:
         self.protocol_errors: Counter[str] = Counter()
         """Error code to the number of connections that were ended with it."""
         self.connections_refused = 0
+        self._tls, engine.grants = security or Security()
+        self._handshakes = Handshakes()
         self._sessions: set[Session] = set()
         self.account = Account(config, engine, self._sessions)
         self._nursery: trio.Nursery | None = None
@@ -104,7 +110,7 @@ class Server:
         config = self.config
         self.check_space()
         async with (
-            listening(config.listen) as listeners,
+            listening(config.listen, socket_mode=int(config.socket_mode, 8)) as listeners,
             listening([config.http] if config.http else [], "--http") as http_listeners,
             trio.open_nursery() as background,
         ):
@@ -127,6 +133,7 @@ class Server:
                 await stopped()
                 self._stopping = True
                 accepting.cancel()
+                self._handshakes.stop()
                 self.deliver(self.engine.shut_down(self.clock.now_us()))
                 for session in self._sessions:
                     session.stop()
@@ -141,12 +148,27 @@ class Server:
         with accepting:
             await trio.serve_listeners(self._serve, listeners, handler_nursery=self._nursery)
 
-    async def _serve(self, stream: trio.SocketStream) -> None:
-        session = Session(self, stream)
+    async def _serve(self, plain: trio.SocketStream) -> None:
+        """Let a client in."""
+        peer = peer_of(plain)
+        unix = is_unix(plain)
+        self.log.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
+        keep_alive(plain)
+        if self._tls is None or unix:
+            await self._attend(plain, peer)
+            return
+        let_in = await self._handshakes.let_in(plain, self._tls)
+        if isinstance(let_in, str):
+            self.log.info("event=tls-failed %s reason=%r", peer, let_in)
+        else:
+            await self._attend(let_in, peer)
+
+    async def _attend(self, stream: trio.abc.HalfCloseableStream, peer: str) -> None:
+        """Serve a client to its end."""
+        session = Session(self, stream, peer)
         if len(self._sessions) >= self.config.max_connections:
             await self._refuse(session)
             return
-        keep_alive(stream)
         self._sessions.add(session)
         if self._stopping:
             session.stop()
@@ -211,7 +233,21 @@ class Server:
             if not short:
                 self.deliver(self.engine.resume(self.clock.now_us()))
 
-    async def take_snapshot(self, request: Request) -> bytes:
+    def secure(self, security: Security) -> None:
+        """Let other certificates and tokens count, for clients that connect, and those that are.
+
+        Whoever is connected by a token that counts no more, or gives something else, is let go:
+        it may connect and show it again.
+        """
+        self._tls = security.tls
+        if security.grants is not None:
+            ended, answers = self.engine.grant_anew(security.grants, self.clock.now_us())
+            self.deliver(answers)
+            for session in ended:
+                assert isinstance(session, Session)
+                session.stop()
+
+    async def take_snapshot(self, session: Session, request: Request) -> bytes:
         """Seal the active segment, link all segments into a new snapshot, and tell its path.
 
         Where the request has a count, only so many snapshots are kept, the newest.
@@ -219,6 +255,9 @@ class Server:
         Raises:
             LogFailedError: The log itself failed.
         """
+        refusal = self.engine.may_snapshot(session, request, self.clock.now_us())
+        if refusal is not None:
+            return refusal
         self.engine.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
         async with self._snapshot_free:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
+_AUTH = int(Function.AUTH)
 
 TURN_SECONDS = 0.005
 """So long are the requests of one read handled before others have their turn."""
@@ -56,13 +57,15 @@ class Session:
 
     Args:
         server: Engine, commit and clock.
-        stream: The connected socket.
+        stream: The connected socket, or TLS on it.
+        peer: Who connected, for the log.
     """
 
-    def __init__(self, server: Server, stream: trio.SocketStream) -> None:
+    def __init__(self, server: Server, stream: trio.abc.HalfCloseableStream, peer: str) -> None:
         self._server = server
         self._account = server.account
         self._stream = stream
+        self._peer = peer
         self._connection = ServerConnection(value_bytes_max=server.settings.value_bytes_max)
         self._sending = trio.Lock()
         self._pushed: list[bytes] = []
@@ -85,6 +88,9 @@ class Session:
         """Since when nothing comes; NEVER: this is not what the session waits for."""
         self.sending_since = NEVER
         """Since when the client takes nothing; NEVER: nothing is sent."""
+        self.unknown = server.engine.grants is not None
+        """AUTH has not succeeded so far, and has to."""
+        self.connected_since = self._account.now
 
     async def run(self) -> None:
         """Serve the client until it goes, quits, sends garbage, or the daemon stops.
@@ -185,7 +191,7 @@ class Session:
         for request in ahead:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
-                replies.append(await server.take_snapshot(request))
+                replies.append(await server.take_snapshot(self, request))
                 now = server.clock.now_us()
                 continue
             reply = handle(self, request, now)
@@ -201,8 +207,26 @@ class Session:
             if request.function == _QUIT:
                 self._done = True
                 break
+            if request.function == _AUTH and engine.grants is not None:
+                self.unknown = self not in engine.grants.sessions
+                if self.unknown:
+                    # so that nobody guesses fast, this answer takes its time
+                    refusal = replies[-1:]
+                    del replies[-1:]
+                    await self._finish(replies, now, length_hint(ahead))
+                    await self._slow_down()
+                    replies += refusal
+                    now = server.clock.now_us()
+                    if self._done:
+                        break
         requests.clear()
         await self._finish(replies, now)
+
+    async def _slow_down(self) -> None:
+        """Let whoever has shown a wrong token wait, and end the connection after some of them."""
+        self._server.log.info("event=auth-failed %s", self._peer)
+        self._done = self._server.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
+        await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def _finish(self, replies: list[bytes], now: int, ahead: int = 0) -> None:
         """Wait until all that was appended is durable, then send, with ``ahead`` requests to go."""

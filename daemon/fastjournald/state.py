@@ -8,6 +8,7 @@ import msgspec
 
 from fastjournal import limits
 from fastjournal.protocol import Function, Reply, Request, encode_reply
+from fastjournald.access import Grants
 from fastjournald.entry import Entry
 from fastjournald.indexes import NEVER, Tombstones
 from fastjournald.journal import Append, Journal
@@ -72,6 +73,10 @@ class State:
         """Nothing new is taken and nothing is handed out: the disk is nearly full."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
         """What the daemon adds to its STATS: connections, log bytes, uptime."""
+        self.grants: Grants | None = None
+        """Tokens, and who has shown one; None: everybody may do everything."""
+        self.auth_failures: dict[Hashable, int] = {}
+        """Session to the number of wrong tokens it has shown."""
         self.requests = dict.fromkeys((*FUNCTIONS, UNKNOWN), 0)
         """Function to the number of its requests so far."""
         self.errors: dict[tuple[int, str], int] = {}
@@ -89,6 +94,10 @@ class State:
     def expects(self, session: Hashable) -> bool:
         """Return whether the daemon owes the connection something that is still to come. O(1)."""
         return self.waiters.count_of(session) > 0
+
+    def may_see(self, session: Hashable, entry: Entry) -> bool:
+        """Whether ranges, expressions and notifications may show an entry to a session."""
+        return self.grants is None or self.grants.may_see(session, entry)
 
     def count_error(self, function: int, error: str) -> None:
         """Count an error: its code and what follows it."""

@@ -14,6 +14,12 @@ OPTIONS: dict[str, tuple[str, str, object]] = {
     # name: on the command line, in the file, the attribute
     "listen": ("unix:/run/x", '["unix:/run/x"]', ["unix:/run/x"]),
     "ready-file": ("/run/ready", '"/run/ready"', "/run/ready"),
+    "socket-mode": ("0600", '"0600"', "0600"),
+    "tls-cert": ("/tls/cert", '"/tls/cert"', "/tls/cert"),
+    "tls-key": ("/tls/key", '"/tls/key"', "/tls/key"),
+    "tls-client-ca": ("/tls/ca", '"/tls/ca"', "/tls/ca"),
+    "auth-tokens": ("/tokens", '"/tokens"', "/tokens"),
+    "auth-timeout": ("3", "3", 3),
     "cmdlog-path": ("/var/log-a", '"/var/log-a"', "/var/log-a"),
     "cmdlog-sync": ("interval", '"interval"', "interval"),
     "cmdlog-sync-int": ("250", "250", 250),
@@ -38,8 +44,20 @@ OPTIONS: dict[str, tuple[str, str, object]] = {
     "http": ("127.0.0.1:9924", '"127.0.0.1:9924"', "127.0.0.1:9924"),
     "log-level": ("debug", '"debug"', "debug"),
 }
-FLAGS = {"repair"}
+FLAGS = {"repair", "insecure"}
 """Options without a value."""
+
+
+CERT, KEY = ("--tls-cert", "/tls/cert"), ("--tls-key", "/tls/key")
+PARTNERS = {"tls-cert": KEY, "tls-key": CERT, "tls-client-ca": CERT + KEY}
+"""Options that one needs."""
+OTHERS = {
+    "cmdlog-sync": "os",
+    "log-level": "error",
+    "socket-mode": "640",
+    "http": "127.0.0.1:9925",
+}
+"""One more value of an option; of all others its value with a 0 behind it is one."""
 
 
 class Started(Exception):  # noqa: N818 (it is no error)
@@ -89,13 +107,14 @@ def test_every_option_works_by_flag_and_by_file_and_the_flag_wins(
     by_flag, in_file, expected = OPTIONS[name]
     attribute = name.replace("-", "_")
     path = () if name == "cmdlog-path" else ("--cmdlog-path", "/log")
+    path += PARTNERS.get(name, ())
     assert getattr(start(*path, f"--{name}", by_flag), attribute) == expected
     file = tmp_path / "fastjournald.toml"
     file.write_text(f"{attribute} = {in_file}\n")
     assert getattr(start(*path, "--config", str(file)), attribute) == expected
     default = getattr(Config(), attribute)
     assert default != expected
-    other = {"cmdlog-sync": "os", "log-level": "error"}.get(name, by_flag + "0")
+    other = OTHERS.get(name, by_flag + "0")
     won = getattr(start(*path, "--config", str(file), f"--{name}", other), attribute)
     assert won not in (expected, default)
 
@@ -134,6 +153,8 @@ BAD_VALUES = {
     "cmdlog-sync-int": ("0", "0"),
     "cmdlog-clean-int": ("-1", "-1"),
     "cmdlog-seg-size": ("100", "100"),
+    "socket-mode": ('"rw-rw----"', "0999"),
+    "auth-timeout": ("0", "0"),
     "max-value": ("0", "0"),
     "max-reply": ("1", "1"),
     "max-connections": ("0", "0"),

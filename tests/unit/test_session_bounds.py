@@ -27,12 +27,6 @@ SMALL = 65_536
 """The smallest max-inflight."""
 
 
-@pytest.fixture(autouse=True)
-def no_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream in memory has no socket."""
-    monkeypatch.setattr("fastjournald.server.keep_alive", lambda _stream: None)
-
-
 class Room(House):
     """A server whose clients come over streams in memory."""
 
@@ -60,7 +54,7 @@ class Room(House):
         peer = Peer(cast(trio.SocketStream, pair[0]))
 
         async def serve() -> None:
-            await self.server._serve(cast(trio.SocketStream, pair[1]))
+            await self.server._attend(pair[1], "peer=memory")
             self.ended.append(peer)
 
         self.nursery.start_soon(serve)

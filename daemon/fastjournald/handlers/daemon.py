@@ -10,6 +10,7 @@ import msgspec
 from fastjournal.cmdlog.segments import unpack_position
 from fastjournal.limits import OLDEST_DUE_LOOKS_MAX
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_success
+from fastjournald.access import AUTH_FAILED
 from fastjournald.backlog import oldest_due, oldest_due_anywhere
 from fastjournald.entry import PLACE_NAMES, Entry
 from fastjournald.handlers.arguments import DATA
@@ -27,8 +28,17 @@ def nop(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
     return ""
 
 
-def auth(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
-    """Take any token: this daemon asks for none."""
+def auth(state: State, session: Hashable, request: Request, _now: int) -> str:
+    """Let the session do what its token gives; where no token is asked for, any will do."""
+    grants = state.grants
+    if grants is None:
+        return ""
+    grant = grants.find(request.value)
+    if grant is None:
+        grants.sessions.pop(session, None)
+        state.auth_failures[session] = state.auth_failures.get(session, 0) + 1
+        return AUTH_FAILED
+    grants.sessions[session] = grant
     return ""
 
 
