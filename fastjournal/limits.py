@@ -136,6 +136,34 @@ A worker with more tasks opens more connections."""
 WAITS_MAX = 100_000
 """NEXTs that wait on all connections: about 100 MB."""
 
+SUBSCRIPTIONS_PER_CONNECTION_MAX = 1000
+"""LISTENs of one connection: a few for each thing that a program shows or caches."""
+
+SUBSCRIPTIONS_MAX = 100_000
+"""LISTENs of all connections: under 100 MB, and at most 100,000 looks for each key that changes."""
+
+MATCH_STEPS_MAX = 500
+"""Subscriptions that changed keys are held against in one go: about a millisecond of work, but for
+an expression that alone takes longer."""
+
+CHANGES_MAX = 10_000
+"""Changed keys that wait to be matched, before no more requests are read until there are fewer: at
+most 40 MB, and a second of work for a hundred expressions."""
+
+NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
+"""Keys that changed and of which a client was not told, because it does not read: some 50,000. Then
+the connection ends, for no change may be lost unnoticed."""
+
+NEWS_BYTES_MAX = 256 * 1024 * 1024
+"""The same for all connections; then the one that has most ends."""
+
+NEWS_TURN_BYTES = 64 * 1024
+"""Notifications sent to a connection in one piece: what changes meanwhile is folded."""
+
+TOLD_EARLY_MAX = 10_000
+"""Keys of which is remembered that they were told before they were matched: as many as can wait.
+Were there more, some would be told twice."""
+
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""
 

@@ -12,10 +12,25 @@ from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from fastjournal.limits import ADVANCE_ENTRIES_MAX
-from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
+from fastjournal.limits import (
+    ADVANCE_ENTRIES_MAX,
+    CHANGES_MAX,
+    MATCH_STEPS_MAX,
+    NEWS_TURN_BYTES,
+)
+from fastjournal.protocol import (
+    ErrorCode,
+    Pair,
+    Reply,
+    Request,
+    encode_error,
+    encode_reply,
+    encode_success,
+)
 from fastjournald.access import AUTH_REQUIRED, Grants
 from fastjournald.handlers import HANDLERS, next_work, nothing_due
+from fastjournald.handlers.arguments import DATA, LISTEN, META
+from fastjournald.handlers.reads import pair_of
 from fastjournald.indexes import NEVER, Domain
 from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
@@ -173,6 +188,8 @@ class Engine(State):
         for waiter in self.waiters.of_session(session):
             self.waiters.remove(waiter)
         self.stop_watching()
+        self.subscriptions.forget(session)
+        self.stop_noting()
 
     def shut_down(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Tell all who wait that the daemon stops."""
@@ -183,8 +200,66 @@ class Engine(State):
         self.stop_watching()
         return answers
 
+    # --- notifications --------------------------------------------------------------------------
+
+    @property
+    def unmatched(self) -> int:
+        """How many changed keys have to be matched with subscriptions still. O(1)."""
+        changes = self.store.changes
+        return 0 if changes is None else self.subscriptions.unmatched(changes)
+
+    @property
+    def behind(self) -> bool:
+        """Whether so many wait to be matched that no more should change for now. O(1)."""
+        return self.unmatched > CHANGES_MAX
+
+    def match_changes(self) -> tuple[list[Hashable], list[Hashable]]:
+        """Find out whom some of the changed keys concern; call it while there are ``unmatched``.
+
+        Returns:
+            Sessions that have news and had none before, and those that fell behind so far that
+            their subscriptions ended and their connection has to.
+        """
+        changes = self.store.changes
+        if changes is None:
+            return [], []
+        found = self.subscriptions.match(changes, MATCH_STEPS_MAX)
+        self.stop_noting()
+        return found
+
+    def has_news(self, session: Hashable) -> bool:
+        """Return whether there is something to tell a session. O(1)."""
+        return self.subscriptions.has_news(session)
+
+    def tell(self, session: Hashable, now: int) -> bytes:
+        """Return notifications for a session, with the state of this moment; empty: no news.
+
+        Like a reply they may be sent once all that was appended until now is durable.
+        """
+        changes = self.store.changes
+        notifications: list[bytes] = []
+        room = NEWS_TURN_BYTES
+        while changes is not None and room > 0:
+            news = self.subscriptions.take(session, changes)
+            if news is None:
+                break
+            identifier, key = news
+            entry = self.store.find(key)
+            reply = Reply(identifier, LISTEN, max(now, self._now))
+            if entry is None:
+                reply.error = ErrorCode.NOT_FOUND
+                reply.pairs = [Pair(key)]
+            else:
+                reply.pairs = [pair_of(entry, key, DATA | META)]
+            data = encode_reply(reply)
+            room -= len(data)
+            notifications.append(data)
+        self.notifications += len(notifications)
+        return b"".join(notifications)
+
     def check(self) -> None:
         """Assert every invariant. O(n log n), for tests."""
         check_store(self.store)
         assert self.store.wake <= self.store.next_instant()
         assert bool(self.waiters) == (self.store.newly_ready is not None)
+        self.subscriptions.check(self.store.changes)

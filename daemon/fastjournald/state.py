@@ -13,6 +13,7 @@ from fastjournald.entry import Entry
 from fastjournald.indexes import NEVER, Tombstones
 from fastjournald.journal import Append, Journal
 from fastjournald.store import Store
+from fastjournald.subscriptions import Changes, Selects, Subscriptions
 from fastjournald.waiters import Waiter, Waiters
 
 UNKNOWN = -1
@@ -63,6 +64,9 @@ class State:
             self.settings.attempts_max,
         )
         self.waiters = Waiters()
+        self.subscriptions = Subscriptions()
+        self.notifications = 0
+        """Told so far."""
         self.lease_counter = 0
         """Lease operations so far: the last three digits of the next token."""
         self.reply_bytes_max = self.settings.reply_bytes_max
@@ -93,7 +97,7 @@ class State:
 
     def expects(self, session: Hashable) -> bool:
         """Return whether the daemon owes the connection something that is still to come. O(1)."""
-        return self.waiters.count_of(session) > 0
+        return self.waiters.count_of(session) > 0 or self.subscriptions.has(session)
 
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""
@@ -142,6 +146,24 @@ class State:
         """Where nobody waits, nobody has to be told what becomes ready."""
         if not self.waiters:
             self.store.newly_ready = None
+
+    def listen(self, session: Hashable, identifier: int, about: bytes | Selects) -> None:
+        """Tell a session of what changes from now on under a key, or the keys of a selection."""
+        changes = self.store.changes
+        if changes is None:
+            changes = self.store.changes = Changes()
+        self.subscriptions.begin(session, identifier, about, changes.last)
+
+    def unlisten(self, session: Hashable, identifier: int) -> None:
+        """End the subscription with this identifier, if there is one."""
+        self.subscriptions.end(session, identifier)
+        self.stop_noting()
+
+    def stop_noting(self) -> None:
+        """Where nobody listens, nobody has to be told what changes."""
+        if not self.subscriptions:
+            self.store.changes = None
+            self.subscriptions.rest()
 
     def answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
         """Return who gets the reply to a request that waited, and its bytes."""

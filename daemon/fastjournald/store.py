@@ -10,6 +10,7 @@ from fastjournald.entry import Entry, Place
 from fastjournald.indexes import DELAYED_KEY_AT, Domain, Leases, Tombstones, item_instant
 from fastjournald.journal import Journal
 from fastjournald.queues import Queues
+from fastjournald.subscriptions import Changes
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
@@ -30,6 +31,8 @@ class Store(Queues):
         self.attempts_max = attempts_max
         self.behind_at = -1
         """Where an ``advance`` to this instant left something undone, that instant."""
+        self.changes: Changes | None = None
+        """Keys that came, went or have a new value, while somebody listens; else None."""
         self.arrivals = 0
         self.leases_lost = 0
         """Leases that ran out so far."""
@@ -48,6 +51,8 @@ class Store(Queues):
                 shards[hash(link) & 255][link] = entry
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
+        if self.changes is not None:
+            self.note_value(entry)
         self.entries += 1
         entry.domain.entries += 1
         if entry.expires:
@@ -58,11 +63,14 @@ class Store(Queues):
     def remove(self, entry: Entry, now: int) -> None:
         """Take an entry out of everything; other work on its URI may begin."""
         domain = entry.domain
+        changes = self.changes
         for key in entry.all_keys() if entry.links else (entry.key, entry.uri):
             if key is not None:
                 shard = self.shards[hash(key) & 255]
                 if shard.get(key) is entry:
                     del shard[key]
+                    if changes is not None:
+                        changes.note(key)
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
         place = entry.place
@@ -80,6 +88,14 @@ class Store(Queues):
         domain.entries -= 1
         if not domain.entries and domain is not self.plain:
             del self.domains[domain.name]
+
+    def note_value(self, entry: Entry) -> None:
+        """The value of an entry was set: whoever listens to one of its keys is to be told."""
+        changes = self.changes
+        if changes is not None:
+            for key in entry.all_keys():
+                if key != entry.uri or not entry.superseded:
+                    changes.note(key)
 
     def replace_by_uri(self, entry: Entry, timestamp: int, now: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""

@@ -49,6 +49,8 @@ def quit_(state: State, session: Hashable, request: Request, now: int) -> bytes:
         for waiter in state.waiters.of_session(session)
     ]
     state.stop_watching()
+    state.subscriptions.forget(session)
+    state.stop_noting()
     return b"".join(answers) + encode_success(request.identifier, now)
 
 
@@ -63,6 +65,7 @@ def stats(state: State, _session: Hashable, request: Request, now: int) -> str |
         facts = _about_entry(entry)
     elif not key:
         facts = {**_about_daemon(state.store, now), **state.gauges(now)}
+        facts["subscriptions"] = len(state.subscriptions)
     elif b":" in key:
         return _NOT_A_DOMAIN
     else:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from fastjournald.state import State
 
 _ONLY_KEY = f"{ErrorCode.UNKNOWN_FUNCTION} GET takes one key: no range, expression or cursor"
-_NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} GET does not take LISTEN"
 
 
 def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
@@ -42,13 +41,13 @@ def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
     )
 
 
-def get(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
+def get(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
+    if state.subscriptions and not flags & LISTEN:
+        state.unlisten(session, request.identifier)
     if request.query != Query.KEY:
         return _ONLY_KEY
-    if flags & LISTEN:
-        return _NO_LISTEN
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
     store = state.store
@@ -63,8 +62,12 @@ def get(state: State, _session: Hashable, request: Request, now: int) -> str | R
             return f"{ErrorCode.NOT_FOUND} the entry is buried"
         if entry.uri is not None and entry.uri in store.running:
             return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
-        if state.read_only:
-            return READ_ONLY
+    if flags & LISTEN:
+        refused = state.subscriptions.refuses(session, request.identifier)
+        if refused:
+            return refused
+    if leases and state.read_only:
+        return READ_ONLY
     if flags & DATA and len(entry.value) > state.value_bytes_ration:
         return SCARCE
     entry.accessed = now
@@ -79,6 +82,8 @@ def get(state: State, _session: Hashable, request: Request, now: int) -> str | R
         reply.flags |= WORKED_ON
         reply.timeout = token
     reply.pairs = [pair_of(entry, key, flags)]
+    if flags & LISTEN:
+        state.listen(session, request.identifier, key)
     return reply
 
 

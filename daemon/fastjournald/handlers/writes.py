@@ -29,16 +29,15 @@ _VOID_WITH_DATA = f"{ErrorCode.BAD_VALUE} a void value has no data"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
 _FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
 _PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another entry"
-_NO_LISTEN = f"{ErrorCode.UNKNOWN_FUNCTION} SET does not take LISTEN"
 
 
-def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
+def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
     store = state.store
     key, uri, timestamp = request.key, request.second_key, request.timestamp
     standing = store.find(key)
     if standing is not None and standing.timestamp == timestamp and standing.key == key:
-        return ""
+        return _listen(state, session, request) if request.flags & LISTEN else ""
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
     if uri is not None:
@@ -54,8 +53,6 @@ def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
     if value_type == 0 and request.value:
         return _VOID_WITH_DATA
     flags = request.flags
-    if flags & LISTEN:
-        return _NO_LISTEN
     if timestamp > now + state.settings.clock_skew_us_max:
         return CLOCK_SKEW
     tombstones = store.tombstones
@@ -76,6 +73,10 @@ def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
             return _FURTHER_KEY
     if other is not None and other.key == uri:
         return _PRIMARY_KEY
+    if flags & LISTEN:
+        refused = state.subscriptions.refuses(session, request.identifier)
+        if refused:
+            return refused
     if state.read_only:
         return READ_ONLY
 
@@ -126,7 +127,18 @@ def set_(state: State, _session: Hashable, request: Request, now: int) -> str:
             state.journal.deleted(standing, now)
     if other is not None and not other.superseded:
         store.replace_by_uri(other, timestamp, now)
+    if flags & LISTEN:
+        # the change that this was is its own reply
+        state.listen(session, request.identifier, key)
     return ""
+
+
+def _listen(state: State, session: Hashable, request: Request) -> str:
+    """Listen to the key, for a SET that was carried out already."""
+    refused = state.subscriptions.refuses(session, request.identifier)
+    if not refused:
+        state.listen(session, request.identifier, request.key)
+    return refused
 
 
 def _inherit(entry: Entry, standing: Entry) -> None:
