@@ -44,7 +44,16 @@ REQUEST_TIMEOUT = "request-timeout"
 IDLE_TIMEOUT = "idle-timeout"
 NO_ROOM = "busy"
 AUTH_TIMEOUT = "auth-timeout"
-REASONS = (SLOW_READER, SEND_TIMEOUT, REQUEST_TIMEOUT, IDLE_TIMEOUT, NO_ROOM, AUTH_TIMEOUT)
+OVERRUN = "overrun"
+REASONS = (
+    SLOW_READER,
+    SEND_TIMEOUT,
+    REQUEST_TIMEOUT,
+    IDLE_TIMEOUT,
+    NO_ROOM,
+    AUTH_TIMEOUT,
+    OVERRUN,
+)
 """Why the daemon closes a connection that broke no rule of the protocol."""
 
 

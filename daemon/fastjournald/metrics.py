@@ -144,6 +144,16 @@ class Metrics(Collector):
             "Held for connections: half requests, and replies that nobody has taken.",
             server.account.bytes,
         )
+        yield GaugeMetricFamily(
+            "fastjournal_subscriptions",
+            "LISTENs of SET and GET that stand.",
+            len(engine.subscriptions),
+        )
+        yield CounterMetricFamily(
+            "fastjournal_notifications",
+            "Changes told to those who listen.",
+            engine.notifications,
+        )
 
     def _entries(self) -> Iterator[Metric]:
         store, totals = self._server.engine.store, self._totals

@@ -27,12 +27,13 @@ from fastjournal.protocol import (
     ValueType,
     encode_reply,
 )
-from fastjournald.account import Account
+from fastjournald.account import OVERRUN, Account
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
 from fastjournald.http import HttpServer
 from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
+from fastjournald.notifier import Notifier
 from fastjournald.pages import pages_of
 from fastjournald.security import Security
 from fastjournald.session import Session
@@ -76,6 +77,7 @@ class Server:
         self.clock = clock
         self.commit = Commit(writer, SyncPolicy(config.cmdlog_sync))
         self.timers = Timers(self)
+        self.notifier = Notifier(engine, self.rouse, self._cut_overrun)
         self.http_addresses: list[str] = []
         """Where --http is bound, once requests are accepted."""
         self.protocol_errors: Counter[str] = Counter()
@@ -122,6 +124,7 @@ class Server:
             background.start_soon(self.timers.watch_space)
             background.start_soon(self.timers.collect_garbage)
             background.start_soon(self.account.watch)
+            background.start_soon(self.notifier.run)
             if config.cmdlog_sync == "interval":
                 seconds = config.cmdlog_sync_int / 1000
                 background.start_soon(self.commit.sync_every, seconds)
@@ -204,6 +207,7 @@ class Server:
             if self._stopping:
                 self.deliver(self.engine.shut_down(now))
         self.timers.look()
+        self.notifier.look()
 
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""
@@ -211,6 +215,18 @@ class Server:
         for session, data in answers:
             assert isinstance(session, Session)
             session.push(data, self._nursery)
+
+    def rouse(self, session: Hashable) -> None:
+        """A session may have changes to tell."""
+        assert self._nursery is not None
+        assert isinstance(session, Session)
+        session.rouse(self._nursery)
+
+    def _cut_overrun(self, session: Hashable) -> None:
+        """A client reads too slowly for what it listens to, and may not miss it unknowingly."""
+        assert isinstance(session, Session)
+        self.account.closed[OVERRUN] += 1
+        session.cut()
 
     # --- space, snapshots, figures --------------------------------------------------------------
 
@@ -232,6 +248,7 @@ class Server:
             )
             if not short:
                 self.deliver(self.engine.resume(self.clock.now_us()))
+                self.notifier.look()
 
     def secure(self, security: Security) -> None:
         """Let other certificates and tokens count, for clients that connect, and those that are.

@@ -73,6 +73,9 @@ class Session:
         self._receive_until = math.inf
         self._life = trio.CancelScope()
         self._done = False
+        self._serving = False
+        """Replies are owed: no notification comes between a request and its reply."""
+        self._pushing = False
         self._given_up = False
         self._over = False
         self._taken_bytes = 0
@@ -131,10 +134,13 @@ class Session:
                 self._server.engine.forget(self)
                 return
             else:
-                if self._pushed:
+                if self._pushed or self._has_news():
                     # who does not read what was pushed is not listened to
                     await self._flush()
                     self.partial_since = self._account.now
+                    self._server.rouse(self)
+                if self._server.engine.behind:
+                    await self._server.notifier.wait_room()
                 await self._receive()
 
     async def _receive(self) -> None:
@@ -188,6 +194,7 @@ class Session:
         room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
         turn_over = perf_counter() + TURN_SECONDS
         ahead = iter(requests)
+        self._serving = True
         for request in ahead:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
@@ -221,6 +228,7 @@ class Session:
                         break
         requests.clear()
         await self._finish(replies, now)
+        self._serving = False
 
     async def _slow_down(self) -> None:
         """Let whoever has shown a wrong token wait, and end the connection after some of them."""
@@ -266,20 +274,29 @@ class Session:
         """Send, as soon as it may be shown, what the client did not ask for just now."""
         self._hold(len(data))
         self._pushed.append(data)
-        if len(self._pushed) == 1:
+        self.rouse(nursery)
+
+    def rouse(self, nursery: trio.Nursery) -> None:
+        """There may be something to send that the client did not ask for just now."""
+        if not self._pushing and (self._pushed or self._has_news()):
+            self._pushing = True
             nursery.start_soon(self._send_pushed)
+
+    def _has_news(self) -> bool:
+        return not self._serving and self._server.engine.has_news(self)
 
     async def _send_pushed(self) -> None:
         try:
-            await self._flush()
+            while self._pushed or self._has_news():
+                await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone; what was leased to it comes back when its lease ends
             self._pushed.clear()
+        finally:
+            self._pushing = False
 
     async def _flush(self) -> None:
-        """Send what was pushed, in its order."""
-        if not self._pushed:
-            return
+        """Send what was pushed, in its order, then some of the changes that it listens to."""
         server = self._server
         async with self._sending:
             while self._pushed:
@@ -292,6 +309,13 @@ class Session:
                 await self._send_pieces(data)
                 del self._pushed[:count]
                 self._hold(-len(data))
+            if self._has_news():
+                # what stands there now is told, and not what did when it changed
+                data = server.engine.tell(self, server.clock.now_us())
+                self._hold(len(data))
+                await server.commit.wait_settled(server.writer.appended)
+                await self._send_pieces(data)
+                self._hold(-len(data))
 
     def stop(self) -> None:
         """The daemon stops: answer what is on its way, then close."""
@@ -300,6 +324,9 @@ class Session:
     async def _close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
         await self._flush()
+        while self._has_news():
+            await self._flush()
+        self._server.engine.forget(self)
         async with self._sending:
             await self._stream.send_eof()
         with trio.move_on_after(LINGER_SECONDS):

@@ -59,6 +59,8 @@ class Timers:
             if instant is not None and instant <= now:
                 engine.advance(now)
                 server.deliver(engine.serve_waiters(now))
+                server.notifier.look()
+                await server.notifier.wait_room()
                 if server.writer.settled < server.writer.appended:
                     await server.commit.wait_settled(server.writer.appended)
                 else:

@@ -1,0 +1,386 @@
+"""SET and GET with LISTEN: every sentence of docs/protocol.md about notifications, by example."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+from fastjournal.protocol import ClientConnection
+from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.messages import Reply
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+LISTEN = Flag.LISTEN
+ME = "listener"
+
+Told = list[tuple[int, bytes, bytes | None]]
+"""Identifier, key, and the value that stands there; None: none does."""
+
+
+class Listening(Subject):
+    """An engine, whose other sessions change what one listens to."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.subject = EngineSubject(rules or Rules())
+        self.engine = self.subject.engine
+        super().__init__(self.subject)
+
+    def listen_to(self, key: bytes, identifier: int = 7, **fields: Any) -> Reply:
+        """GET with LISTEN."""
+        flags = LISTEN | fields.pop("flags", 0)
+        asked = request(Function.GET, key, flags=flags, identifier=identifier, **fields)
+        return self.ask(asked, session=ME)
+
+    def match(self) -> None:
+        """Match all that changed."""
+        while self.engine.unmatched:
+            self.engine.match_changes()
+            self.engine.check()
+
+    def notifications(self, session: Hashable = ME) -> list[Reply]:
+        """All that a session is told now."""
+        self.match()
+        connection = ClientConnection()
+        while self.engine.has_news(session):
+            connection.receive_data(self.engine.tell(session, self.now))
+        return connection.next_events()
+
+    def told(self, session: Hashable = ME) -> Told:
+        """The same, in short."""
+        told: Told = []
+        for reply in self.notifications(session):
+            assert reply.flags & LISTEN
+            assert reply.pairs
+            (pair,) = reply.pairs
+            if reply.error:
+                assert (reply.code, pair.value_type, pair.value) == ("not-found", 0, b"")
+                assert pair.meta is None
+            else:
+                assert pair.meta is not None
+            told.append((reply.identifier, pair.key, None if reply.error else pair.value))
+        return told
+
+
+@pytest.fixture
+def s() -> Listening:
+    return Listening()
+
+
+def test_a_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
+    s.set(b"p", b"one")
+    assert s.listen_to(b"p").code == ""
+    assert s.told() == [], "what was before is the reply"
+    s.set(b"p", b"two", at=START + 1, flags=Flag.OVERWRITE)
+    s.set(b"q", b"other")
+    assert s.told() == [(7, b"p", b"two")]
+    assert s.told() == [], "once"
+
+
+def test_a_get_that_finds_nothing_listens_to_nothing(s: Listening) -> None:
+    assert s.listen_to(b"p").code == "not-found"
+    s.set(b"p")
+    assert s.told() == []
+    assert s.engine.store.changes is None
+
+
+def test_a_set_listens_to_its_key_but_is_not_told_of_itself(s: Listening) -> None:
+    mine = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
+    assert s.ask(mine, session=ME).code == ""
+    assert s.told() == []
+    s.set(b"p", b"two", at=START + 1, flags=Flag.OVERWRITE)
+    assert s.told() == [(3, b"p", b"two")]
+
+
+def test_a_repeated_set_listens_too(s: Listening) -> None:
+    s.set(b"p", b"one")
+    again = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
+    assert s.ask(again, session=ME).code == ""
+    s.delete(b"p", at=START + 1)
+    assert s.told() == [(3, b"p", None)]
+
+
+def test_a_set_that_fails_listens_to_nothing(s: Listening) -> None:
+    s.set(b"p", b"one")
+    refused = request(Function.SET, b"p", b"two", flags=LISTEN, at=START + 1)
+    assert s.ask(refused, session=ME).code == "exists"
+    s.delete(b"p", at=START + 1)
+    assert s.told() == []
+
+
+def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
+    s.set(JOB, b"one", uri=URI, flags=Flag.PERSIST)
+    s.listen_to(URI, identifier=900)
+    s.later(5)
+    s.set(OTHER, b"two", uri=URI, at=START + 1, kind=ValueType.STRING, flags=Flag.PERSIST)
+    (told,) = s.notifications()
+    assert (told.identifier, told.code, told.timestamp) == (900, "", START + 5)
+    assert told.flags & LISTEN
+    assert told.pairs
+    (pair,) = told.pairs
+    assert (pair.key, pair.value_type, pair.value) == (URI, ValueType.STRING, b"two")
+    assert pair.second_key == b""
+    assert pair.meta is not None
+    assert (pair.meta.timestamp, pair.meta.modified) == (START + 1, START + 5)
+
+
+def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> None:
+    s.set(b"p", b"0")
+    s.listen_to(b"p")
+    for number in range(1, 9):
+        s.set(b"p", b"%d" % number, at=START + number, flags=Flag.OVERWRITE)
+        s.match()
+    assert s.told() == [(7, b"p", b"8")]
+
+
+def test_what_came_and_went_is_told_as_gone(s: Listening) -> None:
+    s.set(b"p", b"0")
+    s.listen_to(b"p")
+    s.delete(b"p", at=START + 1)
+    s.match()
+    s.set(b"p", b"1", at=START + 2)
+    s.match()
+    s.delete(b"p", at=START + 3)
+    assert s.told() == [(7, b"p", None)]
+
+
+def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Listening) -> None:
+    s.set(b"p", b"0")
+    s.listen_to(b"p")
+    s.set(b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
+    s.match()
+    s.set(b"p", b"2", at=START + 2, flags=Flag.OVERWRITE)
+    connection = ClientConnection()
+    connection.receive_data(s.engine.tell(ME, s.now))
+    (told,) = connection.next_events()
+    assert told.pairs
+    assert told.pairs[0].value == b"2"
+    assert s.told() == []
+    s.set(b"p", b"3", at=START + 3, flags=Flag.OVERWRITE)
+    assert s.told() == [(7, b"p", b"3")]
+
+
+def test_ones_own_changes_are_told(s: Listening) -> None:
+    s.set(b"p", b"0")
+    s.listen_to(b"p")
+    mine = request(Function.SET, b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
+    s.ask(mine, session=ME)
+    assert s.told() == [(7, b"p", b"1")]
+
+
+def test_each_key_of_an_entry_is_told_to_those_who_listen_to_it(s: Listening) -> None:
+    s.set(JOB, b"0", uri=URI)
+    s.listen_to(JOB, identifier=1)
+    s.listen_to(URI, identifier=2)
+    s.set(JOB, b"1", at=START + 1, flags=Flag.OVERWRITE)
+    assert sorted(s.told()) == [(1, JOB, b"1"), (2, URI, b"1")]
+    s.delete(URI, at=START + 2)
+    assert sorted(s.told()) == [(1, JOB, None), (2, URI, None)]
+
+
+def test_a_uri_that_is_taken_is_told_with_the_newer_value_and_the_replaced_key_as_gone(
+    s: Listening,
+) -> None:
+    s.set(JOB, b"0", uri=URI)
+    s.listen_to(JOB, identifier=1)
+    s.listen_to(URI, identifier=2)
+    s.set(OTHER, b"1", uri=URI, at=START + 1)
+    assert sorted(s.told()) == [(1, JOB, None), (2, URI, b"1")]
+
+
+def test_superseded_work_is_told_as_gone_when_its_lease_ends(s: Listening) -> None:
+    s.set(JOB, b"0", uri=URI)
+    token = s.lease()
+    s.listen_to(JOB, identifier=1)
+    s.listen_to(URI, identifier=2)
+    s.set(OTHER, b"1", uri=URI, at=START + 1)
+    assert s.told() == [(2, URI, b"1")]
+    assert s.ask(request(Function.RELEASE, JOB, flags=Flag.WORKED_ON, timeout=token)).code == ""
+    assert s.told() == [(1, JOB, None)], "its URI leads elsewhere, where nothing changed"
+
+
+def test_a_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -> None:
+    s.set(JOB, b"0", uri=URI)
+    s.listen_to(URI)
+    s.set(JOB, b"1", uri=b"http://example.com/", at=START + 1, flags=Flag.OVERWRITE)
+    assert s.told() == [(7, URI, None)]
+
+
+def test_expiry_is_told(s: Listening) -> None:
+    s.set(b"p", timeout=START + SECOND)
+    s.listen_to(b"p")
+    s.later(SECOND)
+    s.engine.advance(s.now)
+    assert s.told() == [(7, b"p", None)]
+
+
+def test_what_next_takes_for_good_is_told_as_gone(s: Listening) -> None:
+    s.set(JOB)
+    s.listen_to(JOB)
+    s.next(flags=Flag.OVERWRITE)
+    assert s.told() == [(7, JOB, None)]
+
+
+def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
+    s.set(JOB, b"0")
+    s.listen_to(JOB)
+    token = s.lease()
+    s.ask(request(Function.TOUCH, JOB, ttl=SECOND))
+    s.ask(request(Function.RELEASE, JOB, flags=Flag.WORKED_ON, timeout=token))
+    s.set(JOB, b"0")
+    s.get(JOB)
+    assert s.told() == []
+
+
+def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
+    s.set(b"p")
+    s.listen_to(b"p", identifier=1)
+    s.listen_to(b"p", identifier=2)
+    s.delete(b"p", at=START + 1)
+    s.match()
+    s.ask(request(Function.GET, b"elsewhere", identifier=1), session="another")
+    s.ask(request(Function.GET, b"elsewhere", identifier=2), session=ME)
+    assert s.told() == [(1, b"p", None)]
+
+
+def test_a_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
+    s.set(b"p")
+    s.set(b"q")
+    s.listen_to(b"p")
+    s.delete(b"p", at=START + 1)
+    s.match()
+    s.listen_to(b"q")
+    s.delete(b"q", at=START + 1)
+    assert s.told() == [(7, b"q", None)]
+
+
+def test_a_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
+    s.set(b"p")
+    s.listen_to(b"p")
+    assert s.listen_to(b"missing").code == "not-found"
+    s.delete(b"p", at=START + 1)
+    assert s.told() == [(7, b"p", None)]
+
+
+def test_subscriptions_end_with_the_session(s: Listening) -> None:
+    s.set(b"p")
+    s.listen_to(b"p")
+    s.delete(b"p", at=START + 1)
+    s.match()
+    s.engine.forget(ME)
+    assert s.told() == []
+    assert s.engine.store.changes is None
+    s.engine.check()
+
+
+def test_quit_ends_subscriptions(s: Listening) -> None:
+    s.set(b"p")
+    s.listen_to(b"p")
+    s.ask(request(Function.QUIT), session=ME)
+    assert len(s.engine.subscriptions) == 0
+    assert s.engine.store.changes is None
+
+
+def test_stats_tell_how_many_listen(s: Listening) -> None:
+    s.set(b"p")
+    s.listen_to(b"p", identifier=1)
+    s.listen_to(b"p", identifier=2)
+    s.listen_to(b"p", identifier=2)
+    assert s.stats()["subscriptions"] == 2
+
+
+def test_too_many_subscriptions_of_a_connection_are_busy(
+    s: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
+    s.set(b"p")
+    for identifier in (1, 2, 2):
+        assert s.listen_to(b"p", identifier=identifier).code == ""
+    assert s.listen_to(b"p", identifier=3).code == "busy"
+    new = request(Function.SET, b"q", b"v", flags=LISTEN, identifier=3)
+    assert s.ask(new, session=ME).code == "busy"
+    assert s.get(b"q").code == "not-found"
+    again = request(Function.SET, b"p", b"v", flags=LISTEN, identifier=3)
+    assert s.ask(again, session=ME).code == "busy"
+    lease = s.listen_to(b"p", identifier=3, timeout=SECOND)
+    assert lease.code == "busy"
+    assert s.meta(b"p", flags=Flag.META).worked_on_until == 0
+
+
+def test_too_many_subscriptions_in_all_are_busy(
+    s: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.SUBSCRIPTIONS_MAX", 2)
+    s.set(b"p")
+    s.listen_to(b"p", identifier=1)
+    other = request(Function.GET, b"p", flags=LISTEN)
+    assert s.ask(other, session=SESSION).code == ""
+    assert s.listen_to(b"p", identifier=2).code == "busy"
+    s.engine.forget(SESSION)
+    assert s.listen_to(b"p", identifier=2).code == ""
+
+
+def test_who_falls_too_far_behind_is_given_up(
+    s: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.NEWS_BYTES_PER_CONNECTION_MAX", 2000)
+    keys = [b"p%d" % number for number in range(20)]
+    for identifier, key in enumerate(keys):
+        s.set(key)
+        s.listen_to(key, identifier=identifier)
+    overrun: list[Hashable] = []
+    for key in keys:
+        s.delete(key, at=START + 1)
+        while s.engine.unmatched:
+            overrun += s.engine.match_changes()[1]
+    assert overrun == [ME]
+    assert s.told() == []
+    s.engine.check()
+
+
+def test_of_all_who_are_behind_the_furthest_is_given_up(
+    s: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.NEWS_BYTES_MAX", 2000)
+    for number in range(9):
+        s.set(b"p%d" % number)
+        s.listen_to(b"p%d" % number, identifier=number)
+    s.ask(request(Function.GET, b"p0", flags=LISTEN), session="other")
+    overrun: list[Hashable] = []
+    for number in range(9):
+        s.delete(b"p%d" % number, at=START + 1)
+        while s.engine.unmatched:
+            overrun += s.engine.match_changes()[1]
+    assert overrun == [ME]
+    assert s.told("other") == [(7, b"p0", None)]
+
+
+def test_one_go_of_matching_is_bounded(s: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 3)
+    s.set(b"p")
+    for identifier in range(10):
+        s.listen_to(b"p", identifier=identifier)
+    s.delete(b"p", at=START + 1)
+    goes = 0
+    while s.engine.unmatched:
+        s.engine.match_changes()
+        s.engine.check()
+        goes += 1
+    assert goes >= 4
+    assert sorted(identifier for identifier, _, _ in s.told()) == list(range(10))
+
+
+def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
+    for number in range(200):
+        s.set(b"p%d" % number, bytes(1000))
+        s.listen_to(b"p%d" % number, identifier=number)
+        s.set(b"p%d" % number, bytes(1000), at=START + 1, flags=Flag.OVERWRITE)
+    s.match()
+    assert 64 * 1024 <= len(s.engine.tell(ME, s.now)) < 66 * 1024
+    assert s.engine.has_news(ME)
+    assert len(s.told()) > 100
