@@ -94,14 +94,17 @@ class Account:
             await trio.sleep(LOOK_SECONDS)
             self.now = trio.current_time() - started
             before = self.closed.copy()
-            for number, session in enumerate(list(self._sessions), 1):
-                self._look(session)
-                if number % SLICE_SESSIONS == 0:
-                    await trio.lowlevel.checkpoint()
+            await self._look_at_all()
             if self.scarce:
                 self._make_room()
             for reason, count in (self.closed - before).items():
                 LOG.warning("event=%s connections=%d held_bytes=%d", reason, count, self.bytes)
+
+    async def _look_at_all(self) -> None:
+        for number, session in enumerate(list(self._sessions), 1):
+            self._look(session)
+            if number % SLICE_SESSIONS == 0:
+                await trio.lowlevel.checkpoint()
 
     def _look(self, session: Session) -> None:
         """Close a session whose client has been waited for long enough."""

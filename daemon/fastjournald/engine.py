@@ -53,6 +53,11 @@ class Engine(State):
         super().__init__(settings, journal)
         self._now = 0
 
+    @property
+    def now(self) -> int:
+        """The latest instant that the engine was told: time never goes back in it."""
+        return self._now
+
     # --- requests -------------------------------------------------------------------------------
 
     def handle(self, session: Hashable, request: Request, now: int) -> bytes | None:

@@ -59,6 +59,16 @@ async def listening(
             listener.socket.close()
 
 
+async def check_addresses(addresses: Iterable[str]) -> None:
+    """Listen on all addresses for a moment.
+
+    Raises:
+        ConfigError: As ``listening``.
+    """
+    async with listening(addresses):
+        pass
+
+
 def keep_alive(stream: trio.SocketStream) -> None:
     """Let the system find out when the other machine is gone without a word."""
     if not is_unix(stream):

@@ -29,6 +29,7 @@ from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournald.config import Config, load_config
+from fastjournald.listeners import check_addresses
 from fastjournald.recovery import Progress, recover_engine
 from fastjournald.security import load_security
 from fastjournald.server import Server
@@ -175,6 +176,8 @@ def _run(config: Config) -> int:
             remove_ready_file(config.ready_file)
         for path in remove_partial_snapshots(disk, config.snapshot_directory):
             LOG.warning("event=removed path=%s what='a snapshot that was interrupted'", path)
+        # a bad address shows before a long replay
+        trio.run(check_addresses, config.listen)
         settings = config.settings()
         clock = SystemClock()
         gc.disable()

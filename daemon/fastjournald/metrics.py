@@ -223,6 +223,11 @@ class Metrics(Collector):
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
         yield GaugeMetricFamily(
+            "fastjournal_clock_behind_seconds",
+            "How far the clock is behind what it was: so long no lease and no delay ends.",
+            gauges["clock_behind_us"] / 1e6,
+        )
+        yield GaugeMetricFamily(
             "fastjournal_uptime_seconds",
             "Since the log was replayed.",
             gauges["uptime_us"] / 1e6,

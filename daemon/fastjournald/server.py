@@ -27,6 +27,7 @@ from fastjournal.protocol import (
     ValueType,
     encode_reply,
 )
+from fastjournald.accepting import accept
 from fastjournald.account import OVERRUN, Account
 from fastjournald.commit import Commit
 from fastjournald.config import Config
@@ -131,7 +132,8 @@ class Server:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 accepting = trio.CancelScope()
-                nursery.start_soon(self._accept, listeners, accepting)
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener, accepting)
                 ready([address_of(listener) for listener in listeners])
                 await stopped()
                 self._stopping = True
@@ -144,12 +146,10 @@ class Server:
             background.cancel_scope.cancel()
         self.writer.close()
 
-    async def _accept(
-        self, listeners: list[trio.SocketListener], accepting: trio.CancelScope
-    ) -> None:
+    async def _accept(self, listener: trio.SocketListener, accepting: trio.CancelScope) -> None:
         assert self._nursery is not None
         with accepting:
-            await trio.serve_listeners(self._serve, listeners, handler_nursery=self._nursery)
+            await accept(listener, self._serve, self._nursery)
 
     async def _serve(self, plain: trio.SocketStream) -> None:
         """Let a client in."""
@@ -324,4 +324,5 @@ class Server:
             "log_segments": len(segments) + (active is not None),
             "uptime_us": now - self._started_us,
             "read_only": int(self.engine.read_only),
+            "clock_behind_us": max(0, self.engine.now - now),
         }

@@ -78,6 +78,7 @@ class Session:
         self._pushing = False
         self._given_up = False
         self._over = False
+        self._undecoded = b""
         self._taken_bytes = 0
         """Of the requests that are being served."""
         # what the account looks at; times are its own
@@ -107,6 +108,8 @@ class Session:
                 try:
                     await self._converse()
                 except ProtocolError as error:
+                    # it is kept by the connection: with a traceback that is a reference cycle
+                    error.__traceback__ = None
                     engine.forget(self)
                     self._server.protocol_errors[error.code] += 1
                     now = self._server.clock.now_us()
@@ -145,16 +148,25 @@ class Session:
 
     async def _receive(self) -> None:
         account, connection = self._account, self._connection
-        bytes_max = limits.SCARCE_BYTES if account.scarce else limits.RECEIVE_BYTES_MAX
-        self.receiving_since = account.now
-        data = None
-        with trio.CancelScope(deadline=self._receive_until) as self._receiving:
-            data = await self._stream.receive_some(bytes_max)
-        self.receiving_since = NEVER
-        if data is None:
-            # the daemon stops, or has waited for the rest of a request long enough
-            self._done = not self._given_up
-            return
+        data: bytes | bytearray | None = self._undecoded
+        if data:
+            self._hold(-len(data))
+            self._undecoded = b""
+        else:
+            data = None
+            self.receiving_since = account.now
+            with trio.CancelScope(deadline=self._receive_until) as self._receiving:
+                data = await self._stream.receive_some(limits.RECEIVE_BYTES_MAX)
+            self.receiving_since = NEVER
+            if data is None:
+                # the daemon stops, or has waited for the rest of a request long enough
+                self._done = not self._given_up
+                return
+        if account.scarce and len(data) > limits.SCARCE_BYTES:
+            # decoded requests take ten times as much
+            self._undecoded = bytes(data[limits.SCARCE_BYTES :])
+            self._hold(len(self._undecoded))
+            data = data[: limits.SCARCE_BYTES]
         connection.receive_data(data)
         before, partial = self.partial_bytes, connection.unfinished_bytes
         self._taken_bytes = before + len(data) - partial

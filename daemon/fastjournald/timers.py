@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,17 @@ from fastjournald.indexes import NEVER
 if TYPE_CHECKING:
     from fastjournald.server import Server
 
+LOG = logging.getLogger("fastjournald")
+
 SLEEP_SECONDS_MAX = 1.0
 """The machine's clock may be set at any time: so long at most until that is noticed."""
 
 SPACE_SECONDS = 0.25
 """Between two looks at the free space: one process appends less than the default min-free-bytes
 (64 MiB) in that time."""
+
+CLOCK_BEHIND_US = 1_000_000
+"""A clock that is set back by more than this is worth a word: leases and delays stand still."""
 
 FULL_COLLECTION_SECONDS = 3600
 """Between two full garbage collections, which take 25 ms for a million entries."""
@@ -38,6 +44,7 @@ class Timers:
         self._server = server
         self._sleeping_until = NEVER
         self._sooner = trio.Event()
+        self._behind = False
 
     def look(self) -> None:
         """The engine changed: wake sooner if its next instant is sooner."""
@@ -80,6 +87,23 @@ class Timers:
             await trio.sleep(1)
             gc.collect(2 if second % FULL_COLLECTION_SECONDS == 0 else 1)
 
+    def check_clock(self) -> None:
+        """Tell, once, that the machine's clock was set back.
+
+        Until it has caught up, the engine's time stands still: no lease, delay or life ends.
+        """
+        behind = self._server.engine.now - self._server.clock.now_us()
+        if behind > CLOCK_BEHIND_US and not self._behind:
+            self._behind = True
+            LOG.warning(
+                "event=clock-behind seconds=%.1f "
+                "what='the clock was set back: no lease or delay ends until it has caught up'",
+                behind / 1_000_000,
+            )
+        elif behind <= 0 and self._behind:
+            self._behind = False
+            LOG.info("event=clock-caught-up")
+
     async def watch_space(self) -> None:
         """Make the engine read-only in time, and writable again, as the disk fills and empties.
 
@@ -89,6 +113,7 @@ class Timers:
         server = self._server
         while True:
             server.check_space()
+            self.check_clock()
             asleep_until = trio.current_time() + SPACE_SECONDS
             await trio.sleep_until(asleep_until)
             self.lag_us.add(round((trio.current_time() - asleep_until) * 1_000_000))

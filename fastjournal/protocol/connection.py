@@ -83,7 +83,8 @@ class _Receiver(Generic[MessageT]):
         try:
             used, self._needed = self._reader.read(data, self._ready)
         except ProtocolError as error:
-            self._error = error
+            # a traceback would keep the data for as long as the connection
+            self._error = error.with_traceback(None)
             self._rest = bytearray()
         else:
             self._rest = bytearray(data[used:])

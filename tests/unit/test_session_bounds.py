@@ -6,7 +6,9 @@ end has read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import gc
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -383,3 +385,60 @@ async def test_all_connections_together_wait_for_so_much_work(
         await trio.aclose_forcefully(peers[0].stream)
         await trio.testing.wait_all_tasks_blocked()
         assert codes([await peers[1].ask(listen(b"a"), NOP)]) == [""]
+
+
+async def leave(peer: Peer) -> None:
+    await trio.aclose_forcefully(peer.stream)
+
+
+async def send_end(peer: Peer) -> None:
+    await peer.stream.send_eof()
+
+
+async def send_quit(peer: Peer) -> None:
+    await peer.send(request(Function.QUIT))
+
+
+async def send_garbage(peer: Peer) -> None:
+    await peer.stream.send_all(b"garbage, and enough of it to be judged")
+
+
+async def send_half(peer: Peer) -> None:
+    await peer.stream.send_all(encode_request(set_(b"k"))[:-1])
+
+
+async def send_half_and_end(peer: Peer) -> None:
+    await send_half(peer)
+    await peer.stream.send_eof()
+
+
+async def stay(peer: Peer) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def take_nothing(peer: Peer) -> None:
+    await peer.send(NOP)
+
+
+@pytest.mark.parametrize("lockstep", [False, True])
+@pytest.mark.parametrize(
+    "end",
+    [leave, send_end, send_quit, send_garbage, send_half, send_half_and_end, stay, take_nothing],
+)
+async def test_a_session_that_is_over_leaves_memory_at_once_without_garbage_collection(
+    end: Callable[[Peer], Awaitable[None]], lockstep: bool, autojump_clock: MockClock
+) -> None:
+    room = Room(idle_timeout=10, request_timeout=10, send_timeout=10)
+    gc.collect()
+    gc.disable()
+    try:
+        async with room.open():
+            peer = room.connect_in_memory(lockstep=lockstep)
+            await trio.testing.wait_all_tasks_blocked()
+            (session,) = [weakref.ref(session) for session in room.sessions]
+            await end(peer)
+            await trio.sleep(30)
+            assert room.ended == [peer]
+            assert session() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,51 @@
+"""Takes connections from a listener, also while the system has no descriptor for another."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+LOG = logging.getLogger("fastjournald")
+
+PAUSE_SECONDS = 0.1
+"""After the system had no room for a connection: clients wait in its queue meanwhile."""
+
+NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+
+
+async def accept(
+    listener: trio.abc.Listener[trio.SocketStream],
+    serve: Callable[[trio.SocketStream], Awaitable[None]],
+    nursery: trio.Nursery,
+) -> None:
+    """Start a task for each connection, until cancelled; then close the listener.
+
+    Args:
+        listener: Where from.
+        serve: Called with the stream, which it has to close.
+        nursery: For the tasks.
+
+    Raises:
+        OSError: The listener is unusable.
+    """
+    short = False
+    async with listener:
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    raise
+                if not short:
+                    LOG.warning(
+                        "event=no-room-for-connections error=%r hint='see LimitNOFILE'",
+                        error.strerror,
+                    )
+                short = True
+                await trio.sleep(PAUSE_SECONDS)
+            else:
+                short = False
+                nursery.start_soon(serve, stream)
