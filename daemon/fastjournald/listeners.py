@@ -65,7 +65,7 @@ async def check_addresses(addresses: Iterable[str]) -> None:
     Raises:
         ConfigError: As ``listening``.
     """
-    async with listening(addresses):
+    async with listening(addresses, socket_mode=0o600):
         pass
 
 
