@@ -113,7 +113,7 @@ FLOODS = {
 def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
     tmp_path: Path, kind: str
 ) -> None:
-    options = ("--max-inflight", str(INFLIGHT_BYTES), "--http", "127.0.0.1:0")
+    options = ("--max-inflight", str(INFLIGHT_BYTES))
     with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as good:
         assert good.ask(set_request(b"large", bytes(VALUE_BYTES))).code == ""
         behave(good, 20)
@@ -126,7 +126,6 @@ def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
                         flood(client, FLOODS[kind])
                     behave(good, 10)
                     grown.append(resident_bytes(daemon) - before)
-                assert figure(daemon, "fastjournal_connections") > 1
             behave(good, 10)
         assert max(grown) < GROWTH_BYTES_MAX
         # nothing stays behind from round to round
