@@ -4,6 +4,7 @@
      |- BadRequestError       the caller's: an argument that no daemon would take
      |- ProtocolError         the peer's: bytes that are not FJ/JR
      |- RefusedError          the daemon's answer: an error code of the protocol
+     |   '- LeaseLostError    the work is no longer yours
      |- CannotConnectError    nobody listens, or the connection was lost before an answer
      |- LogError              the command log: LogCorruptError, LogLockedError, LogFailedError
      |- SpoolError            the local spool: SpoolFullError, SpoolFailedError, SpoolLockedError
@@ -11,7 +12,8 @@
      '- JavaMissingError      Spark needs Java, and there is none
 
 Every one has ``code`` (a short stable name), and where they apply ``path``, ``offset`` (bytes from
-the start of that file) and ``hint`` (what to do).
+the start of that file) and ``hint`` (what to do). ``maybe_done`` says that the daemon may have
+carried out what failed, for instance because the connection was lost before the answer came.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ class FastjournalError(Exception):
     """
 
     code = "error"
+    maybe_done = False
+    """The daemon may have carried out the request all the same."""
 
     def __init__(
         self,
@@ -83,6 +87,12 @@ class RefusedError(FastjournalError):
     """The daemon refused a request; ``code`` is its error code, the message its sentence."""
 
     code = "refused"
+
+
+class LeaseLostError(RefusedError):
+    """The lease ended before the work did: the entry is no longer yours, so drop the work."""
+
+    code = "lease-lost"
 
 
 class CannotConnectError(FastjournalError):

@@ -221,6 +221,9 @@ CLIENT_UNSENT_BYTES_MAX = 256 * 1024
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
 """A client's default reply_bytes_max: many times max-reply, for a single large pair goes alone."""
 
+CLIENT_REPEATS_MAX = 4
+"""How often a request is sent again on a new connection: one that kills connections must end."""
+
 CLIENT_LAST_WORDS_S = 5.0
 """Seconds for a cancelled task, or a client that is closed, to give back what it holds."""
 

@@ -99,4 +99,5 @@ def open_client(ctx: click.Context) -> SyncClient:
     """
     from fastjournal.client import SyncClient  # noqa: PLC0415 - only where needed
 
-    return SyncClient(server_of(ctx))
+    # One request and an answer, or an exit code that says what happened.
+    return SyncClient(server_of(ctx), reconnect=None)

@@ -90,7 +90,9 @@ class Worker:
         refusal: RefusedError | None = None
         # The signals come first: from here on, none of them ends the program by itself.
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with Client(server) as asking, Client(server) as telling:
+            # Couriers send again by themselves, for as long as each request is worth it.
+            asking_client = Client(server, reconnect=None)
+            async with asking_client as asking, Client(server, reconnect=None) as telling:
                 self._asking, self._telling = Courier(asking), Courier(telling)
                 async with trio.open_nursery() as nursery:
                     commands = trio.CancelScope()

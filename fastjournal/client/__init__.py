@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastjournal.client.backoff import Reconnect
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.results import (
     DaemonStats,
@@ -34,6 +35,7 @@ __all__ = [
     "EntryStats",
     "Jobs",
     "Page",
+    "Reconnect",
     "SyncClient",
     "Written",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from fastjournal.client.calls import refusal
+from fastjournal.client.calls import end_of_listening, refusal
 from fastjournal.client.failures import connection_lost
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
@@ -26,6 +26,9 @@ from fastjournal.protocol import (
 _LISTEN = int(Flag.LISTEN)
 
 Undo = Callable[[Request, Reply], list[Request]]
+
+Tell = Callable[[Reply | None], object]
+"""Takes the notifications of a subscription; None: the connection is over."""
 
 
 class Pending:
@@ -78,8 +81,11 @@ class Multiplexer:
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._failure: FastjournalError | None = None
-        self._owed: deque[Request] = deque()
-        """Requests that give back what abandoned ones got; started as there is room."""
+        self._owed: deque[tuple[Request, int | None]] = deque()
+        """Requests that give back what abandoned ones got, and those that end subscriptions, with
+        their identifiers; started as there is room."""
+        self._subscriptions: dict[int, Tell] = {}
+        """By identifier, which nothing else uses meanwhile."""
 
     @property
     def in_flight(self) -> int:
@@ -100,41 +106,65 @@ class Multiplexer:
         return bool(self._unsent) or (bool(self._owed) and self.has_room)
 
     @property
+    def failure(self) -> FastjournalError | None:
+        """Why the connection is over; each time another object, None while it is not."""
+        return None if self._failure is None else copy_error(self._failure)
+
+    @property
     def failed(self) -> bool:
         """Whether the connection is over."""
         return self._failure is not None
 
-    def start(self, request: Request, undo: Undo | None = None) -> Pending:
+    def start(
+        self, request: Request, undo: Undo | None = None, *, identifier: int | None = None
+    ) -> Pending:
         """Give the request an identifier and queue its bytes.
 
         Args:
             request: Its ``identifier`` is set here.
             undo: Builds requests that give back what the reply gave, for ``abandon``.
+            identifier: To what, where it is that of a subscription.
 
         Raises:
             CannotConnectError, ProtocolError: The connection is over.
             BadRequestError: The request cannot be encoded.
         """
         if self._failure is not None:
-            raise _copy(self._failure)
-        assert len(self._in_flight) < IDENTIFIER_MAX, "no identifier is free: see has_room"
-        identifier = self._last_identifier
-        while True:
-            identifier = identifier % IDENTIFIER_MAX + 1
-            if identifier not in self._in_flight:
-                break
+            raise copy_error(self._failure)
+        if identifier is None:
+            identifier = self._last_identifier = self._free_identifier()
         request.identifier = identifier
         data = self._connection.send(request)
-        self._last_identifier = identifier
         self._unsent.append(data)
         self._unsent_bytes += len(data)
         pending = self._in_flight[identifier] = Pending(request, undo)
         return pending
 
+    def subscribe(self, request: Request, tell: Tell) -> Pending:
+        """Start a request that asks for notifications; each of them is passed to ``tell``.
+
+        That may begin while the reply is taken, and ends with ``unsubscribe`` or the connection.
+        """
+        pending = self.start(request)
+        self._subscriptions[request.identifier] = tell
+        return pending
+
+    def unsubscribe(self, identifier: int) -> None:
+        """End a subscription; what still comes of it is dropped."""
+        if identifier not in self._subscriptions or self._failure is not None:
+            return
+        self._subscriptions[identifier] = _tell_nobody
+        asked = self._in_flight.get(identifier)
+        if asked is None:
+            self._owed.append((end_of_listening(), identifier))
+        else:
+            asked.notify = lambda: self.unsubscribe(identifier)
+
     def data_to_send(self) -> bytes:
         """Return the bytes that wait to be sent, and forget them."""
         while self._owed and self.has_room and self._failure is None:
-            self.start(self._owed.popleft())
+            request, identifier = self._owed.popleft()
+            self.start(request, identifier=identifier)
         data = b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -174,27 +204,48 @@ class Multiplexer:
         self.data_to_send()
         pendings, self._in_flight = list(self._in_flight.values()), {}
         for pending in pendings:
-            pending._finish(None, _copy(error))
+            pending._finish(None, copy_error(error))
+        subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
+        for tell in subscriptions:
+            tell(None)
 
     def _take(self, reply: Reply) -> int:
         if reply.flags & _LISTEN:
-            return 0  # a notification; nothing here subscribes to any
+            # That of a subscription which has ended meanwhile is nobody's.
+            self._subscriptions.get(reply.identifier, _tell_nobody)(reply)
+            return 0
         pending = self._in_flight.pop(reply.identifier, None)
         if pending is None:
             if reply.error:
                 reason = refusal(reply.error)
                 raise ProtocolError(f"the daemon gave up: {reason.message}", code=reason.code)
             raise ProtocolError(f"reply to a request {reply.identifier} that was never sent")
+        if self._subscriptions and (reply.error or not pending.request.flags & _LISTEN):
+            self._subscriptions.pop(reply.identifier, None)
         pending._finish(reply, None)
         return 1
 
     def _undo(self, pending: Pending) -> None:
         if pending.undo is None or pending.reply is None or pending.reply.error:
             return
-        self._owed.extend(pending.undo(pending.request, pending.reply))
+        gain = pending.undo(pending.request, pending.reply)
+        self._owed.extend((request, None) for request in gain)
+
+    def _free_identifier(self) -> int:
+        taken = len(self._in_flight) + len(self._subscriptions)
+        assert taken < IDENTIFIER_MAX, "no identifier is free: see has_room"
+        identifier = self._last_identifier
+        while True:
+            identifier = identifier % IDENTIFIER_MAX + 1
+            if identifier not in self._in_flight and identifier not in self._subscriptions:
+                return identifier
 
 
-def _copy(error: FastjournalError) -> FastjournalError:
+def _tell_nobody(_reply: Reply | None) -> None:
+    return None
+
+
+def copy_error(error: FastjournalError) -> FastjournalError:
     """Return an error of the same kind: one exception object must not be raised by several."""
     if isinstance(error, ProtocolError):
         copy: FastjournalError = ProtocolError(error.message, code=error.code)

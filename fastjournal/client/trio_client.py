@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from random import Random
 from types import TracebackType
 from typing import TypeVar
 
 import trio
 
 from fastjournal.client.access import Tls, make_access
-from fastjournal.client.address import DEFAULT_ADDRESS, Address, parse_address
-from fastjournal.client.calls import (
-    Call,
-    results_or_refusals,
-    silence_allowed_s,
-)
-from fastjournal.client.failures import (
-    connection_lost,
-    not_connected,
-    reason_of,
-    timed_out,
-)
-from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
-from fastjournal.client.streams import close_stream, open_stream
+from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
+from fastjournal.client.backoff import Backoff, Reconnect
+from fastjournal.client.batch import Batch, Errand
+from fastjournal.client.calls import Call
+from fastjournal.client.failures import not_connected
+from fastjournal.client.multiplexer import Multiplexer, Pending, Undo, copy_error
+from fastjournal.client.streams import open_stream
+from fastjournal.client.trio_link import TrioLink
 from fastjournal.client.trio_methods import TrioMethods
-from fastjournal.clock import unique_timestamp
-from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, RECEIVE_BYTES_MAX
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
-
-_LAST_WORDS_S = 1.0
-"""After a send failed: seconds to receive the error that the daemon sent before it closed."""
 
 
 class Client(TrioMethods):
@@ -42,21 +31,24 @@ class Client(TrioMethods):
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
     gives back what the daemon had leased to it, as soon as the reply comes; what it asked to write
-    may have been written. Arguments and results are those of ``SyncClient``; the methods are
-    explained there.
+    may have been written.
 
-    After a lost connection every request raises CannotConnectError (code ``not-connected``) until
-    ``connect`` is called.
+    Where the connection is lost, the client makes another one, and sends again what is safe to
+    repeat; all else raises CannotConnectError, whose ``maybe_done`` says whether the daemon may
+    have carried it out. Without ``reconnect`` every request raises it (code ``not-connected``)
+    after a lost connection, until ``connect`` is called.
 
     Args:
         address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
         tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
+        reconnect: What to do about a lost connection; None: nothing.
         connect_timeout_s: Seconds to establish the connection.
         reply_timeout_s: Seconds without an answer to a request after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
         reply_bytes_max: Bytes of the largest reply to accept.
+        rng: Draws the pauses before connecting again.
 
     Raises:
         BadRequestError: The address or the token is none.
@@ -69,24 +61,29 @@ class Client(TrioMethods):
         *,
         tls: Tls = None,
         auth: str | bytes | None = None,
+        reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
         connect_timeout_s: float = 10.0,
         reply_timeout_s: float | None = 60.0,
         reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
+        rng: Random | None = None,
     ) -> None:
         self.address = parse_address(address)
         self._access = make_access(tls, auth)
+        self._plan = reconnect
         self._connect_timeout_s = connect_timeout_s
         self._reply_timeout_s = reply_timeout_s
         self._reply_bytes_max = reply_bytes_max
+        self._rng = rng or Random()
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         self._connecting = trio.Lock()
-        self._link: _Link | None = None
+        self._link: TrioLink | None = None
+        self._effort: _Effort | None = None
 
     # --- connection -----------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Connect, unless it is connected.
+        """Connect, unless it is connected; try once.
 
         Raises:
             CannotConnectError: Nobody listens there, or TLS fails.
@@ -99,7 +96,7 @@ class Client(TrioMethods):
                 return
             stream = await open_stream(self.address, self._access, self._connect_timeout_s)
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
-            self._link = _Link(stream, multiplexer, self.address)
+            self._link = TrioLink(stream, multiplexer, self.address)
             self._nursery.start_soon(self._link.run)
 
     async def __aenter__(self) -> Client:
@@ -120,8 +117,8 @@ class Client(TrioMethods):
         assert self._nursery is not None, "left without having been entered"
         if self._link is not None:
             self._link.end(not_connected())
-        # The two tasks of a connection end by this and raise nothing, so the caller's own
-        # exception leaves the block as it is, not inside a group.
+        # The tasks of the client end by this and raise nothing, so the caller's own exception
+        # leaves the block as it is, not inside a group.
         self._nursery.cancel_scope.shield = True
         self._nursery.cancel_scope.cancel()
         self._nursery = None
@@ -134,129 +131,98 @@ class Client(TrioMethods):
 
         A timestamp of 0 is replaced by this machine's time; the identifier is set.
         """
-        return (await self._exchange([(request, None)]))[0]
+        return (await self.request_many([request]))[0]
 
     async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
         """Send requests without waiting between them; return their replies in the same order."""
-        return await self._exchange([(request, None) for request in requests])
+        errands = await self._exchange([(request, None) for request in requests])
+        return [errand.answer() for errand in errands]
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        return call.result((await self._exchange([(call.request, call.undo)]))[0])
+        (errand,) = await self._exchange([(call.request, call.undo)])
+        return call.result(errand.answer(), repeated=errand.repeated)
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
-        replies = await self._exchange([(call.request, call.undo) for call in kept])
-        return results_or_refusals(kept, replies)
+        errands = await self._exchange([(call.request, call.undo) for call in kept])
+        return [
+            call.outcome(errand.answer(), repeated=errand.repeated)
+            for call, errand in zip(kept, errands, strict=True)
+        ]
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Reply]:
-        link = self._link
-        if link is None or self._nursery is None or link.multiplexer.failed:
-            await trio.lowlevel.checkpoint()
-            raise not_connected()
-        silence_s = silence_allowed_s(self._reply_timeout_s, (request for request, _ in requests))
-        pendings: list[Pending] = []
+    async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
+        batch = Batch(requests, self._plan)
+        silence_s = batch.silence_s(self._reply_timeout_s)
+        while True:
+            try:
+                link = await self._usable_link()
+            except FastjournalError as error:
+                raise batch.failed(error) from error.__cause__
+            started: list[Pending] = []
+            try:
+                for errand in batch.unanswered():
+                    await link.wait_room(silence_s)
+                    if link.multiplexer.failed:
+                        break
+                    started.append(link.start(errand))
+                for pending in started:
+                    await link.wait_done(pending, silence_s)
+            finally:
+                for pending in started:
+                    if not pending.done:
+                        link.multiplexer.abandon(pending)
+            if not batch.unanswered():
+                return batch.errands
+            failure = link.multiplexer.failure
+            assert failure is not None, "a connection without failure answers everything"
+            batch.lost(failure, trio.current_time())
+
+    async def _usable_link(self) -> TrioLink:
+        """Return the connection, or take part in the effort to make one."""
+        while self._link is None or self._link.multiplexer.failed:
+            if self._nursery is None or self._plan is None:
+                await trio.lowlevel.checkpoint()
+                raise not_connected()
+            effort = self._effort
+            if effort is None:
+                effort = self._effort = _Effort()
+                self._nursery.start_soon(self._mend, self._plan, effort)
+            await effort.over.wait()
+            if effort.failure is not None:
+                raise copy_error(effort.failure)
+        return self._link
+
+    async def _mend(self, plan: Reconnect, effort: _Effort) -> None:
+        """Connect in place of a lost connection, trying for a while.
+
+        This is a task of the client: whoever waits for it may be cancelled, and the others not.
+        """
+        effort.failure = not_connected()
         try:
-            for request, undo in requests:
-                await link.wait_room(silence_s)
-                request.timestamp = request.timestamp or unique_timestamp()
-                pendings.append(link.start(request, undo))
-            for pending in pendings:
-                await link.wait_done(pending, silence_s)
+            backoff = Backoff(plan, self._rng, trio.current_time())
+            while (pause_s := backoff.pause_s(trio.current_time())) is not None:
+                await trio.sleep(pause_s)
+                try:
+                    await self.connect()
+                except CannotConnectError as error:
+                    effort.failure = error
+                else:
+                    effort.failure = None
+                    return
+        except FastjournalError as error:
+            effort.failure = error
         finally:
-            for pending in pendings:
-                if not pending.done:
-                    link.multiplexer.abandon(pending)
-        return [pending.answer() for pending in pendings]
+            self._effort = None
+            effort.over.set()
 
 
-class _Link:
-    """One connection: a task that receives and a task that sends, around a multiplexer."""
+class _Effort:
+    """An effort to connect again, which all tasks that need the connection wait for."""
 
-    def __init__(self, stream: trio.abc.Stream, multiplexer: Multiplexer, address: Address) -> None:
-        self.multiplexer = multiplexer
-        self._stream = stream
-        self._address = address
-        self._scope = trio.CancelScope()
-        self._something_to_send = trio.Event()
-        self._room = trio.lowlevel.ParkingLot()
-
-    async def run(self) -> None:
-        """Move bytes until the connection is over; then everything in flight has its error."""
-        try:
-            with self._scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._send)
-                    await self._receive()
-                    nursery.cancel_scope.cancel()
-        finally:
-            self.end(connection_lost("the client ended"))
-            await close_stream(self._stream)
-
-    def end(self, error: FastjournalError) -> None:
-        """End the connection, with this error for everything in flight."""
-        self.multiplexer.fail(error)
-        self._room.unpark_all()
-        self._scope.cancel()
-
-    def start(self, request: Request, undo: Undo | None) -> Pending:
-        """Queue a request; everything that is queued in one turn of the loop goes in one send."""
-        pending = self.multiplexer.start(request, undo)
-        self._something_to_send.set()
-        return pending
-
-    async def wait_room(self, silence_s: float | None) -> None:
-        """Return when another request may be queued, or the connection is over."""
-        while not self.multiplexer.has_room and not self.multiplexer.failed:
-            with self._patience(silence_s):
-                await self._room.park()
-
-    async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
-        """Return when the request has its reply or its error."""
-        if pending.done:
-            return
-        done = trio.Event()
-        pending.notify = done.set
-        with self._patience(silence_s):
-            await done.wait()
-
-    @contextlib.contextmanager
-    def _patience(self, silence_s: float | None) -> Iterator[None]:
-        with trio.move_on_after(math.inf if silence_s is None else silence_s) as scope:
-            yield
-        if scope.cancelled_caught:
-            self.end(timed_out(self._address, silence_s))
-
-    async def _receive(self) -> None:
-        multiplexer = self.multiplexer
-        try:
-            while not multiplexer.failed:
-                multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
-                if multiplexer.has_room:
-                    self._room.unpark_all()
-                if multiplexer.wants_to_send:
-                    self._something_to_send.set()
-        except trio.BrokenResourceError as error:
-            self.end(connection_lost(_cause_of(error)))
-
-    async def _send(self) -> None:
-        try:
-            while True:
-                await self._something_to_send.wait()
-                self._something_to_send = trio.Event()
-                while data := self.multiplexer.data_to_send():
-                    self._room.unpark_all()
-                    await self._stream.send_all(data)
-        except trio.BrokenResourceError as error:
-            # The receiver may still find what the daemon said before it closed.
-            with trio.move_on_after(_LAST_WORDS_S):
-                await trio.sleep_forever()
-            self.end(connection_lost(_cause_of(error)))
-
-
-def _cause_of(error: trio.BrokenResourceError) -> str:
-    cause = error.__cause__
-    return reason_of(cause) if isinstance(cause, OSError) else "the socket is broken"
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.failure: FastjournalError | None = None

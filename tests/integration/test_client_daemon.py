@@ -134,7 +134,7 @@ async def ask_without_end(client: Client) -> None:
 
 
 async def test_quit_ends_a_waiting_next_and_then_the_connection(daemon: DaemonProcess) -> None:
-    async with Client(daemon.address) as client:
+    async with Client(daemon.address, reconnect=None) as client:
         found: list[int] = []
 
         async def wait_for_work() -> None:

@@ -98,12 +98,12 @@ def test_a_bad_address_is_refused_before_anything_is_tried() -> None:
         SyncClient("nowhere")
 
 
-def test_after_a_lost_connection_the_client_works_again_once_it_is_connected() -> None:
+def test_without_reconnect_the_client_works_again_once_it_is_connected() -> None:
     def close_on_set(request: Request) -> Answer:
         return [Do.CLOSE] if request.function == Function.SET else echo(request)
 
     with ScriptedDaemon(close_on_set) as daemon:
-        client = SyncClient(daemon.address)
+        client = SyncClient(daemon.address, reconnect=None)
         assert client.nop() == 5
         with pytest.raises(CannotConnectError) as caught:
             client.set("k")
@@ -122,7 +122,7 @@ def test_after_a_lost_connection_the_client_works_again_once_it_is_connected() -
 
 
 def test_a_connection_lost_between_two_requests_is_a_named_error_too() -> None:
-    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
+    with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address, reconnect=None) as client:
         client.nop()
         daemon.drop_connections()
         with pytest.raises(CannotConnectError) as caught:
@@ -134,7 +134,7 @@ def test_a_connection_lost_between_two_requests_is_a_named_error_too() -> None:
 
 def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
-        client = SyncClient(daemon.address, reply_timeout_s=0.05)
+        client = SyncClient(daemon.address, reconnect=None, reply_timeout_s=0.05)
         with pytest.raises(CannotConnectError, match="has not answered") as caught:
             client.nop()
         assert caught.value.code == "timed-out"

@@ -156,7 +156,7 @@ async def test_nobody_listening_is_a_named_error_and_not_a_group(tmp_path: Path)
 
 async def test_after_a_lost_connection_all_tasks_have_an_error_and_connect_mends_it() -> None:
     with ScriptedDaemon(WaitingNext()) as daemon:
-        async with Client(daemon.address) as client:
+        async with Client(daemon.address, reconnect=None) as client:
             codes: list[str] = []
 
             async def wait_for_work() -> None:
@@ -190,7 +190,7 @@ async def test_the_refusal_that_comes_before_the_daemon_closes_is_not_lost() -> 
 
 async def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
-        async with Client(daemon.address, reply_timeout_s=0.05) as client:
+        async with Client(daemon.address, reconnect=None, reply_timeout_s=0.05) as client:
             with pytest.raises(CannotConnectError, match="has not answered") as caught:
                 await client.nop()
             assert caught.value.code == "timed-out"

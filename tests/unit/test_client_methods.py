@@ -15,7 +15,7 @@ BUILDERS = {
     for name in calls.__all__
     if inspect.isfunction(getattr(calls, name))
 }
-HELPERS = {"quit", "refusal", "results_or_refusals", "silence_allowed_s"}
+HELPERS = {"quit", "refusal", "silence_allowed_s"}
 HELPERS |= {"listening", "end_of_listening"}
 
 

@@ -124,7 +124,7 @@ def work(pipe: Connection, terms: Terms, number: int) -> None:
     """Lease and complete what is due by the file's clock, domain after domain."""
     domains = sorted({change.domain for change in load_changes()})
     domains = domains[number % len(domains) :] + domains[: number % len(domains)]
-    client = SyncClient(terms.address)
+    client = SyncClient(terms.address, reconnect=None)
     while True:
         try:
             (due_s,) = pipe.recv()

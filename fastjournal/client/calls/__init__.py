@@ -16,7 +16,6 @@ from __future__ import annotations
 from fastjournal.client.calls.base import (
     Call,
     refusal,
-    results_or_refusals,
     silence_allowed_s,
 )
 from fastjournal.client.calls.daemon import (
@@ -90,7 +89,6 @@ __all__ = [
     "regex",
     "release",
     "rename",
-    "results_or_refusals",
     "resume",
     "set_",
     "silence_allowed_s",

@@ -7,7 +7,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from fastjournal.errors import BadRequestError, RefusedError
+from fastjournal.client.repeats import rule_of
+from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request
@@ -51,24 +52,33 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     undo: Callable[[Request, Reply], list[Request]] | None = None
     """Requests that give back what the reply gave, for a caller that has gone away meanwhile."""
 
-    def result(self, reply: Reply) -> T:
+    def result(self, reply: Reply, *, repeated: bool = False) -> T:
         """Return the result that the reply means.
+
+        Args:
+            reply: To this request.
+            repeated: It was sent before, and the reply to that is not known.
 
         Raises:
             RefusedError: The reply is an error.
             ProtocolError: The reply lacks what it must have.
         """
-        if reply.error:
-            raise refusal(reply.error)
-        return self.interpret(self.request, reply)
+        outcome = self.outcome(reply, repeated=repeated)
+        if isinstance(outcome, RefusedError):
+            raise outcome
+        return outcome
 
-
-def results_or_refusals(many: list[Call[T]], replies: list[Reply]) -> list[T | RefusedError]:
-    """Return for each call the result that its reply means, or the refusal that it is."""
-    return [
-        refusal(reply.error) if reply.error else call.interpret(call.request, reply)
-        for call, reply in zip(many, replies, strict=True)
-    ]
+    def outcome(self, reply: Reply, *, repeated: bool = False) -> T | RefusedError:
+        """Return the result that the reply means, or the refusal that it is; see ``result``."""
+        if not reply.error:
+            return self.interpret(self.request, reply)
+        error = refusal(reply.error)
+        if repeated:
+            rule = rule_of(self.request)
+            if error.code in rule.done_codes:
+                return self.interpret(self.request, Reply(self.request.identifier))
+            error.maybe_done = rule.changes
+        return error
 
 
 def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:
@@ -88,7 +98,8 @@ def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]
 def refusal(error: str) -> RefusedError:
     """Return the exception for the error text of a reply: a code, perhaps a sentence."""
     code, _, sentence = error.partition(" ")
-    return RefusedError(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code)
+    kind = LeaseLostError if code == LeaseLostError.code else RefusedError
+    return kind(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code)
 
 
 def key_bytes(key: str | bytes) -> bytes:

@@ -1,0 +1,61 @@
+"""When to try again to connect: growing pauses with jitter, for a while. Without IO or clock."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import msgspec
+
+from fastjournal.errors import BadRequestError
+
+_GROWTH = 2.0
+
+
+class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client goes about a lost connection. All in seconds.
+
+    Raises:
+        BadRequestError: A pause is not above 0, or one is no number.
+    """
+
+    first_pause_s: float = 0.05
+    """Bound of the pause before the first try; each further one is twice as long."""
+    longest_pause_s: float = 5.0
+    """Bound of all pauses."""
+    patience_s: float = 30.0
+    """After that long without a connection, or with a request that was sent again and again, the
+    request fails. At least one try is made."""
+
+    def __post_init__(self) -> None:
+        bounds = (self.first_pause_s, self.longest_pause_s, self.patience_s)
+        if not all(math.isfinite(bound) and bound >= 0 for bound in bounds) or 0 in bounds[:2]:
+            raise BadRequestError("the pauses of a Reconnect are seconds above 0")
+
+
+class Backoff:
+    """The pauses of one effort to connect again.
+
+    A pause is drawn evenly from zero to its bound, so that the clients of a daemon that restarts do
+    not come back all at once.
+
+    Args:
+        plan: The bounds.
+        rng: Draws the pauses.
+        now_s: When the effort begins, by any clock that does not jump.
+    """
+
+    def __init__(self, plan: Reconnect, rng: Random, now_s: float) -> None:
+        self._plan = plan
+        self._rng = rng
+        self._give_up_at_s = now_s + plan.patience_s
+        self._bound_s = 0.0
+
+    def pause_s(self, now_s: float) -> float | None:
+        """Return the seconds to wait before the next try; None: it is time to give up."""
+        if self._bound_s and now_s >= self._give_up_at_s:
+            return None
+        plan = self._plan
+        self._bound_s = min(_GROWTH * self._bound_s or plan.first_pause_s, plan.longest_pause_s)
+        pause_s = self._rng.uniform(0, self._bound_s)
+        return min(pause_s, max(self._give_up_at_s - now_s, 0.0))

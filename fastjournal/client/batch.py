@@ -1,0 +1,101 @@
+"""Requests on their way to their replies, over as many connections as that takes. Without IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastjournal.client.backoff import Reconnect
+from fastjournal.client.calls import silence_allowed_s
+from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
+from fastjournal.client.repeats import rule_of
+from fastjournal.clock import unique_timestamp
+from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.limits import CLIENT_REPEATS_MAX
+from fastjournal.protocol import Reply, Request
+
+
+class Errand:
+    """One request, and how far it has come."""
+
+    __slots__ = ("pending", "repeated", "request", "undo")
+
+    def __init__(self, request: Request, undo: Undo | None) -> None:
+        self.request = request
+        self.undo = undo
+        self.pending: Pending | None = None
+        self.repeated = False
+        """It was sent on a connection that was lost before the reply came."""
+
+    def start(self, multiplexer: Multiplexer) -> Pending:
+        """Queue it; every time with the same timestamp."""
+        self.request.timestamp = self.request.timestamp or unique_timestamp()
+        self.pending = pending = multiplexer.start(self.request, self.undo)
+        return pending
+
+    @property
+    def reply(self) -> Reply | None:
+        """The reply, where it has come."""
+        return None if self.pending is None else self.pending.reply
+
+    def answer(self) -> Reply:
+        """Return the reply, which may be a refusal."""
+        assert self.pending is not None, "asked for an answer before it was sent"
+        return self.pending.answer()
+
+
+class Batch:
+    """The errands of one use of a client.
+
+    Args:
+        requests: With what undoes each.
+        plan: What to do about a lost connection; None: nothing.
+    """
+
+    def __init__(
+        self, requests: Iterable[tuple[Request, Undo | None]], plan: Reconnect | None
+    ) -> None:
+        self.errands = [Errand(request, undo) for request, undo in requests]
+        self._plan = plan
+        self._losses = 0
+        self._lost_at_s = 0.0
+
+    def unanswered(self) -> list[Errand]:
+        """Return what has no reply."""
+        return [errand for errand in self.errands if errand.reply is None]
+
+    def silence_s(self, reply_timeout_s: float | None) -> float | None:
+        """Return after how many silent seconds a daemon counts as lost; None: never."""
+        return silence_allowed_s(reply_timeout_s, (errand.request for errand in self.errands))
+
+    def lost(self, error: FastjournalError, now_s: float) -> None:
+        """The connection ended with this error; return where the rest is to be sent on another.
+
+        Raises:
+            FastjournalError: The error, where something must not be sent again, or was often
+                enough. Its ``maybe_done`` is set where a change may have been carried out.
+        """
+        open_ = self.unanswered()
+        sent = [errand for errand in open_ if errand.pending is not None]
+        rules = [rule_of(errand.request) for errand in sent]
+        self._lost_at_s = self._lost_at_s or now_s
+        self._losses += 1
+        if (
+            self._plan is None
+            or not isinstance(error, CannotConnectError)
+            or not all(rule.repeat for rule in rules)
+            or self._losses > CLIENT_REPEATS_MAX
+            or now_s - self._lost_at_s > self._plan.patience_s
+        ):
+            raise self.failed(error)
+        for errand in sent:
+            errand.repeated = True
+            errand.pending = None
+
+    def failed(self, error: FastjournalError) -> FastjournalError:
+        """Return an error with ``maybe_done`` set as it is for what has no reply."""
+        error.maybe_done = any(
+            rule_of(errand.request).changes
+            for errand in self.unanswered()
+            if errand.repeated or errand.pending is not None
+        )
+        return error

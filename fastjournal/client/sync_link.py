@@ -1,0 +1,161 @@
+"""Connections of blocking sockets: how they are made, made again, and moved bytes through."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from random import Random
+
+from fastjournal.client.access import Access
+from fastjournal.client.address import Address
+from fastjournal.client.backoff import Backoff, Reconnect
+from fastjournal.client.batch import Batch
+from fastjournal.client.failures import connection_lost, reason_of, timed_out
+from fastjournal.client.multiplexer import Multiplexer
+from fastjournal.client.sockets import Channel, connect_channel
+from fastjournal.errors import CannotConnectError
+
+
+class SyncLink:
+    """One connection: a channel, and the multiplexer whose bytes go through it."""
+
+    def __init__(self, channel: Channel, multiplexer: Multiplexer, address: Address) -> None:
+        self.multiplexer = multiplexer
+        self._channel = channel
+        self._address = address
+        self._unsent = memoryview(b"")
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it can be used on: nothing is on its way, and it has not failed."""
+        # A request that was answered before it was sent whole was refused: the daemon does not go
+        # on reading this connection.
+        return not (self.multiplexer.in_flight or self.multiplexer.failed or self._unsent)
+
+    def carry(self, batch: Batch, silence_s: float | None) -> None:
+        """Send what has no reply yet and take the replies, until all are there or it has failed."""
+        multiplexer = self.multiplexer
+        waiting, started = batch.unanswered(), 0
+        while not multiplexer.failed:
+            while started < len(waiting) and multiplexer.has_room:
+                waiting[started].start(multiplexer)
+                started += 1
+            if started == len(waiting) and not multiplexer.in_flight:
+                return
+            if not self.turn(silence_s):
+                multiplexer.fail(timed_out(self._address, silence_s))
+
+    def look(self) -> None:
+        """Take what has come without waiting, for instance that the daemon has gone."""
+        try:
+            if self._channel.wait(to_send=False, timeout_s=0):
+                self._receive()
+        except OSError as error:
+            self.multiplexer.fail(connection_lost(reason_of(error)))
+
+    def turn(self, silence_s: float | None) -> bool:
+        """Send what can be sent and take what has come; wait for either, but not too long.
+
+        Returns:
+            Whether either could be done in time.
+        """
+        try:
+            if not self._unsent:
+                self._unsent = memoryview(self.multiplexer.data_to_send())
+            if self._unsent:
+                self._send()
+            if not self._channel.wait(to_send=bool(self._unsent), timeout_s=silence_s):
+                return False
+            self._receive()
+        except OSError as error:
+            self.multiplexer.fail(connection_lost(reason_of(error)))
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.multiplexer.fail(connection_lost("the client closed it"))
+        self._channel.close()
+
+    def _receive(self) -> None:
+        data = self._channel.receive()
+        if data is not None:
+            self.multiplexer.receive_data(data)
+
+    def _send(self) -> None:
+        try:
+            self._unsent = self._unsent[self._channel.send(self._unsent) :]
+        except OSError:
+            # What the daemon said before it closed explains this better than the error does.
+            with contextlib.suppress(OSError):
+                while data := self._channel.receive():
+                    self.multiplexer.receive_data(data)
+            if self.multiplexer.in_flight:
+                raise
+            self._unsent = memoryview(b"")
+
+
+class Dialer:
+    """Makes connections to one address.
+
+    Args:
+        address: The daemon's.
+        access: How to be let in.
+        connect_timeout_s: Seconds to establish a connection.
+        reply_bytes_max: Bytes of the largest reply to accept.
+        plan: How to make one again; None: not.
+        rng: Draws the pauses.
+        sleep: Pauses for so many seconds.
+        monotonic: Seconds of a clock that does not jump.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        *,
+        connect_timeout_s: float,
+        reply_bytes_max: int,
+        plan: Reconnect | None,
+        rng: Random | None,
+        sleep: Callable[[float], object] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self.plan = plan
+        self.now_s = monotonic
+        self._access = access
+        self._connect_timeout_s = connect_timeout_s
+        self._reply_bytes_max = reply_bytes_max
+        self._rng = rng or Random()
+        self._sleep = sleep
+
+    def dial(self) -> SyncLink:
+        """Return a new connection.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails.
+            RefusedError: ``auth-failed``.
+        """
+        channel = connect_channel(self.address, self._access, self._connect_timeout_s)
+        multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+        return SyncLink(channel, multiplexer, self.address)
+
+    def redial(self) -> SyncLink:
+        """Return a new connection in place of one that was lost; try for a while.
+
+        Raises:
+            CannotConnectError: The daemon stayed away.
+            RefusedError: ``auth-failed``.
+        """
+        assert self.plan is not None, "told not to connect again"
+        backoff = Backoff(self.plan, self._rng, self.now_s())
+        failure: CannotConnectError | None = None
+        while (pause_s := backoff.pause_s(self.now_s())) is not None:
+            self._sleep(pause_s)
+            try:
+                return self.dial()
+            except CannotConnectError as error:
+                failure = error
+        assert failure is not None, "a backoff allows one try"
+        raise failure

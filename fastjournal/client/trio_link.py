@@ -1,0 +1,121 @@
+"""A connection of trio: the tasks that move bytes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import trio
+
+from fastjournal.client.address import Address
+from fastjournal.client.batch import Errand
+from fastjournal.client.failures import connection_lost, reason_of, timed_out
+from fastjournal.client.multiplexer import Multiplexer, Pending, Tell
+from fastjournal.client.streams import close_stream
+from fastjournal.errors import FastjournalError
+from fastjournal.limits import RECEIVE_BYTES_MAX
+from fastjournal.protocol import Request
+
+_LAST_WORDS_S = 1.0
+"""After a send failed: seconds to receive the error that the daemon sent before it closed."""
+
+
+class TrioLink:
+    """One connection: a task that receives and a task that sends, around a multiplexer."""
+
+    def __init__(self, stream: trio.abc.Stream, multiplexer: Multiplexer, address: Address) -> None:
+        self.multiplexer = multiplexer
+        self._stream = stream
+        self._address = address
+        self._scope = trio.CancelScope()
+        self._something_to_send = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
+
+    async def run(self) -> None:
+        """Move bytes until the connection is over; then everything in flight has its error."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send)
+                    await self._receive()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.end(connection_lost("the client ended"))
+            await close_stream(self._stream)
+
+    def end(self, error: FastjournalError) -> None:
+        """End the connection, with this error for everything in flight."""
+        self.multiplexer.fail(error)
+        self._room.unpark_all()
+        self._scope.cancel()
+
+    def start(self, errand: Errand) -> Pending:
+        """Queue a request; everything that is queued in one turn of the loop goes in one send."""
+        pending = errand.start(self.multiplexer)
+        self._something_to_send.set()
+        return pending
+
+    def subscribe(self, request: Request, tell: Tell) -> Pending:
+        """Queue a request that asks for notifications."""
+        pending = self.multiplexer.subscribe(request, tell)
+        self._something_to_send.set()
+        return pending
+
+    def unsubscribe(self, identifier: int) -> None:
+        """Queue the end of a subscription."""
+        self.multiplexer.unsubscribe(identifier)
+        self._something_to_send.set()
+
+    async def wait_room(self, silence_s: float | None) -> None:
+        """Return when another request may be queued, or the connection is over."""
+        while not self.multiplexer.has_room and not self.multiplexer.failed:
+            with self._patience(silence_s):
+                await self._room.park()
+
+    async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
+        """Return when the request has its reply or its error."""
+        if pending.done:
+            return
+        done = trio.Event()
+        pending.notify = done.set
+        with self._patience(silence_s):
+            await done.wait()
+
+    @contextlib.contextmanager
+    def _patience(self, silence_s: float | None) -> Iterator[None]:
+        with trio.move_on_after(math.inf if silence_s is None else silence_s) as scope:
+            yield
+        if scope.cancelled_caught:
+            self.end(timed_out(self._address, silence_s))
+
+    async def _receive(self) -> None:
+        multiplexer = self.multiplexer
+        try:
+            while not multiplexer.failed:
+                multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
+                if multiplexer.has_room:
+                    self._room.unpark_all()
+                if multiplexer.wants_to_send:
+                    self._something_to_send.set()
+        except trio.BrokenResourceError as error:
+            self.end(connection_lost(_cause_of(error)))
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._something_to_send.wait()
+                self._something_to_send = trio.Event()
+                while data := self.multiplexer.data_to_send():
+                    self._room.unpark_all()
+                    await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            # The receiver may still find what the daemon said before it closed.
+            with trio.move_on_after(_LAST_WORDS_S):
+                await trio.sleep_forever()
+            self.end(connection_lost(_cause_of(error)))
+
+
+def _cause_of(error: trio.BrokenResourceError) -> str:
+    cause = error.__cause__
+    return reason_of(cause) if isinstance(cause, OSError) else "the socket is broken"

@@ -1,0 +1,276 @@
+"""Both clients where connections are lost: what is sent again, what is not, and when it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal import CannotConnectError, Client, Reconnect, RefusedError, SyncClient
+from fastjournal.client import calls
+from fastjournal.limits import CLIENT_REPEATS_MAX
+from fastjournal.protocol import Function, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+
+QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+
+
+class Dropping:
+    """Ends the connection instead of answering, as long as ``drops`` has something to count."""
+
+    def __init__(self, drops: int = 0, function: Function | None = None, error: str = "") -> None:
+        self.drops = drops
+        self.function = function
+        self.error = error
+
+    def __call__(self, request: Request) -> Answer:
+        if self.drops and self.function in (None, request.function):
+            self.drops -= 1
+            return [Do.CLOSE]
+        return [Reply(request.identifier, error=self.error, timestamp=5, pairs=[Pair(request.key)])]
+
+
+@pytest.fixture
+def script() -> Dropping:
+    return Dropping()
+
+
+@pytest.fixture
+def daemon(script: Dropping) -> Iterator[ScriptedDaemon]:
+    with ScriptedDaemon(script) as daemon:
+        yield daemon
+
+
+def a_port_where_nobody_listens() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+ONCE = [
+    calls.add("k", 1),
+    calls.flip("k"),
+    calls.next_("d"),
+    calls.next_("d", delete=True),
+    calls.get("k", lease_us=1),
+    calls.rename("k", "l"),
+    calls.link("k", "l"),
+    calls.kick("k"),
+    calls.truncate("k", 1),
+]
+AGAIN = [
+    calls.nop(),
+    calls.get("k"),
+    calls.set_("k", timestamp=7),
+    calls.delete("k", timestamp=7),
+    calls.touch("k", ttl_us=1),
+    calls.lock("k"),
+    calls.pause("d", 1),
+]
+
+
+@pytest.mark.parametrize("call", AGAIN, ids=lambda call: Function(call.request.function).name)
+def test_what_is_safe_to_repeat_is_sent_again(
+    daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
+) -> None:
+    script.drops = 2
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        client.call(call)
+    assert [request.function for request in daemon.requests] == [call.request.function] * 3
+    assert len({request.timestamp for request in daemon.requests}) == 1
+    assert daemon.connections == 3
+
+
+@pytest.mark.parametrize("call", ONCE, ids=lambda call: Function(call.request.function).name)
+def test_what_is_not_safe_to_repeat_may_have_been_done(
+    daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
+) -> None:
+    script.drops = 1
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        with pytest.raises(CannotConnectError) as caught:
+            client.call(call)
+        assert caught.value.maybe_done
+        assert client.nop() == 5
+    assert len(daemon.requests) == 2
+
+
+@pytest.mark.parametrize("call", [*AGAIN, *ONCE])
+async def test_the_trio_client_does_the_same(
+    daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
+) -> None:
+    script.drops = 1
+    async with Client(daemon.address, reconnect=QUICK) as client:
+        if any(call is one for one in AGAIN):
+            await client.call(call)
+        else:
+            with pytest.raises(CannotConnectError) as caught:
+                await client.call(call)
+            assert caught.value.maybe_done
+        assert await client.nop() == 5
+    assert len(daemon.requests) == 2 + any(call is one for one in AGAIN)
+
+
+def test_a_connection_lost_between_two_requests_is_replaced_for_every_function(
+    daemon: ScriptedDaemon,
+) -> None:
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        client.nop()
+        daemon.drop_connections()
+        assert client.add("k", 1).key == b"k"
+    assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
+
+
+async def test_a_connection_that_trio_knows_to_be_lost_is_replaced_for_every_function(
+    daemon: ScriptedDaemon,
+) -> None:
+    async with Client(daemon.address, reconnect=QUICK) as client:
+        await client.nop()
+        daemon.drop_connections()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await client.add("k", 1)).key == b"k"
+    assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
+
+
+def test_a_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
+    daemon: ScriptedDaemon, script: Dropping
+) -> None:
+    script.error = "stale"
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        with pytest.raises(RefusedError, match="newer write"):
+            client.set("k", timestamp=7)
+        script.drops = 1
+        assert client.set("k", timestamp=8).timestamp == 8
+        script.drops, script.error = 1, "lease-lost"
+        with pytest.raises(RefusedError) as caught:
+            client.delete("k", token=9)
+        assert caught.value.maybe_done
+
+
+def test_a_pipeline_goes_on_with_what_has_no_answer(
+    daemon: ScriptedDaemon, script: Dropping
+) -> None:
+    script.drops, script.function = 1, Function.DELETE
+    many = [calls.get("a"), calls.get("b"), calls.delete("c"), calls.get("d")]
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        results = client.call_many(many)
+    assert not [result for result in results if isinstance(result, RefusedError)]
+    assert [request.key for request in daemon.requests] == [b"a", b"b", b"c", b"c", b"d"]
+
+
+def test_a_request_that_ends_every_connection_is_given_up(
+    daemon: ScriptedDaemon, script: Dropping
+) -> None:
+    script.drops = 1000
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        with pytest.raises(CannotConnectError) as caught:
+            client.set("k")
+        assert (caught.value.code, caught.value.maybe_done) == ("connection-lost", True)
+    assert len(daemon.requests) == CLIENT_REPEATS_MAX + 1
+
+
+def test_a_daemon_that_stays_away_is_given_up_after_the_patience_by_the_given_clock() -> None:
+    slept: list[float] = []
+    plan = Reconnect(first_pause_s=1, longest_pause_s=4, patience_s=20)
+
+    with ScriptedDaemon(Dropping()) as daemon:
+        client = SyncClient(
+            daemon.address,
+            reconnect=plan,
+            rng=Random(3),
+            sleep=slept.append,
+            monotonic=lambda: sum(slept),
+        )
+        client.nop()
+    with pytest.raises(CannotConnectError) as caught:
+        client.add("k", 1)
+    assert caught.value.code == "cannot-connect"
+    assert not caught.value.maybe_done
+    assert sum(slept) == pytest.approx(20)
+    assert slept[0] < 1
+    assert max(slept) <= 4
+    client.close()
+
+
+async def test_trio_tasks_share_one_effort_and_its_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    plan = Reconnect(first_pause_s=1, longest_pause_s=4, patience_s=20)
+    codes: list[str] = []
+    with ScriptedDaemon(Dropping()) as daemon:
+        client = Client(daemon.address, reconnect=plan, rng=Random(3))
+        await client.__aenter__()
+        await client.nop()
+    began = trio.current_time()
+
+    async def ask() -> None:
+        with pytest.raises(CannotConnectError) as caught:
+            await client.nop()
+        codes.append(caught.value.code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(ask)
+        with trio.move_on_after(3):  # one that is cancelled takes nobody with it
+            await client.nop()
+    assert codes == ["cannot-connect"] * 5
+    assert trio.current_time() - began <= 30
+    await client.__aexit__(None, None, None)
+
+
+def test_threads_that_wait_for_their_turn_learn_that_the_daemon_stayed_away() -> None:
+    asking: set[int] = set()
+    slept: list[float] = []
+
+    def monotonic() -> float:
+        asking.add(threading.get_ident())
+        return time.monotonic()
+
+    def sleep_until_all_have_asked(pause_s: float) -> None:
+        slept.append(pause_s)
+        while len(asking) < 5:
+            time.sleep(0.001)
+
+    with ScriptedDaemon(Dropping()) as daemon:
+        plan = Reconnect(first_pause_s=1, patience_s=0)
+        client = SyncClient(
+            daemon.address, reconnect=plan, sleep=sleep_until_all_have_asked, monotonic=monotonic
+        )
+        client.nop()
+
+    def ask() -> None:
+        with pytest.raises(CannotConnectError):
+            client.nop()
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(slept) == 1
+
+
+def test_the_first_connection_is_tried_once() -> None:
+    address = a_port_where_nobody_listens()
+    client = SyncClient(address, sleep=lambda _: pytest.fail("slept"))
+    with pytest.raises(CannotConnectError) as caught:
+        client.nop()
+    assert caught.value.code == "cannot-connect"
+
+
+def test_a_client_that_was_closed_stays_closed_until_it_is_connected(
+    daemon: ScriptedDaemon,
+) -> None:
+    client = SyncClient(daemon.address, reconnect=QUICK)
+    client.nop()
+    client.close()
+    with pytest.raises(CannotConnectError) as caught:
+        client.nop()
+    assert caught.value.code == "not-connected"
+    client.connect()
+    assert client.nop() == 5
+    client.close()

@@ -1,0 +1,167 @@
+"""Back-off and repeats: pauses that grow, a table for every function."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from fastjournal.client import calls
+from fastjournal.client.backoff import Backoff, Reconnect
+from fastjournal.client.batch import Batch
+from fastjournal.client.failures import connection_lost
+from fastjournal.client.multiplexer import Multiplexer
+from fastjournal.client.repeats import RULES, rule_of
+from fastjournal.client.results import Written
+from fastjournal.errors import (
+    BadRequestError,
+    CannotConnectError,
+    LeaseLostError,
+    ProtocolError,
+    RefusedError,
+)
+from fastjournal.limits import CLIENT_REPEATS_MAX
+from fastjournal.protocol import Function, Reply, Request, encode_reply
+
+PLAN = Reconnect(first_pause_s=1, longest_pause_s=8, patience_s=30)
+
+
+def pauses(seed: int, plan: Reconnect = PLAN) -> list[float]:
+    """The pauses of one effort in which every try fails at once."""
+    backoff, now_s, found = Backoff(plan, Random(seed), 100.0), 100.0, []
+    while (pause_s := backoff.pause_s(now_s)) is not None:
+        found.append(pause_s)
+        now_s += pause_s
+    assert now_s <= 100 + plan.patience_s + 1e-6
+    return found
+
+
+def test_pauses_grow_with_jitter_up_to_their_bound_and_end_with_the_patience() -> None:
+    many = [pauses(seed) for seed in range(200)]
+    for n, bound in enumerate([1, 2, 4, 8, 8, 8]):
+        drawn = [one[n] for one in many if len(one) > n]
+        assert 0 <= min(drawn) <= max(drawn) <= bound
+        assert len(set(drawn)) == len(drawn)
+    assert max(one[2] for one in many) > 2
+    assert pauses(7) == pauses(7) != pauses(8)
+
+
+def test_at_least_one_try_is_made() -> None:
+    assert pauses(1, Reconnect(patience_s=0)) == [0.0]
+
+
+@pytest.mark.parametrize("field", ["first_pause_s", "longest_pause_s", "patience_s"])
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_a_plan_without_sense_is_refused(field: str, value: float) -> None:
+    with pytest.raises(BadRequestError):
+        Reconnect(**{field: value})
+
+
+def test_every_function_has_a_rule_and_what_counts_or_takes_is_never_repeated() -> None:
+    assert set(RULES) == set(Function)
+    once = {f for f, rule in RULES.items() if not rule.repeat}
+    assert once == {
+        Function.QUIT,
+        Function.ADD,
+        Function.NOT,
+        Function.TRUNCATE,
+        Function.RENAME,
+        Function.NEXT,
+        Function.LINK,
+        Function.KICK,
+        Function.AUTH,
+        Function.SNAPSHOT,
+    }
+    assert not rule_of(Request(999)).repeat
+
+
+def test_a_get_that_leases_is_not_repeated_and_all_others_are() -> None:
+    assert rule_of(calls.get("k").request).repeat
+    assert rule_of(calls.get("k", expires=9).request).repeat
+    assert not rule_of(calls.get("k", lease_us=9).request).repeat
+    scan = calls.range_("a", lease_us=9)
+    assert not rule_of(scan.first.request).repeat
+    assert not rule_of(scan.following(b"c").request).repeat
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (calls.set_("k", timestamp=7), "stale"),
+        (calls.delete("k", timestamp=7), "not-found"),
+        (calls.delete("k", token=5, timestamp=7), "not-found"),
+        (calls.release("k", 5), "lease-lost"),
+        (calls.release("k", 5), "not-found"),
+        (calls.unlock("k"), "not-found"),
+        (calls.unlock("k"), "not-owner"),
+    ],
+)
+def test_a_repeat_that_finds_its_work_done_is_a_success(
+    call: calls.Call[object], code: str
+) -> None:
+    reply = Reply(error=code)
+    with pytest.raises(RefusedError):
+        call.result(reply)
+    assert call.result(reply, repeated=True) in (None, Written(7))
+
+
+def test_a_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:
+    lost = calls.touch("k", 5, ttl_us=9).outcome(Reply(error="lease-lost"), repeated=True)
+    assert isinstance(lost, LeaseLostError)
+    assert lost.maybe_done
+    missing = calls.get("k").outcome(Reply(error="not-found"), repeated=True)
+    assert isinstance(missing, RefusedError)
+    assert not missing.maybe_done
+    first = calls.set_("k").outcome(Reply(error="exists"))
+    assert isinstance(first, RefusedError)
+    assert not first.maybe_done
+
+
+def batch_of(*requests: Request, plan: Reconnect | None = PLAN) -> Batch:
+    return Batch(((request, None) for request in requests), plan)
+
+
+def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
+    requests = [Request(Function.ADD, key=b"a"), Request(Function.NOP), Request(Function.ADD)]
+    batch = batch_of(*requests)
+    first = Multiplexer(reply_bytes_max=1000)
+    batch.errands[0].start(first)
+    batch.errands[1].start(first)
+    first.receive_data(encode_reply(Reply(requests[0].identifier)))
+    first.fail(connection_lost("killed"))
+    batch.lost(connection_lost("killed"), 0)
+    assert batch.unanswered() == batch.errands[1:]
+    assert [errand.repeated for errand in batch.errands] == [False, True, False]
+    second = Multiplexer(reply_bytes_max=1000)
+    batch.errands[2].start(second)
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(connection_lost("killed"), 1)
+    assert caught.value.maybe_done
+
+
+def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> None:
+    request = Request(Function.SET, key=b"a")
+    batch = batch_of(request)
+    stamps = set()
+    for _ in range(CLIENT_REPEATS_MAX):
+        batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+        stamps.add(request.timestamp)
+        batch.lost(connection_lost("killed"), 0)
+    batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(connection_lost("killed"), 0)
+    assert caught.value.maybe_done
+    assert len(stamps) == 1
+
+
+def test_a_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
+    batch = batch_of(Request(Function.NOP))
+    batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+    batch.lost(connection_lost("killed"), 10)
+    with pytest.raises(CannotConnectError):
+        batch.lost(connection_lost("killed"), 10 + PLAN.patience_s + 1)
+    with pytest.raises(ProtocolError):
+        batch_of(Request(Function.NOP)).lost(ProtocolError("HTTP"), 0)
+    with pytest.raises(CannotConnectError) as caught:
+        batch_of(Request(Function.ADD), plan=None).lost(connection_lost("killed"), 0)
+    assert not caught.value.maybe_done
