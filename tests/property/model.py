@@ -164,10 +164,11 @@ class Model(Values, Keys, Work, Scans):
             other.displacement = self.displacements
         elif other is not None:
             created = other.created
-            if self.waits(other):
-                first_due = other.first_due or max(other.not_before, other.created)
+            first_due = self.chain_of(other)
             self.entries.remove(other)
             self.lay_tombstone(other.key, r.timestamp)
+        elif here is not None and here.uri is not None and uri in (None, here.uri):
+            first_due = self.chain_of(here)
         if here is None:
             here = Entry(r.key, self.arrivals, created, parse_journal_key(r.key))
             self.arrivals += 1
@@ -309,7 +310,7 @@ class Model(Values, Keys, Work, Scans):
         check_key(r.key)
         e = self.leased(session, r, token_of(r, needed=True))
         if e.parts is not None and r.ttl is not None:
-            e.not_before = max(e.parts.timestamp, self.later(r.ttl))
+            e.not_before = max(min(e.parts.timestamp, e.not_before), self.later(r.ttl))
         self.end_lease(e)
         return Reply()
 

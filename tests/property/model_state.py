@@ -162,18 +162,22 @@ class State:
             del self.tombstones[next(iter(self.tombstones))]
 
     def end_lease(self, e: Entry) -> None:
-        e.token = 0
+        token, e.token = e.token, 0
         if e.displaced_at is not None:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.displaced_at)
         elif 0 < e.expires <= self.now:
             self.entries.remove(e)
         else:
-            self.start_chain(e)
+            self.start_chain(e, min(self.now, token))
 
-    def start_chain(self, e: Entry) -> None:
+    def start_chain(self, e: Entry, at: int) -> None:
         """Work on it has ended, or it was kicked: it may be postponed from here on."""
-        e.first_due = max(e.not_before, self.now)
+        e.first_due = max(e.not_before, at)
+
+    def chain_of(self, e: Entry) -> int:
+        """When the work that a SET takes over from this entry was first due; 0: it takes none."""
+        return (e.first_due or max(e.not_before, e.created)) if self.waits(e) else 0
 
     def lease(self, entries: list[Entry], duration: int) -> int:
         """Lease all of them until the instant that is the token."""

@@ -53,7 +53,7 @@ class Work(State):
             kicked = sorted(buried, key=Entry.order)[:count]
         for e in kicked:
             e.buried, e.reason = False, b""
-            self.start_chain(e)
+            self.start_chain(e, self.now)
         return Reply(ttl=len(kicked))
 
     def pause(self, r: Request) -> Reply:

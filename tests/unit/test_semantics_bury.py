@@ -6,6 +6,7 @@ import pytest
 
 from fastjournal.limits import REASON_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function, State
+from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -14,7 +15,7 @@ OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.fixture(params=[EngineSubject], ids=["engine"])
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
 def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 

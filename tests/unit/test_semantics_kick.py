@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.limits import KICK_BYTES_MAX, KICK_ENTRIES_MAX
 from fastjournal.protocol.constants import Flag, Function, State
+from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -14,7 +14,7 @@ OTHER = b"a:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.fixture(params=[EngineSubject], ids=["engine"])
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
 def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 
@@ -94,22 +94,6 @@ def test_at_most_count_of_them(s: Subject) -> None:
     assert s.kick_domain(b"a", 0) == 0
     assert s.kick_domain(b"a", 2) == 2
     assert s.kick_domain(b"a", 65_535) == 3
-
-
-def test_at_most_a_thousand_a_request(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert KICK_ENTRIES_MAX == 1000
-    monkeypatch.setattr("fastjournald.handlers.burial.KICK_ENTRIES_MAX", 3)
-    buried(s, *(b"a:1:0:%d" % n for n in range(4)))
-    assert s.kick_domain(b"a", 65_535) == 3
-    assert s.kick_domain(b"a", 65_535) == 1
-
-
-def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
-    sizes = (KICK_BYTES_MAX + 1, KICK_BYTES_MAX // 2, KICK_BYTES_MAX // 2, 1)
-    for n, size in enumerate(sizes):
-        s.set(b"a:1:0:%d" % n, bytes(size))
-        s.bury(b"a:1:0:%d" % n)
-    assert [s.kick_domain(b"a", 9) for _ in sizes] == [1, 2, 1, 0]
 
 
 def test_an_unknown_domain_has_nothing_to_kick(s: Subject) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.limits import PAUSED_DOMAINS_MAX
 from fastjournal.protocol.constants import Flag, State
+from tests.property.model import Model
 from tests.property.model_parts import U64_MAX, Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -14,7 +14,7 @@ OTHER = b"b:1:0:y"
 URI = b"http://example.org/"
 
 
-@pytest.fixture(params=[EngineSubject], ids=["engine"])
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
 def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 
@@ -251,17 +251,6 @@ def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
 
 def test_without_ttl_it_is_bad_request(s: Subject) -> None:
     assert s.pause(b"a", None) == "bad-request"
-
-
-def test_more_paused_domains_than_the_limit_are_busy(
-    s: Subject, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournald.handlers.pauses.PAUSED_DOMAINS_MAX", 2)
-    assert PAUSED_DOMAINS_MAX == 100_000
-    assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
-    assert s.pause(b"a", 2 * SECOND) == ""
-    s.later(SECOND)
-    assert s.pause(b"c", SECOND) == ""
 
 
 def test_a_paused_domain_takes_sets_and_kicks(s: Subject) -> None:

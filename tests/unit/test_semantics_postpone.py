@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fastjournal.protocol.constants import Flag
+from tests.property.model import Model
 from tests.property.model_parts import U64_MAX, Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -12,7 +13,7 @@ URI = b"http://example.org/"
 BOUND = 10 * SECOND
 
 
-@pytest.fixture(params=[EngineSubject], ids=["engine"])
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
 def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules(postpone_us_max=BOUND)))
 
