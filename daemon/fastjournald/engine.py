@@ -123,6 +123,9 @@ class Engine(State):
             for waiter in self.waiters.of_session(session)
         ]
         self.stop_watching()
+        for session in ended:
+            self.subscriptions.forget(session)
+        self.stop_noting()
         return ended, answers
 
     # --- time and waiting -----------------------------------------------------------------------
@@ -228,9 +231,20 @@ class Engine(State):
         changes = self.store.changes
         if changes is None:
             return [], []
-        found = self.subscriptions.match(changes, MATCH_STEPS_MAX)
+        may_know = None if self.grants is None else self._may_know
+        found = self.subscriptions.match(changes, MATCH_STEPS_MAX, may_know)
         self.stop_noting()
         return found
+
+    def _may_know(self, session: Hashable, key: bytes, owner: bytes | None) -> bool:
+        """Whether a session may see what stands under a key, or might see what stood there."""
+        grant = None if self.grants is None else self.grants.sessions.get(session)
+        if grant is None:
+            return False
+        if owner is not None and grant.covers_key(owner):
+            return True
+        entry = self.store.find(key)
+        return entry is not None and grant.covers(entry)
 
     def has_news(self, session: Hashable) -> bool:
         """Return whether there is something to tell a session. O(1)."""
@@ -251,7 +265,7 @@ class Engine(State):
             identifier, key = news
             entry = self.store.find(key)
             reply = Reply(identifier, LISTEN, max(now, self._now))
-            if entry is None:
+            if entry is None or not self.may_see(session, entry):
                 reply.error = ErrorCode.NOT_FOUND
                 reply.pairs = [Pair(key)]
             else:

@@ -54,12 +54,14 @@ class Notifier:
                 self._some = trio.Event()
                 await self._some.wait()
             slice_over = perf_counter() + SLICE_SECONDS
-            while engine.unmatched and perf_counter() < slice_over:
+            while engine.unmatched:
                 roused, overrun = engine.match_changes()
                 for session in overrun:
                     self._overrun(session)
                 for session in roused:
                     self._rouse(session)
+                if perf_counter() > slice_over:
+                    break
             if not engine.behind:
                 self._room.unpark_all()
             await trio.lowlevel.checkpoint()

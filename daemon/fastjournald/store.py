@@ -41,6 +41,8 @@ class Store(Queues):
 
     def insert(self, entry: Entry, now: int) -> None:
         """Put a new entry under its keys and into its indexes."""
+        if self.changes is not None:
+            self.note_value(entry)
         shards = self.shards
         shards[hash(entry.key) & 255][entry.key] = entry
         uri = entry.uri
@@ -51,8 +53,6 @@ class Store(Queues):
                 shards[hash(link) & 255][link] = entry
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
-        if self.changes is not None:
-            self.note_value(entry)
         self.entries += 1
         entry.domain.entries += 1
         if entry.expires:
@@ -70,7 +70,7 @@ class Store(Queues):
                 if shard.get(key) is entry:
                     del shard[key]
                     if changes is not None:
-                        changes.note(key)
+                        changes.note(key, entry.key)
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
         place = entry.place
@@ -90,12 +90,17 @@ class Store(Queues):
             del self.domains[domain.name]
 
     def note_value(self, entry: Entry) -> None:
-        """The value of an entry was set: whoever listens to one of its keys is to be told."""
-        changes = self.changes
-        if changes is not None:
+        """The value of an entry is set: whoever listens to one of its keys is to be told."""
+        if self.changes is not None:
             for key in entry.all_keys():
                 if key != entry.uri or not entry.superseded:
-                    changes.note(key)
+                    self.note_key(key)
+
+    def note_key(self, key: bytes) -> None:
+        """What stands under a key is about to change: whoever listens to it is to be told."""
+        if self.changes is not None:
+            standing = self.find(key)
+            self.changes.note(key, None if standing is None else standing.key)
 
     def replace_by_uri(self, entry: Entry, timestamp: int, now: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""

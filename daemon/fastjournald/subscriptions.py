@@ -11,9 +11,9 @@ one piece of news.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from fastjournal.limits import (
     NEWS_BYTES_MAX,
@@ -46,31 +46,46 @@ class Selects(Protocol):
         """Whether a key is meant."""
 
 
+MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
+
+
 class Changes:
     """The keys that changed since they were last matched, in the order of the first change."""
 
     __slots__ = ("_keys", "last")
 
     def __init__(self) -> None:
-        self._keys: OrderedDict[bytes, int] = OrderedDict()
+        self._keys: OrderedDict[bytes, tuple[int, bytes | None]] = OrderedDict()
         self.last = 0
         """Number of the last change; each has the next one."""
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def note(self, key: bytes) -> None:
-        """A key came, went or has a new value. O(1)."""
-        self.last += 1
-        self._keys[key] = self.last
+    def note(self, key: bytes, owner: bytes | None) -> None:
+        """A key came, went or has a new value. O(1).
 
-    def pop(self) -> tuple[bytes, int]:
-        """Take out the key that has waited longest, and the number of its last change. O(1)."""
-        return self._keys.popitem(last=False)
+        Args:
+            key: It.
+            owner: Primary key of what stood there before; None: nothing did.
+        """
+        self.last += 1
+        noted = self._keys.get(key)
+        self._keys[key] = self.last, owner if noted is None else noted[1]
+
+    def pop(self) -> tuple[bytes, int, bytes | None]:
+        """Take out the key that has waited longest. O(1).
+
+        Returns:
+            It, the number of its last change, and whose it was before the first.
+        """
+        key, (number, owner) = self._keys.popitem(last=False)
+        return key, number, owner
 
     def number_of(self, key: bytes) -> int:
         """Return the number of a key's last change, 0 where it has none to be matched. O(1)."""
-        return self._keys.get(key, 0)
+        noted = self._keys.get(key)
+        return 0 if noted is None else noted[0]
 
 
 class Subscription:
@@ -118,6 +133,8 @@ class Subscriptions:
         self._key = b""
         """The key that is being matched, while its number is not 0."""
         self._number = 0
+        self._owner: bytes | None = None
+        """Whose that key was before."""
         self._left: Iterator[Subscription] = iter(())
         """Subscriptions that it has not been held against yet."""
         self._told_early: dict[tuple[Subscription, bytes], int] = {}
@@ -197,8 +214,15 @@ class Subscriptions:
         """Return how many keys have to be matched still. O(1)."""
         return len(changes) + (self._number > 0)
 
-    def match(self, changes: Changes, steps_max: int) -> tuple[list[Hashable], list[Hashable]]:
+    def match(
+        self, changes: Changes, steps_max: int, may_know: MayKnow | None
+    ) -> tuple[list[Hashable], list[Hashable]]:
         """Hold changed keys against subscriptions, about ``steps_max`` of them.
+
+        Args:
+            changes: The keys.
+            steps_max: How many looks at a subscription are worth one go.
+            may_know: Whether a session may know of a key, and whose it was before; None: all may.
 
         Returns:
             Sessions that have news and had none before, and those that fell behind so far that
@@ -210,7 +234,7 @@ class Subscriptions:
                 if not changes:
                     self._told_early.clear()
                     break
-                self._key, self._number = changes.pop()
+                self._key, self._number, self._owner = changes.pop()
                 self._left = self._concerned(self._key)
                 left -= 1
             key, number = self._key, self._number
@@ -218,12 +242,14 @@ class Subscriptions:
                 left -= 1
                 if subscription.live and number > subscription.since:
                     selection = subscription.selection
-                    if selection is None:
-                        self._add_news(subscription, key, number)
-                    else:
+                    if selection is not None:
                         left -= selection.instructions * len(key) // INSTRUCTIONS_A_STEP
-                        if selection.matches(key):
-                            self._add_news(subscription, key, number)
+                    if (selection is None or selection.matches(key)) and (
+                        may_know is None
+                        or (subscription, key) in self._told_early
+                        or may_know(subscription.session, key, self._owner)
+                    ):
+                        self._add_news(subscription, key, number)
                 if left <= 0:
                     break
             else:

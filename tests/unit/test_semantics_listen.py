@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from hashlib import sha256
 from typing import Any
 
 import pytest
 
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from fastjournal.protocol.messages import Reply
+from fastjournal.protocol.messages import Reply, Request
+from fastjournald.access import NEXT, READ, WRITE, Grant, Grants
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
 
@@ -384,3 +386,82 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
     assert 64 * 1024 <= len(s.engine.tell(ME, s.now)) < 66 * 1024
     assert s.engine.has_news(ME)
     assert len(s.told()) > 100
+
+
+# --- rights -------------------------------------------------------------------------------------
+
+ALL = READ | WRITE | NEXT
+
+
+def under_tokens(**prefixes: bytes) -> Listening:
+    """An engine in which a session of each name has all rights for one prefix."""
+    s = Listening()
+    s.engine.grant_anew(
+        Grants(
+            Grant(name, sha256(name.encode()).digest(), ALL, (prefix,))
+            for name, prefix in prefixes.items()
+        ),
+        s.now,
+    )
+    for name in prefixes:
+        assert s.ask(auth(name), session=name).code == ""
+    return s
+
+
+def auth(token: str) -> Request:
+    return request(Function.AUTH, value=token.encode())
+
+
+def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> Request:
+    return request(Function.SET, key, value, at=at, flags=Flag.OVERWRITE, **fields)
+
+
+def test_a_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
+    s = under_tokens(all=b"", a=b"a:")
+    asked = request(Function.GET, URI, flags=LISTEN)
+    s.ask(put(JOB, b"0", uri=URI), session="all")
+    assert s.ask(asked, session="a").code == ""
+    s.ask(put(OTHER, b"1", uri=URI, at=START + 1), session="all")
+    assert s.told("a") == [(7, URI, b"1")]
+    s.ask(put(b"b:1:0:x", b"2", uri=URI, at=START + 2), session="all")
+    assert s.told("a") == [(7, URI, None)], "not what another domain has there"
+    s.ask(put(b"b:1:0:y", b"3", uri=URI, at=START + 3), session="all")
+    s.ask(request(Function.DELETE, URI, at=START + 4), session="all")
+    assert s.told("a") == [], "not that it changes, or goes"
+    s.ask(put(JOB, b"4", uri=URI, at=START + 5), session="all")
+    assert s.told("a") == [(7, URI, b"4")]
+    s.ask(request(Function.DELETE, JOB, at=START + 6), session="all")
+    assert s.told("a") == [(7, URI, None)]
+
+
+def test_what_a_token_was_told_early_is_told_as_gone_too() -> None:
+    s = under_tokens(all=b"", a=b"a:")
+    s.ask(put(JOB, b"0", uri=URI), session="all")
+    s.ask(request(Function.GET, URI, flags=LISTEN), session="a")
+    s.ask(request(Function.DELETE, JOB, at=START + 1), session="all")
+    s.match()
+    s.ask(put(JOB, b"1", uri=URI, at=START + 2), session="all")
+    assert s.engine.tell("a", s.now), "with the value, while its change is not matched"
+    s.ask(request(Function.DELETE, JOB, at=START + 3), session="all")
+    assert s.told("a") == [(7, URI, None)]
+
+
+@pytest.mark.parametrize("token", ["other", "unknown"])
+def test_another_token_ends_subscriptions(token: str) -> None:
+    s = under_tokens(a=b"a:", other=b"a:")
+    s.ask(put(JOB), session="a")
+    s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")
+    s.ask(auth("a"), session="a")
+    assert len(s.engine.subscriptions) == 1
+    s.ask(auth(token), session="a")
+    assert len(s.engine.subscriptions) == 0
+    s.engine.check()
+
+
+def test_a_token_that_counts_no_more_ends_subscriptions() -> None:
+    s = under_tokens(a=b"a:")
+    s.ask(put(JOB), session="a")
+    s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")
+    s.engine.grant_anew(Grants([]), s.now)
+    assert len(s.engine.subscriptions) == 0
+    s.engine.check()

@@ -34,6 +34,10 @@ def auth(state: State, session: Hashable, request: Request, _now: int) -> str:
     if grants is None:
         return ""
     grant = grants.find(request.value)
+    if grant is None or grants.sessions.get(session) != grant:
+        # it listens by the rights that it had
+        state.subscriptions.forget(session)
+        state.stop_noting()
     if grant is None:
         grants.sessions.pop(session, None)
         state.auth_failures[session] = state.auth_failures.get(session, 0) + 1

@@ -1,0 +1,259 @@
+"""Notifications of a server in this process: their order, their durability, and slow readers."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.subject import SECOND, START, request
+from tests.unit.house import SILENCE_S, HeldSync, House, Peer
+
+NOP = request(Function.NOP)
+
+
+def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> Request:
+    flags = Flag.PERSIST | Flag.OVERWRITE
+    return request(Function.SET, key, value, flags=flags, at=at, **fields)
+
+
+def listen(key: bytes, identifier: int = 100) -> Request:
+    return request(Function.GET, key, flags=Flag.LISTEN, identifier=identifier)
+
+
+def value_of(reply: Reply | None) -> bytes:
+    """The value that a notification tells."""
+    assert reply is not None
+    assert reply.flags & Flag.LISTEN
+    assert reply.pairs
+    return reply.pairs[0].value
+
+
+async def told_until(peer: Peer, value: bytes) -> list[bytes]:
+    """All values that are told, up to and with this one."""
+    values = [value_of(await peer.reply())]
+    while values[-1] != value:
+        values.append(value_of(await peer.reply()))
+    return values
+
+
+async def test_a_change_is_told_to_other_connections_and_to_ones_own() -> None:
+    house = House()
+    async with house.open():
+        one, two = await house.connect(), await house.connect()
+        assert (await one.ask(put(b"k"))).code == ""
+        for peer in (one, two):
+            assert (await peer.ask(listen(b"k"))).code == ""
+        assert (await one.ask(put(b"k", b"new", at=START + 1))).code == ""
+        for peer in (one, two):
+            told = await peer.reply()
+            assert value_of(told) == b"new"
+            assert told is not None
+            assert told.identifier == 100
+
+
+async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k", timeout=START + SECOND))
+        await peer.ask(put(b"d:1:0:x"))
+        assert (await peer.ask(listen(b"k", 1))).code == ""
+        assert (await peer.ask(listen(b"d:1:0:x", 2))).code == ""
+        assert (await other.ask(request(Function.NEXT, b"d", flags=Flag.OVERWRITE))).pairs
+        popped = await peer.reply()
+        house.clock.now += SECOND
+        expired = await peer.reply()
+        for told, identifier in ((popped, 2), (expired, 1)):
+            assert told is not None
+            assert (told.identifier, told.code) == (identifier, "not-found")
+
+
+async def test_no_notification_leaves_before_what_it_shows_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k"))
+        await peer.ask(listen(b"k"))
+        held = HeldSync(house, monkeypatch)
+        await other.send(put(b"k", b"new", at=START + 1))
+        await held.wait_begun()
+        with trio.move_on_after(0.1) as scope:
+            await peer.reply()
+        assert scope.cancelled_caught, "told before it was durable"
+        held.go_on()
+        assert value_of(await peer.reply()) == b"new"
+
+
+async def test_no_notification_comes_between_a_request_and_its_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the older value of the reply would be the last that the client hears of the key."""
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k", b"old"))
+        await peer.ask(listen(b"k"))
+        held = HeldSync(house, monkeypatch)
+        asked = request(Function.GET, b"k", flags=Flag.DATA, identifier=5)
+        await peer.send(put(b"elsewhere"), asked)
+        await held.wait_begun()
+        await other.send(put(b"k", b"new", at=START + 1))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        replies = [await peer.reply() for _ in range(3)]
+        assert [reply and reply.identifier for reply in replies] == [7, 5, 100]
+        assert replies[1] is not None
+        assert replies[1].pairs
+        assert replies[1].pairs[0].value == b"old"
+        assert value_of(replies[2]) == b"new"
+
+
+async def test_the_reply_of_the_request_that_subscribed_comes_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k", b"old"))
+        held = HeldSync(house, monkeypatch)
+        await peer.send(put(b"elsewhere"), listen(b"k"))
+        await held.wait_begun()
+        await other.send(put(b"k", b"new", at=START + 1))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        replies = [await peer.reply() for _ in range(3)]
+        assert [bool(reply and reply.flags & Flag.LISTEN) for reply in replies] == [0, 0, 1]
+
+
+async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it() -> None:
+    house = House()
+    house.disk.capacity_bytes = None
+    async with house.open():
+        slow, other = await house.connect(), await house.connect()
+        slow.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        await other.ask(put(b"k", b"0"))
+        await slow.ask(listen(b"k"))
+        last = 400
+        for number in range(1, last + 1):
+            value = b"%d" % number + bytes(50_000)
+            assert (await other.ask(put(b"k", value, at=START + number))).code == ""
+        values = await told_until(slow, value)
+        assert len(values) < last, "nothing was folded"
+        numbers = [int(told.rstrip(b"\0")) for told in values]
+        assert numbers == sorted(numbers)
+        assert (await slow.ask(NOP)).code == ""
+
+
+async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.NEWS_BYTES_PER_CONNECTION_MAX", 10_000)
+    house = House()
+    house.disk.capacity_bytes = None
+    async with house.open():
+        slow, other = await house.connect(), await house.connect()
+        slow.stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        keys = [b"k%d" % number for number in range(60)]
+        for number, key in enumerate(keys):
+            assert (await slow.ask(put(key))).code == ""
+            assert (await slow.ask(listen(key, number))).code == ""
+        for round_ in range(1, 9):
+            for key in keys:
+                assert (await other.ask(put(key, bytes(100_000), at=START + round_))).code == ""
+        assert house.server.account.closed["overrun"] == 1
+        assert len(house.engine.subscriptions) == 0
+        with trio.fail_after(SILENCE_S):
+            try:
+                while await slow.stream.receive_some(65536):
+                    pass
+            except trio.BrokenResourceError:
+                pass
+        assert (await other.ask(NOP)).code == ""
+
+
+async def test_no_more_is_read_while_too_much_waits_to_be_matched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.CHANGES_MAX", 5)
+    monkeypatch.setattr("fastjournald.notifier.SLICE_SECONDS", 0.0)
+    monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 1)
+    house = House()
+    waits = 0
+    wait_room = house.server.notifier.wait_room
+
+    async def counted() -> None:
+        nonlocal waits
+        waits += house.engine.behind
+        await wait_room()
+
+    monkeypatch.setattr(house.server.notifier, "wait_room", counted)
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k0"))
+        await peer.ask(listen(b"k0"))
+        for burst in range(1, 9):
+            await other.send(*(put(b"k%d" % n, at=START + burst) for n in range(20)))
+            for _ in range(20):
+                reply = await other.reply()
+                assert reply is not None
+                assert reply.code == ""
+        assert waits > 0
+        # the last change was the eighth
+        assert value_of(await peer.reply()) == b"v"
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert house.engine.unmatched == 0
+
+
+async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
+    house = House()
+    async with house.open():
+        peer, gone = await house.connect(), await house.connect()
+        await peer.ask(put(b"k"))
+        await peer.ask(listen(b"k", 1))
+        await gone.ask(listen(b"k", 1))
+        assert (await peer.ask(request(Function.GET, b"k", identifier=1))).code == ""
+        assert len(house.engine.subscriptions) == 1
+        await gone.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(house.engine.subscriptions) == 0
+        assert (await peer.ask(put(b"k", at=START + 1))).code == ""
+        assert (await peer.ask(NOP)).flags & Flag.LISTEN == 0
+
+
+async def test_what_is_known_by_then_is_told_before_the_server_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k"))
+        await peer.ask(listen(b"k"))
+        held = HeldSync(house, monkeypatch)
+        await other.send(put(b"k", b"last", at=START + 1))
+        await held.wait_begun()
+        house.stopped.set()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        assert value_of(await peer.reply()) == b"last"
+        assert await peer.reply() is None
+
+
+async def test_a_listener_is_not_idle() -> None:
+    house = House(idle_timeout=1)
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k"))
+        await peer.ask(listen(b"k"))
+        # who listens to nothing is closed meanwhile
+        assert await other.reply() is None
+        again = await house.connect()
+        assert (await again.ask(put(b"k", b"new", at=START + 1))).code == ""
+        assert value_of(await peer.reply()) == b"new"
