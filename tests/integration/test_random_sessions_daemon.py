@@ -34,6 +34,9 @@ from tests.property.side_by_side import SideBySide
 HOUR = 3_600_000_000
 NUMBER = 30
 REQUESTS = 200
+START = unique_timestamp()
+"""Part of some keys: one for all sessions, so that each removes what the last one left."""
+
 NOT_ASKED = (Function.QUIT, Function.SNAPSHOT)
 
 
@@ -78,7 +81,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 def run(steps: Sequence[Step], *, daemon: DaemonProcess, keys: Sequence[bytes]) -> None:
     subject = DaemonSubject(daemon.address)
     try:
-        model = Model(Rules(postpone_us_max=0))
+        model = Model(Rules())
         model.leases = subject.clean(keys)
         play(steps, SideBySide(subject, model), lambda _: unique_timestamp())
     finally:
@@ -90,9 +93,8 @@ def run(steps: Sequence[Step], *, daemon: DaemonProcess, keys: Sequence[bytes]) 
 def test_random_sessions_over_sockets_pass_with_the_model_beside(
     daemon: DaemonProcess, seeds: range
 ) -> None:
-    start = unique_timestamp()
     choices = Choices(
-        start,
+        START,
         durations=(HOUR, 2 * HOUR),
         waits=(0,),
         functions=tuple(f for f in Function if f in HANDLERS and f not in NOT_ASKED),
@@ -102,4 +104,4 @@ def test_random_sessions_over_sockets_pass_with_the_model_beside(
     keys = [*choices.keys(), *FURTHER]
     for seed in seeds:
         steps = draw_session(seed, REQUESTS, choices)
-        check_session(steps, partial(run, daemon=daemon, keys=keys), start, seed)
+        check_session(steps, partial(run, daemon=daemon, keys=keys), START, seed)

@@ -296,6 +296,7 @@ STATS_FIELDS = (
     "state",
     "attempts",
     "buried_reason",
+    "paused_until",
 )
 
 

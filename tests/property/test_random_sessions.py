@@ -35,7 +35,7 @@ CHOICES = Choices(
 
 
 def run(steps: Sequence[Step], attempts_max: int) -> None:
-    rules = Rules(lease_us_default=5 * SECOND, attempts_max=attempts_max, postpone_us_max=0)
+    rules = Rules(lease_us_default=5 * SECOND, attempts_max=attempts_max, postpone_us_max=SECOND)
     engine = EngineSubject(rules, checks=False)
     now = START
 
