@@ -32,9 +32,6 @@ PAIRS_MAX = 0xFFFF
 VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
 
-VALUE_BYTES_LIMIT = 2**32 - 2
-"""What max-value can be at most: the size on the wire is u32 and counts the type byte."""
-
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """Default of max-reply: large enough for 64 jobs of 64 KiB, small enough to send in one piece."""
 
@@ -128,21 +125,29 @@ the key: 7 ms at the worst, for a key of 4,096 bytes and an expression made for 
 EXPRESSION_MEMORY_BYTES = 256 * 1024
 """What RE2 may use for one expression; the last 128 are kept, so 32 MiB for all."""
 
+SCAN_STEP_WORK = 400
+"""What a scan does in one go, in units of about a microsecond at the worst."""
+
+SCANS_MAX = 16
+"""Scans that gather a reply at a time; others wait to begin. A reply of 65,535 small pairs with
+metadata takes 15 MB while it is made."""
+
+MERGED_KEYS = 100
+"""Keys that are merged into the index in one go, up to 5 us each."""
+
+PENDING_KEYS_MAX = 50_000
+"""Keys that wait to be merged, while there is no idle moment. A set that grows beyond is rehashed
+at once, which would take over 2 ms."""
+
+RELIEVED_KEYS = 2000
+"""Of these so many are merged after each turn of a session: more than one turn adds."""
+
+SCAN_LEASES_MAX = 1000
+"""Entries that one GET leases: all in one go, as NEXT does."""
+
 REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""
-
-LINKS_PER_ENTRY_MAX = 64
-"""Further keys of one entry by LINK: each is a place in the index of keys."""
-
-LINK_BYTES_MAX = 32 * 1024
-"""All of these together: with a value of VALUE_BYTES_MAX an envelope stays under workq's 1 MiB."""
-
-LOCKS_PER_CONNECTION_MAX = 1000
-"""Entries that one connection has locked: that all of them end with it takes under 10 ms."""
-
-LOCK_US_DEFAULT = 60_000_000
-"""A LOCK that states no time: for a change made by a program, far too long for one that hangs."""
 
 WAITS_PER_CONNECTION_MAX = 64
 """NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory.

@@ -28,7 +28,7 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.access import AUTH_REQUIRED, Grants
-from fastjournald.handlers import HANDLERS, next_work, nothing_due
+from fastjournald.handlers import HANDLERS, Scan, next_work, nothing_due
 from fastjournald.handlers.arguments import DATA, LISTEN, META
 from fastjournald.handlers.reads import pair_of
 from fastjournald.indexes import NEVER, Domain
@@ -36,7 +36,7 @@ from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
 
-__all__ = ["Engine", "Settings", "new_journal"]
+__all__ = ["Engine", "Scan", "Settings", "new_journal"]
 
 Answer: TypeAlias = tuple[Hashable, bytes]
 
@@ -60,7 +60,7 @@ class Engine(State):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def handle(self, session: Hashable, request: Request, now: int) -> bytes | None:
+    def handle(self, session: Hashable, request: Request, now: int) -> bytes | Scan | None:
         """Carry out one request.
 
         Args:
@@ -70,7 +70,8 @@ class Engine(State):
 
         Returns:
             The encoded reply (for QUIT also those of its waiting requests); None: the request
-            waits for work, and ``serve_waiters`` will answer it.
+            waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
+            ``step`` it until that returns the reply.
         """
         if now < self._now:
             now = self._now
@@ -127,6 +128,32 @@ class Engine(State):
             self.subscriptions.forget(session)
         self.stop_noting()
         return ended, answers
+
+    def step(self, scan: Scan, now: int) -> bytes | None:
+        """Carry on with a scan: bounded work, a millisecond or one long match.
+
+        Args:
+            scan: As ``handle`` returned it.
+            now: The daemon's clock; earlier than the last one counts as the last one.
+
+        Returns:
+            The encoded reply; None: there is more to do.
+        """
+        now = self._now = max(now, self._now)
+        store = self.store
+        if now >= store.wake and now != store.behind_at:
+            store.advance(now, ADVANCE_ENTRIES_MAX)
+        outcome = scan.step(self, now)
+        if isinstance(outcome, str):
+            self.end(scan, outcome)
+            return encode_error(scan.request.identifier, now, outcome)
+        return outcome
+
+    def end(self, scan: Scan, error: str) -> None:
+        """A scan is answered with an error: nothing of what it asked for holds."""
+        self.count_error(scan.request.function, error)
+        if scan.request.flags & LISTEN:
+            self.unlisten(scan.session, scan.request.identifier)
 
     # --- time and waiting -----------------------------------------------------------------------
 
@@ -189,15 +216,12 @@ class Engine(State):
         return self.serve_waiters(now)
 
     def forget(self, session: Hashable) -> None:
-        """The connection is gone: nobody waits on it any more, and its locks end."""
+        """The connection is gone, and nobody waits on it any more."""
         self.auth_failures.pop(session, None)
         if self.grants is not None:
             self.grants.sessions.pop(session, None)
         for waiter in self.waiters.of_session(session):
             self.waiters.remove(waiter)
-        if self.store.unlock_all(session, self._now):
-            # whoever waits for work may get it now
-            self.store.wake = min(self.store.wake, self._now)
         self.stop_watching()
         self.subscriptions.forget(session)
         self.stop_noting()
@@ -272,7 +296,7 @@ class Engine(State):
                 reply.error = ErrorCode.NOT_FOUND
                 reply.pairs = [Pair(key)]
             else:
-                reply.pairs = [pair_of(self.store, entry, key, DATA | META, now)]
+                reply.pairs = [pair_of(entry, key, DATA | META)]
             data = encode_reply(reply)
             room -= len(data)
             notifications.append(data)
@@ -281,7 +305,7 @@ class Engine(State):
 
     def check(self) -> None:
         """Assert every invariant. O(n log n), for tests."""
-        check_store(self.store, self._now)
+        check_store(self.store)
         assert self.store.wake <= self.store.next_instant()
         assert bool(self.waiters) == (self.store.newly_ready is not None)
         self.subscriptions.check(self.store.changes)

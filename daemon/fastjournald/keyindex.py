@@ -100,6 +100,10 @@ class KeyIndex:
             left -= number
         return keys_max - left
 
+    def relieve(self, keys_max: int) -> None:
+        """Merge at most so many pending keys out of their turn, which is never wrong."""
+        self._merge(self.pending, min(keys_max, len(self.pending)))
+
     def _merge(self, source: list[bytes] | set[bytes], number: int) -> None:
         firsts, blocks, shards = self._firsts, self._blocks, self._shards
         for _ in range(number):

@@ -36,6 +36,7 @@ from fastjournald.http import HttpServer
 from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
 from fastjournald.notifier import Notifier
 from fastjournald.pages import pages_of
+from fastjournald.scanning import Scanning
 from fastjournald.security import Security
 from fastjournald.session import Session
 from fastjournald.timers import Timers
@@ -79,6 +80,7 @@ class Server:
         self.commit = Commit(writer, SyncPolicy(config.cmdlog_sync))
         self.timers = Timers(self)
         self.notifier = Notifier(engine, self.rouse, self._cut_overrun)
+        self.scanning = Scanning(self)
         self.http_addresses: list[str] = []
         """Where --http is bound, once requests are accepted."""
         self.protocol_errors: Counter[str] = Counter()
@@ -126,6 +128,7 @@ class Server:
             background.start_soon(self.timers.collect_garbage)
             background.start_soon(self.account.watch)
             background.start_soon(self.notifier.run)
+            background.start_soon(self.scanning.keep_index)
             if config.cmdlog_sync == "interval":
                 seconds = config.cmdlog_sync_int / 1000
                 background.start_soon(self.commit.sync_every, seconds)
@@ -140,6 +143,7 @@ class Server:
                 accepting.cancel()
                 self._handshakes.stop()
                 self.deliver(self.engine.shut_down(self.clock.now_us()))
+                self.scanning.stop()
                 for session in self._sessions:
                     session.stop()
                 nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
@@ -206,13 +210,9 @@ class Server:
             self.deliver(self.engine.serve_waiters(now))
             if self._stopping:
                 self.deliver(self.engine.shut_down(now))
+        self.scanning.after_requests()
         self.timers.look()
         self.notifier.look()
-
-    def forget(self, session: Session) -> None:
-        """A connection is gone; others may get what it had locked."""
-        self.engine.forget(session)
-        self.timers.look()
 
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""

@@ -30,6 +30,7 @@ from fastjournal.protocol import (
     encode_error,
 )
 from fastjournald.account import NEVER
+from fastjournald.engine import Scan
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
@@ -102,6 +103,7 @@ class Session:
         Raises:
             LogFailedError: The log failed; the daemon must end.
         """
+        engine = self._server.engine
         with self._life:
             try:
                 try:
@@ -109,7 +111,7 @@ class Session:
                 except ProtocolError as error:
                     # it is kept by the connection: with a traceback that is a reference cycle
                     error.__traceback__ = None
-                    self._server.forget(self)
+                    engine.forget(self)
                     self._server.protocol_errors[error.code] += 1
                     now = self._server.clock.now_us()
                     await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
@@ -117,7 +119,7 @@ class Session:
             except trio.BrokenResourceError:
                 self._server.log.debug("event=client-lost")
             finally:
-                self._server.forget(self)
+                engine.forget(self)
                 self._pushed.clear()
                 self._hold(-self.held_bytes)
                 self._over = True
@@ -133,7 +135,7 @@ class Session:
                 self.partial_since = self._account.now
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
-                self._server.forget(self)
+                self._server.engine.forget(self)
                 return
             else:
                 if self._pushed or self._has_news():
@@ -213,6 +215,10 @@ class Session:
                 now = server.clock.now_us()
                 continue
             reply = handle(self, request, now)
+            if isinstance(reply, Scan):
+                await self._finish(replies, now, length_hint(ahead))
+                reply = await server.scanning.run(reply, self._stream)
+                now = server.clock.now_us()
             if reply is not None:
                 replies.append(reply)
                 size = len(reply)
@@ -337,7 +343,7 @@ class Session:
         await self._flush()
         while self._has_news():
             await self._flush()
-        self._server.forget(self)
+        self._server.engine.forget(self)
         async with self._sending:
             await self._stream.send_eof()
         with trio.move_on_after(LINGER_SECONDS):

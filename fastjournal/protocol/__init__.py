@@ -32,7 +32,13 @@ from fastjournal.protocol.constants import (
     ValueType,
 )
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
-from fastjournal.protocol.replies import decode_reply, encode_error, encode_reply, encode_success
+from fastjournal.protocol.replies import (
+    ReplyEncoder,
+    decode_reply,
+    encode_error,
+    encode_reply,
+    encode_success,
+)
 from fastjournal.protocol.requests import decode_request, encode_request
 from fastjournal.protocol.values import Value, decode_value, encode_value
 
@@ -54,6 +60,7 @@ __all__ = [
     "ProtocolError",
     "Query",
     "Reply",
+    "ReplyEncoder",
     "Request",
     "ServerConnection",
     "Signal",

@@ -105,45 +105,97 @@ def encode_reply(reply: Reply) -> bytes:
         BadRequestError: It cannot be framed: a number, a key or the number of pairs is too large,
             or some pairs have metadata and others have not.
     """
+    pairs = reply.pairs
+    key_bytes_max = value_bytes_max = 0
+    if pairs:
+        key_bytes_max = max([len(pair.key) for pair in pairs])
+        if reply.flags & _TWO_KEYS:
+            key_bytes_max = max(key_bytes_max, *[len(pair.second_key) for pair in pairs])
+        value_bytes_max = max([len(pair.value) for pair in pairs])
+    try:
+        head, flags = _encode_head(reply, key_bytes_max, value_bytes_max)
+        if not pairs:
+            return head
+        parts = [head]
+        add_pairs(parts, pairs, flags)
+    except StructError as struct_error:
+        raise BadRequestError(f"a reply cannot be framed: {struct_error}") from struct_error
+    return b"".join(parts)
+
+
+def _encode_head(reply: Reply, key_bytes_max: int, value_bytes_max: int) -> tuple[bytes, int]:
+    """Return all bytes before the pairs, and the flags, which say how to encode the pairs."""
     flags = int(reply.flags) & _GIVEN
     error = _error_bytes(reply.error)
     cursor = reply.cursor
     pairs = reply.pairs
-    key_bytes_max = len(error) if cursor is None else max(len(error), len(cursor))
-    if pairs:
-        key_bytes_max = max(key_bytes_max, *[len(pair.key) for pair in pairs])
-        if flags & _TWO_KEYS:
-            key_bytes_max = max(key_bytes_max, *[len(pair.second_key) for pair in pairs])
-    try:
-        options = b""
-        if reply.timeout is not None:
-            flags |= _TIMEOUT
-            options = U64.pack(reply.timeout)
-        if reply.ttl is not None:
-            flags |= _TTL
-            options += U64.pack(reply.ttl)
-        if pairs is not None:
-            flags |= _COUNT
-            options += U16.pack(len(pairs))
-        key_size = U8.pack
-        if key_bytes_max > U8_MAX:
-            flags |= _KEY16
-            key_size = U16.pack
-        parts = [options, key_size(len(error)), error]
-        if cursor is not None:
-            flags |= _CURSOR
-            parts += (key_size(len(cursor)), cursor)
+    options = b""
+    if reply.timeout is not None:
+        flags |= _TIMEOUT
+        options = U64.pack(reply.timeout)
+    if reply.ttl is not None:
+        flags |= _TTL
+        options += U64.pack(reply.ttl)
+    if pairs is not None:
+        flags |= _COUNT
+        options += U16.pack(len(pairs))
         if pairs:
-            value_size_max = max([len(pair.value) for pair in pairs]) + 1
+            value_size_max = value_bytes_max + 1
             width = 1 if value_size_max <= U8_MAX else 2 if value_size_max <= U16_MAX else 3
             flags |= width << VALUE_SHIFT
             if pairs[0].meta is not None:
                 flags |= _META_FLAG
-            add_pairs(parts, pairs, flags)
-        head = _HEAD.pack(_WORD, reply.identifier, flags, reply.timestamp)
-    except StructError as struct_error:
-        raise BadRequestError(f"a reply cannot be framed: {struct_error}") from struct_error
-    return head + b"".join(parts)
+    key_size = U8.pack
+    if max(key_bytes_max, len(error), 0 if cursor is None else len(cursor)) > U8_MAX:
+        flags |= _KEY16
+        key_size = U16.pack
+    if cursor is not None:
+        flags |= _CURSOR
+    head = _HEAD.pack(_WORD, reply.identifier, flags, reply.timestamp)
+    head += options + key_size(len(error)) + error
+    if cursor is not None:
+        head += key_size(len(cursor)) + cursor
+    return head, flags
+
+
+class ReplyEncoder:
+    """Encodes a reply of many pairs in pieces, so that none of them takes long.
+
+    Args:
+        reply: As for ``encode_reply``.
+        key_bytes_max: Of its longest key or second key.
+        value_bytes_max: Of its longest value.
+
+    Raises:
+        BadRequestError: It cannot be framed, as far as that shows without the pairs.
+    """
+
+    __slots__ = ("_at", "_flags", "_pairs", "_pieces")
+
+    def __init__(self, reply: Reply, key_bytes_max: int, value_bytes_max: int) -> None:
+        try:
+            head, self._flags = _encode_head(reply, key_bytes_max, value_bytes_max)
+        except StructError as struct_error:
+            raise BadRequestError(f"a reply cannot be framed: {struct_error}") from struct_error
+        self._pieces = [head]
+        self._pairs = reply.pairs or []
+        self._at = 0
+
+    def encode(self, pairs_max: int) -> bytes | None:
+        """Encode so many more pairs; return the whole reply if these were the last.
+
+        Raises:
+            BadRequestError: A pair is none that the arguments promised.
+        """
+        pairs = self._pairs[self._at : self._at + pairs_max]
+        parts: list[bytes] = []
+        try:
+            add_pairs(parts, pairs, self._flags)
+        except StructError as struct_error:
+            raise BadRequestError(f"a reply cannot be framed: {struct_error}") from struct_error
+        self._pieces.append(b"".join(parts))
+        self._at += len(pairs)
+        return b"".join(self._pieces) if self._at == len(self._pairs) else None
 
 
 def _error_bytes(error: str) -> bytes:

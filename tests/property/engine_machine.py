@@ -19,7 +19,7 @@ from tests.property.subject import SECOND, START, EngineSubject, comparable, req
 
 ANSWERED = [Function.BURY, Function.KICK, Function.PAUSE]
 """Of the functions that are new, those that the engine and the model agree on."""
-QUERIES = False
+QUERIES = True
 LISTENS = False
 POSTPONES = True
 

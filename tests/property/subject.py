@@ -17,7 +17,7 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine import Settings
+from fastjournald.engine import Scan, Settings
 from fastjournald.recovery import load_engine
 from tests.property.model import Model
 from tests.property.model_parts import Rules
@@ -41,6 +41,8 @@ class EngineSubject:
         self.disk = SimulatedDisk()
         self.disk.mkdir(LOG)
         self.starts = 0
+        self.reply_bytes = 0
+        """Of the last reply, as it goes over the wire."""
         self.start(START)
 
     def start(self, now: int) -> None:
@@ -99,8 +101,13 @@ class EngineSubject:
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
         data = self.engine.handle(session, decode_request(encode_request(request)), now)
         self.check()
+        while isinstance(data, Scan):
+            finished = self.engine.step(data, now)
+            self.check()
+            data = data if finished is None else finished
         if data is None:
             return None
+        self.reply_bytes = len(data)
         connection = ClientConnection()
         connection.receive_data(data)
         replies = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Query, State, ValueType
+from fastjournal.protocol.constants import Flag, State, ValueType
 from fastjournal.protocol.messages import Pair
 from tests.property.model import Model
 from tests.property.model_parts import Rules
@@ -37,14 +37,6 @@ def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.get(key).code == "bad-key"
-
-
-@pytest.mark.parametrize("query", [Query.RANGE, Query.REGEX, Query.CURSOR])
-def test_other_queries_are_unknown_functions(s: Subject, query: Query) -> None:
-    if isinstance(s.target, Model):
-        return  # which is ahead
-    fields = {"uri": b"z", "count": 1} if query is Query.RANGE else {}
-    assert s.get(b"a", flags=query << QUERY_SHIFT, **fields).code == "unknown-function"
 
 
 def test_the_pairs_key_is_the_one_asked_for_and_its_other_key_comes_too(s: Subject) -> None:

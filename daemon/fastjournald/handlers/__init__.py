@@ -2,7 +2,7 @@
 
 A handler takes the state, the session, the request and the instant. It returns an error (a code
 and optionally a sentence), the empty string for plain success, a reply, bytes that are encoded
-already, or None where the request waits.
+already, a scan that is to be carried out, or None where the request waits.
 """
 
 from __future__ import annotations
@@ -14,20 +14,17 @@ from fastjournal.protocol import Function, Reply, Request
 from fastjournald.handlers.burial import bury, kick
 from fastjournald.handlers.daemon import auth, nop, quit_, stats
 from fastjournald.handlers.leases import release, touch
-from fastjournald.handlers.locks import lock, unlock
-from fastjournald.handlers.names import link, rename
 from fastjournald.handlers.next import next_, next_work, nothing_due
 from fastjournald.handlers.pauses import pause
-from fastjournald.handlers.reads import get
-from fastjournald.handlers.values import add, not_, truncate
+from fastjournald.handlers.scans import Scan, get
 from fastjournald.handlers.writes import delete, set_
 
 if TYPE_CHECKING:
     from fastjournald.state import State
 
-__all__ = ["HANDLERS", "next_work", "nothing_due"]
+__all__ = ["HANDLERS", "Scan", "next_work", "nothing_due"]
 
-Outcome: TypeAlias = str | Reply | bytes | None
+Outcome: TypeAlias = str | Reply | bytes | Scan | None
 Handler: TypeAlias = Callable[["State", Hashable, Request, int], Outcome]
 
 HANDLERS: dict[int, Handler] = {
@@ -36,14 +33,7 @@ HANDLERS: dict[int, Handler] = {
     Function.SET.value: set_,
     Function.GET.value: get,
     Function.DELETE.value: delete,
-    Function.ADD.value: add,
-    Function.NOT.value: not_,
-    Function.TRUNCATE.value: truncate,
-    Function.LOCK.value: lock,
-    Function.UNLOCK.value: unlock,
-    Function.RENAME.value: rename,
     Function.NEXT.value: next_,
-    Function.LINK.value: link,
     Function.RELEASE.value: release,
     Function.TOUCH.value: touch,
     Function.BURY.value: bury,

@@ -1,4 +1,4 @@
-"""GET of one key: probe, data, metadata, touch, lease."""
+"""GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
-from fastjournal.protocol import ErrorCode, Pair, Query, Reply, Request
+from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry, Place
 from fastjournald.handlers.arguments import (
     BAD_KEY,
     DATA,
     LISTEN,
-    LOCKED,
     META,
     READ_ONLY,
     SCARCE,
@@ -23,91 +22,75 @@ from fastjournald.handlers.arguments import (
 
 if TYPE_CHECKING:
     from fastjournald.state import State
-    from fastjournald.store import Store
-
-_ONLY_KEY = f"{ErrorCode.UNKNOWN_FUNCTION} GET takes one key: no range, expression or cursor"
 
 
-def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pair:
+def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
     """Return the pair of an entry under one of its keys, with what the flags ask for."""
     if key != entry.key:
         second_key = entry.key
     else:
-        second_key = entry.uri or b""
-        if entry.superseded and store.find(second_key) is not entry:
-            second_key = b""
+        second_key = b"" if entry.superseded else entry.uri or b""
     return Pair(
         key,
         entry.value_type,
         entry.value if flags & DATA else b"",
         second_key,
-        entry.meta(locked=store.is_locked(entry, now)) if flags & META else None,
+        entry.meta() if flags & META else None,
     )
 
 
-def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
-    """Return the reply that is one pair."""
-    has_two = entry.uri is not None or key != entry.key
-    return Reply(flags=TWO_KEYS if has_two else 0, pairs=[pair_of(store, entry, key, flags, now)])
-
-
-def get(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def get_key(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
-    if state.subscriptions and not flags & LISTEN:
-        state.unlisten(session, request.identifier)
-    if request.query != Query.KEY:
-        return _ONLY_KEY
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
     store = state.store
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    writes = request.timeout is not None
-    leases = writes and not flags & UPDATE_TIMEOUT
-    if leases and entry.place == Place.BURIED:
-        return f"{ErrorCode.NOT_FOUND} the entry is buried"
-    if writes and store.locked_to(entry, session, now):
-        return LOCKED
+    leases = request.timeout is not None and not flags & UPDATE_TIMEOUT
     if (leases or flags & WORKED_ON) and entry.place == Place.LEASED:
         return ErrorCode.WORKED_ON.value
-    if leases and entry.uri is not None and entry.uri in store.running:
-        return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
+    if leases:
+        if entry.place == Place.BURIED:
+            return f"{ErrorCode.NOT_FOUND} the entry is buried"
+        if entry.uri is not None and entry.uri in store.running:
+            return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
     if flags & LISTEN:
         refused = state.subscriptions.refuses(session, request.identifier)
         if refused:
             return refused
-    if writes and state.read_only:
+    if leases and state.read_only:
         return READ_ONLY
     if flags & DATA and len(entry.value) > state.value_bytes_ration:
         return SCARCE
     entry.accessed = now
-    _move_expiry(state, entry, request, now)
-    token = None
+    move_expiry(state, entry, request, now)
+    reply = Reply(flags=TWO_KEYS if entry.uri is not None or key != entry.key else 0)
     if leases:
         token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
         store.take(entry)
         if entry.persistent:
             state.journal.leased([entry], token, now)
         store.lease(entry, token)
-    reply = pair_reply(store, entry, key, flags, now)
-    if leases:
         reply.flags |= WORKED_ON
         reply.timeout = token
+    reply.pairs = [pair_of(entry, key, flags)]
     if flags & LISTEN:
         state.listen(session, request.identifier, key)
     return reply
 
 
-def _move_expiry(state: State, entry: Entry, request: Request, now: int) -> None:
-    """Set the expiry that the request asks for, or the one that reading brings."""
+def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
+    """Set the expiry that the request asks for, or reading brings; whether it moves."""
     expires = entry.expires
     if request.timeout is not None and request.flags & UPDATE_TIMEOUT:
         expires = request.timeout
     elif entry.ttl and expires:
         expires = max(expires, min(now + entry.ttl, INSTANT_MAX))
-    if expires != entry.expires:
-        state.store.set_expiry(entry, expires)
-        if entry.persistent:
-            state.journal.touched(entry, now)
+    if expires == entry.expires:
+        return False
+    state.store.set_expiry(entry, expires)
+    if entry.persistent:
+        state.journal.touched(entry, now)
+    return True

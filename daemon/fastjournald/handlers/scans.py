@@ -1,0 +1,342 @@
+"""GET of a range, an expression or a cursor: a scan, which is carried out in steps.
+
+    start -> Scan.step, again and again: merge the key index -> look at keys -> lease -> encode
+
+A step does bounded work, counted, not measured: the same requests give the same steps. Between two
+steps anything may come, go and change. What a step returns is as it stood then; what is leased is
+looked at again in the one step that leases all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    PAIRS_MAX,
+    SCAN_LEASES_MAX,
+    SCAN_STEP_WORK,
+)
+from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
+from fastjournald.cursors import (
+    CURSOR_BYTES,
+    EXPRESSION,
+    RANGE,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+)
+from fastjournald.entry import Entry, Place
+from fastjournald.handlers.arguments import (
+    DATA,
+    LISTEN,
+    META,
+    READ_ONLY,
+    SCARCE,
+    TWO_KEYS,
+    UPDATE_TIMEOUT,
+    WORKED_ON,
+)
+from fastjournald.handlers.reads import get_key, move_expiry, pair_of
+from fastjournald.selection import Selection, select_matching, select_range
+
+if TYPE_CHECKING:
+    from fastjournald.state import State
+
+# What a step counts, in units of about a microsecond at the worst.
+_MERGE_WORK = 4
+_KEY_WORK = 1
+_MATCH_WORK = 2
+_BYTE_INSTRUCTIONS = 100
+"""So many bytes of a key times instructions of an expression are one unit."""
+_PAIR_WORK = 5
+_EXPIRY_WORK = 20
+_ENCODE_WORK = 2
+
+_PAIR_BYTES = 2 + 2 + 4 + 1
+"""A pair's sizes and type at their widest."""
+_META_BYTES = 68
+_REPLY_BYTES = 64
+"""A reply's fields before its pairs, but the cursor."""
+
+_BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
+
+
+class Plan(msgspec.Struct, gc=False):
+    """What a request asks to be looked through."""
+
+    selection: Selection
+    kind: int
+    text: bytes
+    """The last key of the range, or the expression."""
+    count: int
+    """Pairs of a reply at most; 0: as many as fit."""
+
+
+def plan_of(request: Request) -> Plan | str:
+    """Return what a GET of a range, an expression or a cursor is about, or the error."""
+    if request.query == Query.CURSOR:
+        cursor = decode_cursor(request.key)
+        if cursor is None or len(cursor.next_key) > KEY_BYTES_MAX + 1:
+            return _BAD_CURSOR
+        kind, text, count = cursor.kind, cursor.text, cursor.count
+    else:
+        cursor = None
+        kind = RANGE if request.query == Query.RANGE else EXPRESSION
+        text = (request.second_key or b"") if kind == RANGE else request.key
+        count = request.count or 0
+    if kind == EXPRESSION:
+        selection = select_matching(text)
+    else:
+        selection = select_range(request.key if cursor is None else b"", text)
+    if isinstance(selection, str):
+        return selection if cursor is None else _BAD_CURSOR
+    if cursor is not None:
+        selection.start = max(selection.start, cursor.next_key)
+    return Plan(selection, kind, text, count)
+
+
+def get(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Scan:
+    """Return the pair under a key; for many keys a scan, which is carried out in steps."""
+    listens = request.flags & LISTEN
+    if state.subscriptions and not listens:
+        state.unlisten(session, request.identifier)
+    if request.query == Query.KEY:
+        return get_key(state, session, request, now)
+    plan = plan_of(request)
+    if isinstance(plan, str):
+        return plan
+    scan = Scan(state, session, request, plan)
+    if listens:
+        refused = state.subscriptions.refuses(session, request.identifier)
+        if refused:
+            return refused
+    if scan.leases and state.read_only:
+        return READ_ONLY
+    if listens:
+        # from the beginning: what changes while it goes on is told after its reply
+        state.listen(session, request.identifier, plan.selection)
+    return scan
+
+
+class Scan:
+    """A GET of many keys that is being carried out.
+
+    Args:
+        state: What it looks through.
+        session: Whoever asked.
+        request: The GET.
+        plan: What it is about.
+    """
+
+    __slots__ = (
+        "_batch",
+        "_chosen",
+        "_encoder",
+        "_key_bytes_max",
+        "_next_key",
+        "_number_max",
+        "_pairs",
+        "_plan",
+        "_room",
+        "_searched",
+        "_seen",
+        "_value_bytes_max",
+        "leases",
+        "request",
+        "session",
+    )
+
+    def __init__(self, state: State, session: Hashable, request: Request, plan: Plan) -> None:
+        self.session = session
+        self.request = request
+        self.leases = request.timeout is not None and not request.flags & UPDATE_TIMEOUT
+        self._plan = plan
+        number_max = SCAN_LEASES_MAX if self.leases else PAIRS_MAX
+        self._number_max = min(plan.count or number_max, number_max)
+        self._room = state.reply_bytes_max - _REPLY_BYTES - CURSOR_BYTES - len(plan.text)
+        self._batch = state.store.index_keys().mark()
+        self._next_key: bytes | None = plan.selection.start
+        """Where the search goes on; in the end where the next reply begins, None: nowhere."""
+        self._searched = False
+        self._pairs: list[Pair] = []
+        self._chosen: list[tuple[bytes, Entry]] = []
+        """What is to be leased, and the key under which it was found first."""
+        self._seen: set[int] = set()
+        """Addresses of the chosen entries: each is leased once."""
+        self._key_bytes_max = 0
+        self._value_bytes_max = 0
+        self._encoder: ReplyEncoder | None = None
+
+    @property
+    def selection(self) -> Selection:
+        """The keys that it is about."""
+        return self._plan.selection
+
+    def step(self, state: State, now: int) -> str | bytes | None:
+        """Do a step; return the error or the reply if it was the last one."""
+        if state.grants is not None:
+            # the token may have lost its rights meanwhile
+            why_not = state.grants.check(state, self.session, self.request)
+            if why_not:
+                return why_not
+        index = state.store.index_keys()
+        if not index.merged(self._batch):
+            index.merge(SCAN_STEP_WORK // _MERGE_WORK)
+        elif not self._searched:
+            return self._search(state, now)
+        elif self._encoder is None:
+            reply = Reply(flags=TWO_KEYS, identifier=self.request.identifier, timestamp=now)
+            if self.leases:
+                error = READ_ONLY if state.read_only else self._lease(state, reply, now)
+                if error is not None:
+                    return error
+            reply.pairs = self._pairs
+            reply.cursor = self._cursor()
+            self._encoder = ReplyEncoder(reply, self._key_bytes_max, self._value_bytes_max)
+        else:
+            return self._encoder.encode(SCAN_STEP_WORK // _ENCODE_WORK)
+        return None
+
+    # --- looking for keys -----------------------------------------------------------------------
+
+    def _search(self, state: State, now: int) -> str | None:
+        """Look at some more keys, until there is no more, or one too many for this reply.
+
+        Returns:
+            An error, where memory is scarce and the first pair takes too much of it.
+        """
+        store = state.store
+        selection = self._plan.selection
+        instructions = selection.instructions
+        start = self._next_key
+        assert start is not None
+        work = SCAN_STEP_WORK
+        for key in store.index_keys().between(start, selection.stop):
+            if work <= 0:
+                self._next_key = key
+                return None
+            work -= _KEY_WORK
+            entry = store.find(key)
+            if entry is None:
+                continue
+            if instructions:
+                work -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
+                if not selection.matches_inside(key):
+                    continue
+            if self._left_out(state, entry, now):
+                continue
+            if self.leases:
+                if id(entry) in self._seen:
+                    continue
+                fits = len(self._chosen) < self._number_max
+            elif self._pairs:
+                fits = len(self._pairs) < self._number_max and self._fits(entry, key, first=False)
+            elif self._is_too_large(state, entry):
+                return SCARCE
+            else:
+                fits = self._fits(entry, key, first=True)
+            if not fits:
+                self._next_key = key
+                self._searched = True
+                return None
+            work -= _PAIR_WORK
+            if self.leases:
+                self._chosen.append((key, entry))
+                self._seen.add(id(entry))
+                continue
+            entry.accessed = now
+            if move_expiry(state, entry, self.request, now):
+                work -= _EXPIRY_WORK
+            self._add(entry, key)
+        self._next_key = None
+        self._searched = True
+        return None
+
+    def _is_too_large(self, state: State, entry: Entry) -> bool:
+        """Whether memory is scarce and the value large."""
+        return bool(self.request.flags & DATA) and len(entry.value) > state.value_bytes_ration
+
+    def _left_out(self, state: State, entry: Entry, now: int) -> bool:
+        """Whether rights or the flags of the request leave an entry out, as it stands now."""
+        if state.grants is not None and not state.grants.may_see(self.session, entry):
+            return True
+        flags = self.request.flags
+        if (self.leases or flags & WORKED_ON) and entry.place == Place.LEASED:
+            return True
+        return self.leases and (
+            entry.place == Place.BURIED
+            or (entry.uri is not None and entry.uri in state.store.running)
+        )
+
+    def _fits(self, entry: Entry, key: bytes, *, first: bool) -> bool:
+        """Whether a pair fits the reply, and if so take the room for it; the first one does.
+
+        Behind it there must be room for a cursor with its key.
+        """
+        flags = self.request.flags
+        other = len(entry.uri or b"") if key == entry.key else len(entry.key)
+        size = len(key) + other + _PAIR_BYTES
+        if flags & DATA:
+            size += len(entry.value)
+        if flags & META:
+            size += _META_BYTES
+        if size + len(key) >= self._room and not first:
+            return False
+        self._room -= size
+        return True
+
+    def _cursor(self) -> bytes | None:
+        """Return the cursor, if there is more to come."""
+        plan, next_key = self._plan, self._next_key
+        if next_key is None:
+            return None
+        if self._pairs:
+            # what is between was left out, and is looked at again: it may be another matter then
+            next_key = self._pairs[-1].key + b"\0"
+        return encode_cursor(Cursor(plan.kind, plan.count, next_key, plan.text))
+
+    def _add(self, entry: Entry, key: bytes) -> None:
+        pair = pair_of(entry, key, self.request.flags)
+        self._pairs.append(pair)
+        self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
+        self._value_bytes_max = max(self._value_bytes_max, len(pair.value))
+
+    # --- leasing --------------------------------------------------------------------------------
+
+    def _lease(self, state: State, reply: Reply, now: int) -> str | None:
+        """Lease what was chosen, as far as it may be leased still, and fits the reply."""
+        store = state.store
+        leased: list[tuple[bytes, Entry]] = []
+        seen: set[int] = set()
+        for key, _ in self._chosen:
+            entry = store.find(key)
+            if entry is None or id(entry) in seen or self._left_out(state, entry, now):
+                continue
+            if not leased and self._is_too_large(state, entry):
+                return SCARCE
+            if not self._fits(entry, key, first=not leased):
+                self._next_key = key
+                break
+            seen.add(id(entry))
+            leased.append((key, entry))
+        if not leased:
+            return None
+        entries = [entry for _, entry in leased]
+        token = state.lease_token(entries, state.lease_deadline(self.request.timeout, now))
+        for entry in entries:
+            entry.accessed = now
+            move_expiry(state, entry, self.request, now)
+            store.take(entry)
+        persistent = [entry for entry in entries if entry.persistent]
+        if persistent:
+            state.journal.leased(persistent, token, now)
+        for key, entry in leased:
+            store.lease(entry, token)
+            self._add(entry, key)
+        reply.flags |= WORKED_ON
+        reply.timeout = token
+        return None

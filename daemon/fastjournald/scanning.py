@@ -1,0 +1,129 @@
+"""Scans beside everything else: one slice of one of them in each round of the event loop.
+
+A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
+share one turnstile, so that fifty of them hold the loop no longer than one: whoever waits in a
+round waits for one slice. They take their slices in turns, so a short scan is not behind a long
+one. Only so many gather replies at a time, because these are memory; the others wait to begin.
+
+The index that they go through is also brought up to date here, while nobody asks for anything.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal import limits
+from fastjournal.protocol import ErrorCode, encode_error
+from fastjournald.engine import Scan
+from fastjournald.histogram import Histogram
+
+if TYPE_CHECKING:
+    from fastjournald.server import Server
+
+SLICE_SECONDS = 0.001
+"""A slice ends with the first step that ends after this: steps are far shorter, but for a match of
+a long key with an expression that was made to be slow."""
+
+STOP_SECONDS = 1.0
+"""How long scans go on when the daemon stops; then they are told so."""
+
+IDLE_LOOK_SECONDS = 0.05
+"""The daemon is idle when so long no request came: then the index is brought up to date."""
+
+HANG_UP_SLICES = 100
+"""Between two looks whether the client is still there."""
+
+
+class Scanning:
+    """Carries out the scans of all sessions.
+
+    Args:
+        server: Engine and clock.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.slice_us = Histogram(24)
+        """How long the slices took, up to 16.8 s."""
+        self._server = server
+        self._gathering = trio.CapacityLimiter(limits.SCANS_MAX)
+        self._turn = trio.Lock()
+        self._stop_at = math.inf
+        self._scanned = trio.Event()
+        self._requested = False
+
+    # --- scans ----------------------------------------------------------------------------------
+
+    async def run(self, scan: Scan, stream: trio.abc.Stream) -> bytes:
+        """Carry out a scan and return the encoded reply.
+
+        Raises:
+            BrokenResourceError: The client is not there any more.
+        """
+        server = self._server
+        self._scanned.set()
+        async with self._gathering:
+            slices = 0
+            while True:
+                async with self._turn:
+                    reply = self._slice(scan)
+                if reply is not None:
+                    return reply
+                if trio.current_time() > self._stop_at:
+                    error = ErrorCode.SHUTTING_DOWN
+                    server.engine.end(scan, error)
+                    return encode_error(scan.request.identifier, server.clock.now_us(), error)
+                slices += 1
+                if slices % HANG_UP_SLICES == 0 and _has_hung_up(stream):
+                    raise trio.BrokenResourceError
+
+    def _slice(self, scan: Scan) -> bytes | None:
+        server = self._server
+        step = server.engine.step
+        now = server.clock.now_us()
+        begin = perf_counter()
+        reply = step(scan, now)
+        while reply is None and perf_counter() - begin < SLICE_SECONDS:
+            reply = step(scan, now)
+        self.slice_us.add(round((perf_counter() - begin) * 1_000_000))
+        server.after_requests(now)
+        return reply
+
+    def stop(self) -> None:
+        """The daemon stops: scans that are not done soon are not carried out."""
+        self._stop_at = trio.current_time() + STOP_SECONDS
+
+    # --- the index ------------------------------------------------------------------------------
+
+    def after_requests(self) -> None:
+        """Note that the daemon is not idle; where too much is pending, merge some of it."""
+        self._requested = True
+        index = self._server.engine.store.key_index
+        if index is not None and len(index.pending) > limits.PENDING_KEYS_MAX:
+            index.relieve(limits.RELIEVED_KEYS)
+
+    async def keep_index(self) -> None:
+        """Bring the index up to date whenever no request came for a while."""
+        await self._scanned.wait()
+        while True:
+            self._requested = False
+            await trio.sleep(IDLE_LOOK_SECONDS)
+            index = self._server.engine.store.index_keys()
+            while not self._requested and not index.idle():
+                begin = perf_counter()
+                while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):
+                    pass
+                await trio.lowlevel.checkpoint()
+
+
+def _has_hung_up(stream: trio.abc.Stream) -> bool:
+    """Whether nothing can be sent any more; a client that only ends its requests is still there."""
+    if not isinstance(stream, trio.SocketStream):
+        return False
+    poll = select.poll()
+    poll.register(stream.socket.fileno(), 0)
+    return bool(poll.poll(0))
