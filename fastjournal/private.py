@@ -8,12 +8,15 @@ import stat
 from fastjournal.errors import ConfigError
 
 
-def read_private(path: str | os.PathLike[str], bytes_max: int) -> bytes:
+def read_private(
+    path: str | os.PathLike[str], bytes_max: int, *, group_reads: bool = False
+) -> bytes:
     """Return what a file holds that only this user can read.
 
     Args:
         path: The file; mode 0600 or less, and its owner is this user or root.
         bytes_max: A larger one is refused.
+        group_reads: Its group may read it: mode 0640.
 
     Raises:
         ConfigError: It cannot be read, or others could read or change it; what stands in it is not
@@ -28,7 +31,7 @@ def read_private(path: str | os.PathLike[str], bytes_max: int) -> bytes:
         with open(descriptor, "rb") as file:
             # of what was opened: the name may lead elsewhere by now
             status = os.fstat(descriptor)
-            _check(path, status)
+            _check(path, status, 0o640 if group_reads else 0o600)
             data = file.read(bytes_max + 1)
     except OSError as error:
         raise ConfigError(f"cannot read: {error.strerror}", path=path) from error
@@ -37,15 +40,15 @@ def read_private(path: str | os.PathLike[str], bytes_max: int) -> bytes:
     return data
 
 
-def _check(path: str | os.PathLike[str], status: os.stat_result) -> None:
+def _check(path: str | os.PathLike[str], status: os.stat_result, mode_max: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError("is not a regular file", path=path)
     mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o077:
+    if mode & 0o077 & ~mode_max:
         raise ConfigError(
             f"has mode {mode:04o}: others than its owner have access to the secrets in it",
             path=path,
-            hint=f"chmod 600 {os.fspath(path)}",
+            hint=f"chmod {mode_max:o} {os.fspath(path)}",
         )
     if status.st_uid not in (0, os.geteuid()):
         raise ConfigError(

@@ -12,12 +12,10 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from pathlib import Path
 
 import click
 import trio
@@ -28,10 +26,13 @@ from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
+from fastjournald.check import problems
 from fastjournald.config import Config, load_config
 from fastjournald.listeners import check_addresses
+from fastjournald.process import raise_file_limit, remove_ready_file, write_ready_file
 from fastjournald.recovery import Progress, recover_engine
-from fastjournald.security import load_security
+from fastjournald.reload import Reloader, remember
+from fastjournald.security import load_security, risks
 from fastjournald.server import Server
 
 EXIT_USAGE = 64
@@ -59,6 +60,11 @@ OPTIONS: list[click.Parameter] = [
         help="Address to listen on, repeatable; port 0 picks one.  [127.0.0.1:9923]",
     ),
     click.Option(
+        ["--check-config"],
+        is_flag=True,
+        help="Say what is wrong with options and files, and exit: 0 nothing, 64 something.",
+    ),
+    click.Option(
         ["--ready-file"],
         metavar="PATH",
         help="Written once requests are accepted: one bound address a line.",
@@ -76,7 +82,7 @@ OPTIONS: list[click.Parameter] = [
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
     click.Option(["--socket-mode"], metavar="OCTAL", help="Of unix sockets.  [0660]"),
     _file("--tls-cert", "Certificate, and what leads to its authority: TCP speaks TLS.  [off]"),
-    _file("--tls-key", "Its key, mode 0600."),
+    _file("--tls-key", "Its key, mode 0600 or 0640."),
     _file("--tls-client-ca", "Clients need a certificate that one of these signed.  [off]"),
     _file("--auth-tokens", "Tokens and their rights, mode 0600: clients need AUTH.  [off]"),
     _number("--auth-timeout", unit="S", help="So long a client may take until AUTH.  [10]"),
@@ -144,18 +150,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _start(**options: object) -> int:
-    file = options.pop("config")
+    file = None if options["config"] is None else str(options["config"])
+    only_check = options["check_config"]
+    del options["config"], options["check_config"]
     flags = {name: value for name, value in options.items() if value not in (None, ())}
     if "listen" in flags:
         flags["listen"] = list(options["listen"])  # type: ignore[call-overload]
     try:
-        config = load_config(None if file is None else str(file), flags)
+        config = load_config(file, flags)
     except ConfigError as error:
         click.echo(f"fastjournald: {error}", err=True)
         return EXIT_USAGE
+    if only_check:
+        return _check(config)
     _configure_log(config)
     try:
-        return _run(config)
+        return _run(config, lambda: load_config(file, flags))
     except FastjournalError as error:
         return _fail(error)
     except BaseExceptionGroup as group:
@@ -165,9 +175,24 @@ def _start(**options: object) -> int:
         return _fail(first_leaf(ours))
 
 
-def _run(config: Config) -> int:
+def _check(config: Config) -> int:
+    wrong = list(problems(config))
+    for sentence in wrong:
+        click.echo(f"fastjournald: {sentence}", err=True)
+    for sentence in risks(config):
+        click.echo(f"fastjournald: warning: {sentence}", err=True)
+    if not wrong:
+        click.echo("ok")
+    return EXIT_USAGE if wrong else 0
+
+
+def _run(config: Config, load: Callable[[], Config]) -> int:
+    # one that comes while the log is replayed is remembered, see _serve
+    early_hangups: set[int] = set()
+    signal.signal(signal.SIGHUP, lambda number, _frame: early_hangups.add(number))
+    given = remember(config)
     security = load_security(config)
-    _raise_file_limit(config)
+    raise_file_limit(config)
     disk = OsDisk()
     disk.mkdir(config.cmdlog_path)
     with closing(lock_append(disk, config.cmdlog_path)):
@@ -189,12 +214,12 @@ def _run(config: Config) -> int:
         # exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
         server = Server(config, settings, engine, writer, disk, clock, security)
-        trio.run(_serve, server)
+        trio.run(_serve, server, Reloader(server, given, load), early_hangups)
     LOG.info("event=stopped")
     return 0
 
 
-async def _serve(server: Server) -> None:
+async def _serve(server: Server, reloader: Reloader, early_hangups: set[int]) -> None:
     config = server.config
     stopped = trio.Event()
 
@@ -205,11 +230,14 @@ async def _serve(server: Server) -> None:
             write_ready_file(config.ready_file, addresses)
         sdnotify.notify("READY=1\nSTATUS=Serving requests")
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
 
         async def watch_signals() -> None:
             # to the end: a second one changes nothing
             async for number in signals:
+                if number == signal.SIGHUP:
+                    reloader.request()
+                    continue
                 LOG.info("event=stopping signal=%s", signal.Signals(number).name)
                 sdnotify.notify("STOPPING=1")
                 stopped.set()
@@ -217,59 +245,14 @@ async def _serve(server: Server) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch_signals)
+                nursery.start_soon(reloader.run)
+                if early_hangups:
+                    reloader.request()
                 await server.run(ready, stopped.wait)
                 nursery.cancel_scope.cancel()
         finally:
             if config.ready_file:
                 remove_ready_file(config.ready_file)
-
-
-def write_ready_file(path: str, addresses: list[str]) -> None:
-    """Write one bound address a line, so that whoever waits sees all of them or no file.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    temporary = f"{path}.{os.getpid()}"
-    try:
-        Path(temporary).write_text("".join(f"{address}\n" for address in addresses))
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ConfigError(f"--ready-file: cannot write: {error.strerror}", path=path) from error
-
-
-def remove_ready_file(path: str) -> None:
-    """Remove it, if it is there: whoever waits must not find an old one.
-
-    Raises:
-        ConfigError: It cannot be removed.
-    """
-    try:
-        Path(path).unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--ready-file: cannot remove: {error.strerror}", path=path) from error
-
-
-def _raise_file_limit(config: Config) -> None:
-    """Allow as many open files as connections need, or fewer connections.
-
-    A log that cannot open its next segment ends the daemon: connections must not bring that about.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserved = limits.FILES_RESERVED + (limits.HANDSHAKES_MAX if config.tls_cert else 0)
-    wanted = config.max_connections + reserved
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft < wanted:
-        config.max_connections = max(1, soft - reserved)
-        LOG.warning(
-            "event=fewer-connections max_connections=%d open_files=%d "
-            "hint='raise the limit of open files (LimitNOFILE)'",
-            config.max_connections,
-            soft,
-        )
 
 
 def _progress(progress: Progress) -> None:
@@ -296,6 +279,8 @@ def _configure_log(config: Config) -> None:
             "reason='workq cannot replay a log with values over %d bytes'",
             limits.VALUE_BYTES_MAX,
         )
+    for risk in risks(config):
+        LOG.warning("event=risk reason=%r", risk)
     LOG.warning("event=no-effect option=cmdlog-clean-int reason='the log only grows'")
     if config.memory_limit:
         LOG.warning("event=no-effect option=memory-limit reason='all values stay in memory'")

@@ -28,7 +28,7 @@ from fastjournal.limits import (
 )
 from fastjournal.private import read_private
 from fastjournald.access import RIGHTS, Grant, Grants
-from fastjournald.config import Config
+from fastjournald.config import Config, exposed_addresses
 
 TOKEN_BYTES_MIN = 16
 """Of a token that stands there itself; a hash says nothing of the length."""
@@ -79,7 +79,7 @@ def load_tls(config: Config) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     # owner and mode are checked; ssl reads the file once more by its name
-    read_private(config.tls_key, AUTH_FILE_BYTES_MAX)
+    read_private(config.tls_key, AUTH_FILE_BYTES_MAX, group_reads=True)
     try:
         context.load_cert_chain(config.tls_cert, config.tls_key, password=_no_passphrase)
     except ValueError as error:
@@ -174,3 +174,15 @@ def _reason(error: OSError) -> str:
     if isinstance(reason, str):
         return reason.lower().replace("_", " ")
     return error.strerror or str(error)
+
+
+def risks(config: Config) -> list[str]:
+    """Return what an administrator should know of addresses that other machines reach."""
+    exposed = ", ".join(exposed_addresses(config))
+    if not exposed:
+        return []
+    if not config.auth_tokens and not config.tls_client_ca:
+        return [f"whoever reaches {exposed} may do everything: no tokens, no client certificates"]
+    if not config.tls_cert:
+        return [f"tokens and data go to {exposed} for everyone on the way to read: no TLS"]
+    return []

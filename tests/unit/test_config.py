@@ -72,7 +72,7 @@ class Started(Exception):  # noqa: N818 (it is no error)
 def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stop where the options are known."""
 
-    def run(config: Config) -> int:
+    def run(config: Config, _load: object) -> int:
         raise Started(config)
 
     monkeypatch.setattr(main_module, "_run", run)
@@ -306,7 +306,7 @@ def test_an_option_without_effect_says_so_in_the_help_and_at_the_start(
 
 
 def test_an_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_config: Config) -> int:
+    def interrupted(_config: Config, _load: object) -> int:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(main_module, "_run", interrupted)

@@ -1,0 +1,62 @@
+"""What the process asks of the system: open files, and the file that says where it listens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from pathlib import Path
+
+from fastjournal import limits
+from fastjournal.errors import ConfigError
+from fastjournald.config import Config
+
+LOG = logging.getLogger("fastjournald")
+
+
+def write_ready_file(path: str, addresses: list[str]) -> None:
+    """Write one bound address a line, so that whoever waits sees all of them or no file.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    temporary = f"{path}.{os.getpid()}"
+    try:
+        Path(temporary).write_text("".join(f"{address}\n" for address in addresses))
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ConfigError(f"--ready-file: cannot write: {error.strerror}", path=path) from error
+
+
+def remove_ready_file(path: str) -> None:
+    """Remove it, if it is there: whoever waits must not find an old one.
+
+    Raises:
+        ConfigError: It cannot be removed.
+    """
+    try:
+        Path(path).unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--ready-file: cannot remove: {error.strerror}", path=path) from error
+
+
+def raise_file_limit(config: Config) -> None:
+    """Allow as many open files as connections need, or fewer connections.
+
+    A log that cannot open its next segment ends the daemon: connections must not bring that about.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserved = limits.FILES_RESERVED + (limits.HANDSHAKES_MAX if config.tls_cert else 0)
+    wanted = config.max_connections + reserved
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft < wanted:
+        config.max_connections = max(1, soft - reserved)
+        LOG.warning(
+            "event=fewer-connections max_connections=%d open_files=%d "
+            "hint='raise the limit of open files (LimitNOFILE)'",
+            config.max_connections,
+            soft,
+        )

@@ -1,0 +1,303 @@
+"""Rights and prefixes: what each function needs, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import pytest
+
+from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request, decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT
+from fastjournald.access import OPEN, RIGHTS, RULES, Grant, Grants
+from fastjournald.engine import Engine
+from fastjournald.handlers import HANDLERS
+from tests.property.subject import SECOND, START, request
+
+F = Function
+READ, WRITE, NEXT, ADMIN = "read", "write", "next", "admin"
+TOKEN = b"a-token-of-some-length"
+
+INSIDE = [b"in:1:0:a", b"uri-of-in", b"in:1:0:nothing", b"cfg/plain", b"cfg/nothing", b"cfg/uri"]
+"""Keys of a token with the prefixes ``in:`` and ``cfg/``: of entries, URIs, and of nothing."""
+OUTSIDE = [
+    *(b"out:1:0:a", b"uri-of-out", b"out:1:0:nothing", b"plain", b"nothing", b"cfg/uri-of-out"),
+    *(b"inner:1:0:a", b"in", b"cfg:1:0:x"),
+]
+
+
+def engine() -> Engine:
+    """An engine with an entry in ``in``, one in ``out``, and two that are plain."""
+    made = Engine()
+    for key, uri in (
+        (b"in:1:0:a", b"uri-of-in"),
+        (b"out:1:0:a", b"uri-of-out"),
+        (b"out:1:0:b", b"cfg/uri-of-out"),
+        (b"cfg/plain", b"cfg/uri"),
+        (b"plain", b"uri-of-plain"),
+        (b"inner:1:0:a", b"uri-of-inner"),
+    ):
+        made.handle("s", request(F.SET, key, b"v", uri=uri, at=START), START)
+    return made
+
+
+def session_with(made: Engine, rights: tuple[str, ...], *prefixes: bytes) -> None:
+    """Let the session "s" have shown a token of these rights."""
+    bits = sum(RIGHTS[right] for right in rights)
+    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), bits, prefixes)])
+    reply = made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)
+    assert reply is not None
+    assert decode_reply(reply).code == ""
+
+
+def code(made: Engine, asked: Request) -> str:
+    """Return the code of the check alone: not every function has to find something to do."""
+    assert made.grants is not None
+    return made.grants.check(made, "s", asked).partition(" ")[0]
+
+
+class Case(NamedTuple):
+    """A form of a function, and all the rights it needs."""
+
+    rights: set[str]
+    function: Function
+    build: Callable[[Function, bytes], Request]
+
+
+def by_key(flags: int = 0, **fields: Any) -> Callable[[Function, bytes], Request]:
+    return lambda function, key: request(function, key, flags=flags, at=START, **fields)
+
+
+TOKEN_FLAGS = {"flags": int(Flag.WORKED_ON), "timeout": START + SECOND}
+BY_KEY = {
+    "SET": Case({WRITE}, F.SET, by_key(value=b"v")),
+    "SET with LISTEN": Case({WRITE, READ}, F.SET, by_key(Flag.LISTEN, value=b"v")),
+    "GET": Case({READ}, F.GET, by_key(Flag.DATA)),
+    "GET with LISTEN": Case({READ}, F.GET, by_key(Flag.LISTEN)),
+    "GET of a lease": Case({NEXT}, F.GET, by_key(timeout=SECOND)),
+    "GET of a lease with LISTEN": Case({NEXT, READ}, F.GET, by_key(Flag.LISTEN, timeout=SECOND)),
+    "GET of a new expiry": Case({READ, WRITE}, F.GET, by_key(Flag.UPDATE_TIMEOUT, timeout=0)),
+    "DELETE": Case({WRITE}, F.DELETE, by_key()),
+    "DELETE of a lease": Case({NEXT}, F.DELETE, by_key(**TOKEN_FLAGS)),
+    "ADD": Case({WRITE}, F.ADD, by_key(Flag.OVERWRITE, value=b"\1")),
+    "NOT": Case({WRITE}, F.NOT, by_key()),
+    "TRUNCATE": Case({WRITE}, F.TRUNCATE, by_key(value=b"\1")),
+    "LOCK": Case({WRITE}, F.LOCK, by_key()),
+    "UNLOCK": Case({WRITE}, F.UNLOCK, by_key()),
+    "RENAME from": Case({WRITE}, F.RENAME, by_key(uri=b"in:1:0:new")),
+    "RENAME to": Case({WRITE}, F.RENAME, lambda f, key: by_key(uri=key)(f, b"in:1:0:a")),
+    "LINK from": Case({WRITE}, F.LINK, by_key(uri=b"in:1:0:new")),
+    "LINK to": Case({WRITE}, F.LINK, lambda f, key: by_key(uri=key)(f, b"in:1:0:a")),
+    "RELEASE": Case({NEXT}, F.RELEASE, by_key(**TOKEN_FLAGS)),
+    "TOUCH": Case({WRITE}, F.TOUCH, by_key(ttl=SECOND)),
+    "TOUCH of a lease": Case({NEXT}, F.TOUCH, by_key(ttl=SECOND, **TOKEN_FLAGS)),
+    "BURY": Case({ADMIN}, F.BURY, by_key()),
+    "BURY of a lease": Case({NEXT}, F.BURY, by_key(**TOKEN_FLAGS)),
+    "KICK": Case({ADMIN}, F.KICK, by_key()),
+    "STATS of an entry": Case({READ}, F.STATS, by_key(Flag.DATA)),
+}
+BY_DOMAIN = {
+    "NEXT": Case({NEXT}, F.NEXT, by_key()),
+    "NEXT that waits": Case({NEXT}, F.NEXT, by_key(Flag.LISTEN)),
+    "NEXT that deletes": Case({NEXT}, F.NEXT, by_key(Flag.OVERWRITE)),
+    "PAUSE": Case({ADMIN}, F.PAUSE, by_key(ttl=SECOND)),
+    "STATS of a domain": Case({READ}, F.STATS, by_key()),
+    "KICK of a domain": Case({ADMIN}, F.KICK, lambda f, name: by_key(uri=name)(f, b"")),
+}
+FOR_ALL = {
+    "NEXT of any domain": Case({NEXT}, F.NEXT, by_key()),
+    "STATS of the daemon": Case({READ}, F.STATS, by_key()),
+    "SNAPSHOT": Case({ADMIN}, F.SNAPSHOT, by_key()),
+}
+FREE = (F.NOP, F.QUIT, F.AUTH)
+SCANS = {
+    "RANGE": request(F.GET, b"a", uri=b"z", at=START),
+    "REGEX": request(F.GET, b".", flags=Query.REGEX << QUERY_SHIFT, at=START),
+    "CURSOR": request(F.GET, b"x", flags=Query.CURSOR << QUERY_SHIFT, at=START),
+}
+
+
+def subsets() -> Iterator[tuple[str, ...]]:
+    for size in range(len(RIGHTS) + 1):
+        yield from combinations(RIGHTS, size)
+
+
+def test_the_tables_cover_every_function() -> None:
+    in_tables = {case.function for table in (BY_KEY, BY_DOMAIN, FOR_ALL) for case in table.values()}
+    assert in_tables | {*FREE} == set(Function)
+    assert set(RULES) | OPEN == {int(function) for function in Function}
+    assert not set(RULES) & OPEN
+    assert set(HANDLERS) <= set(RULES) | OPEN
+
+
+@pytest.mark.parametrize("name", BY_KEY)
+def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
+    rights, function, build = BY_KEY[name]
+    made = engine()
+    # a URI is no key that an entry may be given: see the tests of URIs
+    inside = (
+        INSIDE
+        if name not in {"SET", "SET with LISTEN", "RENAME to", "LINK to"}
+        else [key for key in INSIDE if key != b"uri-of-in"]
+    )
+    for given in subsets():
+        session_with(made, given, b"in:", b"cfg/")
+        for key in inside:
+            expected = "" if rights <= set(given) else "forbidden"
+            assert code(made, build(function, key)) == expected, (given, key)
+        for key in OUTSIDE:
+            assert code(made, build(function, key)) == "forbidden", (given, key)
+        session_with(made, given, b"")
+        for key in (*INSIDE, *OUTSIDE):
+            expected = "" if rights <= set(given) else "forbidden"
+            assert code(made, build(function, key)) == expected, (given, key)
+
+
+@pytest.mark.parametrize("name", BY_DOMAIN)
+def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
+    rights, function, build = BY_DOMAIN[name]
+    made = engine()
+    for given in subsets():
+        session_with(made, given, b"in:", b"some")
+        expected = "" if rights <= set(given) else "forbidden"
+        for domain in (b"in", b"some", b"something"):
+            assert code(made, build(function, domain)) == expected, (given, domain)
+        for domain in (b"out", b"inner", b"som"):
+            assert code(made, build(function, domain)) == "forbidden", (given, domain)
+
+
+@pytest.mark.parametrize("name", FOR_ALL)
+def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
+    rights, function, build = FOR_ALL[name]
+    made = engine()
+    for given in subsets():
+        for prefixes in ((b"in:",), (b"in:", b"out", b"cfg/"), (b"",), (b"in", b"")):
+            session_with(made, given, *prefixes)
+            allowed = rights <= set(given) and b"" in prefixes
+            if function == F.STATS and ADMIN in given:
+                allowed = True
+            assert code(made, build(function, b"")) == ("" if allowed else "forbidden")
+
+
+def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
+    made = engine()
+    session_with(made, (NEXT,), b"in:")
+    reply = made.handle("s", request(F.NEXT, at=START), START)
+    assert reply is not None
+    assert "name a domain" in decode_reply(reply).error
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
+    made = engine()
+    for given in subsets():
+        session_with(made, given, b"in:", b"cfg/")
+        assert code(made, SCANS[name]) == ("" if READ in given else "forbidden")
+    shown = {entry.key for entry in made.store if made.may_see("s", entry)}
+    assert shown == {b"in:1:0:a", b"cfg/plain"}
+    assert not any(made.may_see("somebody", entry) for entry in made.store)
+    made.grants = None
+    assert all(made.may_see("somebody", entry) for entry in made.store)
+
+
+@pytest.mark.parametrize("function", Function)
+def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function) -> None:
+    made = engine()
+    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), 15, (b"",))])
+    before = made.store.entries
+    reply = made.handle("s", request(function, b"in:1:0:a", at=START + 1), START)
+    assert reply is not None
+    if function in FREE:
+        assert decode_reply(reply).code != ErrorCode.AUTH_REQUIRED
+    else:
+        assert decode_reply(reply).code == ErrorCode.AUTH_REQUIRED
+        assert made.errors[int(function), ErrorCode.AUTH_REQUIRED] == 1
+    assert made.store.entries == before
+
+
+def test_a_function_without_a_name_is_answered_after_auth_only() -> None:
+    made = engine()
+    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
+    for expected in ("auth-required", "unknown-function"):
+        reply = made.handle("s", request(999, at=START), START)
+        assert reply is not None
+        assert decode_reply(reply).code == expected
+        made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)
+
+
+URIS = {
+    # URI of a SET of in:1:0:new: may it
+    b"https://example.org/": True,
+    b"uri-of-in": True,
+    b"uri-of-out": False,
+    b"cfg/uri-of-out": False,
+    b"uri-of-plain": False,
+    b"plain": False,
+    b"in:1:0:other": True,
+    b"out:1:0:other": False,
+    b"out:1:0:a": False,
+}
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
+    made = engine()
+    session_with(made, (WRITE,), b"in:")
+    reply = made.handle("s", request(F.SET, b"in:1:0:new", b"v", uri=uri, at=START + 1), START)
+    assert reply is not None
+    assert (decode_reply(reply).code == "forbidden") != URIS[uri]
+    assert made.store.find(b"out:1:0:a") is not None
+
+
+def test_the_sentence_names_the_right_and_the_token_but_no_secret() -> None:
+    made = engine()
+    session_with(made, (READ,), b"in:")
+    for key, words in ((b"in:1:0:a", "lacks the right 'write'"), (b"out:1:0:a", "'write'")):
+        reply = made.handle("s", request(F.SET, key, b"v", at=START + 1), START)
+        assert reply is not None
+        assert words in decode_reply(reply).error
+        assert TOKEN.decode() not in decode_reply(reply).error
+    assert TOKEN not in repr(made.grants).encode()
+
+
+def test_a_wrong_token_fails_and_takes_away_what_another_gave() -> None:
+    made = engine()
+    session_with(made, (READ,), b"")
+    get = request(F.GET, b"plain", at=START)
+    assert code(made, get) == ""
+    for number, wrong in enumerate((b"", TOKEN + b"x", TOKEN[:-1]), 1):
+        reply = made.handle("s", request(F.AUTH, value=wrong, at=START), START)
+        assert reply is not None
+        assert decode_reply(reply).code == "auth-failed"
+        assert made.auth_failures == {"s": number}
+        assert code(made, get) == "auth-required"
+    made.forget("s")
+    assert not made.auth_failures
+    assert made.grants is not None
+    assert not made.grants.sessions
+
+
+def test_where_no_token_is_needed_every_auth_is_success() -> None:
+    reply = engine().handle("s", request(F.AUTH, value=b"anything", at=START), START)
+    assert reply is not None
+    assert decode_reply(reply).code == ""
+
+
+def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
+    made = Engine()
+    keep, lose = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("k", "l"))
+    made.grants = Grants([keep, lose])
+    for session in ("k", "l"):
+        made.handle(session, request(F.AUTH, value=session.encode(), at=START), START)
+        waits = request(F.NEXT, b"in", flags=Flag.LISTEN, identifier=7, at=START)
+        assert made.handle(session, waits, START) is None
+    ended, answers = made.grant_anew(Grants([keep]), START)
+    assert ended == ["l"]
+    assert [session for session, _ in answers] == ["l"]
+    assert decode_reply(answers[0][1]).code == "auth-required"
+    assert len(made.waiters) == 1
+    made.check()
+    less = Grant("k", keep.digest, 4, (b"in:",))
+    assert made.grant_anew(Grants([less, lose]), START)[0] == ["k"]
