@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import suppress
 
 import trio
 
@@ -96,6 +97,7 @@ class Handshakes:
                 return tls
         except trio.BrokenResourceError as error:
             why_not = _reason_of(error.__cause__)
+            await _part(stream)
         finally:
             self._scopes.discard(scope)
         await trio.aclose_forcefully(stream)
@@ -105,6 +107,14 @@ class Handshakes:
         """The daemon stops: nobody who is not in comes in any more."""
         for scope in self._scopes:
             scope.cancel()
+
+
+async def _part(stream: trio.SocketStream) -> None:
+    """Let a client that was not let in read why: a socket closed with unread data is reset."""
+    with trio.move_on_after(GOODBYE_SECONDS), suppress(trio.BrokenResourceError):
+        await stream.send_eof()
+        while await stream.receive_some(limits.RECEIVE_BYTES_MAX):
+            pass
 
 
 def _reason_of(error: BaseException | None) -> str:

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
-from fastjournal.client import SyncClient
+from fastjournal.client import Client, SyncClient
+from fastjournal.client.access import make_context
 from fastjournal.client.address import parse_address
-from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.protocol import Function
-from tests.certificates import Authority, Files
+from fastjournal.errors import CannotConnectError, ConfigError, FastjournalError, RefusedError
+from fastjournal.protocol import ClientConnection, Flag, Function, encode_request
+from fastjournal.protocol.messages import Request
+from fastjournald.security import load_grants
+from tests.certificates import LONG_AGO, Authority, Files
 from tests.integration.daemon_process import START_S, DaemonProcess
-from tests.integration.raw_client import RawClient, build, codes, set_request
+from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request
 
 ALL, CRAWL = "token-for-everything-0123", "token-for-crawl-4567890"
 
@@ -126,3 +135,364 @@ def test_a_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
         assert caught.value.code == "auth-failed"
         assert daemon.stop() == 0
     assert "event=auth-failed peer=127.0.0.1:" in daemon.said()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_mutual_tls_lets_in_who_has_a_certificate_of_the_right_authority(
+    tmp_path: Path, authority: Authority, files: Files, sync: bool
+) -> None:
+    other = Authority(tmp_path, "other")
+    good, wrong = authority.sign("good", "client"), other.sign("wrong", "client")
+    expired = authority.sign("expired", "client", not_after=LONG_AGO)
+    options = (*tls_options(files), "--tls-client-ca", authority.path)
+    with DaemonProcess(tmp_path, *options) as daemon:
+        refused = 0
+        for own in (wrong, expired, None):
+            context = make_context(authority.path, *(own or ()))
+            with pytest.raises(CannotConnectError, match="TLS"):
+                ask(daemon.address, sync=sync, tls=context)
+            refused += 1
+        context = make_context(authority.path, good.cert, good.key)
+        ask(daemon.address, sync=sync, tls=context)
+        wait_until(lambda: daemon.said().count("event=tls-failed") == refused)
+        assert "certificate has expired" in daemon.said()
+
+
+def ask(address: str, *, sync: bool = True, **options: Any) -> None:
+    """Do something that both sides agree on."""
+    if sync:
+        with SyncClient(address, **options) as client:
+            client.nop()
+        return
+
+    async def nop() -> None:
+        async with Client(address, **options) as client:
+            await client.nop()
+
+    trio.run(nop)
+
+
+def test_nonsense_and_half_a_handshake_hurt_nobody(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
+        half = [stack.enter_context(connect(daemon.address)) for _ in range(50)]
+        for sock in half:
+            sock.sendall(b"\x16\x03\x01\x02\x00\x01")
+        for junk in (b"\0" * 100, b"GET / HTTP/1.1\r\n\r\n", os.urandom(5000), b"FJ\0\1" * 9):
+            with connect(daemon.address) as sock:
+                sock.sendall(junk)
+                with suppress(ConnectionError):
+                    while sock.recv(4096):
+                        pass
+        ask(daemon.address, tls=authority.path)
+        assert daemon.said().count("event=tls-failed") >= 4
+        assert daemon.stop() == 0
+
+
+def test_what_is_owed_arrives_and_the_end_is_told_by_tls(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
+        context = make_context(authority.path)
+        with (
+            connect(daemon.address) as plain,
+            context.wrap_socket(
+                plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False
+            ) as sock,
+        ):
+            count = 300
+            frames = [encode_request(set_request(b"k%d" % n, b"v" * 9000)) for n in range(count)]
+            get = Request(function=Function.GET, flags=1 << 10)
+            for number in range(count):
+                get.key = b"k%d" % number
+                frames.append(encode_request(get))
+            frames.append(encode_request(build(Function.QUIT)))
+            frames.append(encode_request(set_request(b"after")) * 100)
+            sock.sendall(b"".join(frames))
+            connection = ClientConnection()
+            replies: list[object] = []
+            while data := sock.recv(65536):  # raises where the end is not told
+                connection.receive_data(data)
+                replies += connection.next_events()
+            assert len(replies) == 2 * count + 1
+
+
+def test_a_client_that_ends_by_tls_alone_gets_what_it_asked_for(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = make_context(authority.path).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with connect(daemon.address) as sock:
+
+            def do(step: Callable[[], Any]) -> Any:
+                while True:
+                    try:
+                        return step()
+                    except ssl.SSLWantReadError:
+                        sock.sendall(outgoing.read())
+                        data = sock.recv(65536)
+                        incoming.write(data) if data else incoming.write_eof()
+
+            do(tls.do_handshake)
+            tls.write(encode_request(build(Function.NOP)))
+            with suppress(ssl.SSLWantReadError):
+                tls.unwrap()
+            reply = do(lambda: tls.read(1000))
+            assert reply.startswith(b"JR")
+
+
+def hang_up(daemon: DaemonProcess) -> None:
+    """SIGHUP, and wait until the daemon has said what it made of it."""
+    before = daemon.said().count("event=reload")
+    os.kill(daemon.pid, signal.SIGHUP)
+    wait_until(lambda: daemon.said().count("event=reload") > before)
+
+
+def test_a_renewed_certificate_counts_after_sighup_for_who_connects_then(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    renewing = Authority(tmp_path, "renewed")
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
+        with SyncClient(daemon.address, tls=authority.path) as client:
+            client.nop()
+            renewed = renewing.sign("server")
+            assert renewed == files
+            ask(daemon.address, tls=authority.path)
+            hang_up(daemon)
+            ask(daemon.address, tls=renewing.path)
+            with pytest.raises(CannotConnectError, match="certificate"):
+                ask(daemon.address, tls=authority.path)
+            client.nop()
+        Path(files.key).write_text("no key")
+        hang_up(daemon)
+        assert "event=reload-failed" in daemon.said()
+        ask(daemon.address, tls=renewing.path)
+
+
+def test_other_tokens_count_after_sighup_and_end_the_connections_of_those_that_are_gone(
+    tmp_path: Path,
+) -> None:
+    file = write_tokens(tmp_path)
+    with DaemonProcess(tmp_path, "--auth-tokens", str(file)) as daemon:
+        with (
+            SyncClient(daemon.address, auth=ALL) as stays,
+            RawClient(daemon.address) as goes,
+        ):
+            assert goes.ask(build(Function.AUTH, value=CRAWL.encode())).code == ""
+            goes.send(build(Function.NEXT, b"crawl", flags=Flag.LISTEN, identifier=9))
+            text = file.read_text()
+            file.write_text("[[token]]\nname = 'x'")
+            hang_up(daemon)
+            assert "event=reload-failed" in daemon.said()
+            assert goes.ask(build(Function.NOP)).code == ""
+            new = "a-token-that-is-new-0815"
+            file.write_text(
+                text[: text.rindex("[[token]]")]
+                + f"[[token]]\nname = 'new'\ntoken = '{new}'\nrights = ['next']\nprefixes = ['']\n"
+            )
+            hang_up(daemon)
+            assert [(reply.identifier, reply.code) for reply in goes.rest()] == [
+                (9, "auth-required")
+            ]
+            assert stays.stats()["connections"] >= 1
+        ask(daemon.address, auth=new)
+        with pytest.raises(RefusedError, match="no such token"):
+            ask(daemon.address, auth=CRAWL)
+
+
+def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> None:
+    config = tmp_path / "fastjournald.toml"
+    config.write_text("max_connections = 10\nmax_value = 1000\n")
+    with DaemonProcess(tmp_path, "--config", str(config)) as daemon:
+        config.write_text('max_connections = 1\nmax_value = 2000\nlog_level = "debug"\n')
+        hang_up(daemon)
+        assert "event=reloaded changed=log_level,max_connections" in daemon.said()
+        assert "event=needs-restart options=max_value" in daemon.said()
+        with RawClient(daemon.address) as first, RawClient(daemon.address) as second:
+            assert first.ask(build(Function.NOP)).code == ""
+            assert codes(second.rest()) == ["busy"]
+            assert codes([first.ask(set_request(b"k", b"x" * 1500))]) == ["too-large"]
+        assert "event=connected peer=127.0.0.1" in daemon.said()
+        config.write_text("max_value = 'much'\n")
+        hang_up(daemon)
+        assert "event=reload-failed" in daemon.said()
+        config.write_text("max_connections = 1\nauth_tokens = '/nowhere'\n")
+        hang_up(daemon)
+        config.write_text(f"max_connections = 5\nauth_tokens = '{write_tokens(tmp_path)}'\n")
+        hang_up(daemon)
+        assert "needs-restart options=auth_tokens,max_value" in daemon.said()
+        ask(daemon.address)
+        assert daemon.stop() == 0
+
+
+def test_a_client_without_auth_is_let_go_in_time_and_one_with_it_is_not(tmp_path: Path) -> None:
+    options = ("--auth-tokens", str(write_tokens(tmp_path)), "--auth-timeout", "1")
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with (
+            SyncClient(daemon.address, auth=ALL) as stays,
+            RawClient(daemon.address) as silent,
+            RawClient(daemon.address) as half,
+        ):
+            half.socket.sendall(encode_request(build(Function.NOP))[:5])
+            assert codes(silent.rest()) == ["auth-required"]
+            assert codes(half.rest()) == ["auth-required"]
+            stays.nop()
+        assert "event=auth-timeout" in daemon.said()
+
+
+def test_who_guesses_is_let_go_after_some_tokens_and_nobody_else_waits(tmp_path: Path) -> None:
+    options = ("--auth-tokens", str(write_tokens(tmp_path)))
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with RawClient(daemon.address) as guesser, SyncClient(daemon.address, auth=ALL) as other:
+            guess = build(Function.AUTH, value=b"x" * 20)
+            guesser.send(build(Function.NOP), *[guess] * 9)
+            assert guesser.reply().code == ""
+            for _ in range(20):
+                other.nop()
+            assert codes(guesser.rest()) == ["auth-failed"] * 3
+        # one that has failed once is let in by the right one
+        with RawClient(daemon.address) as late:
+            assert late.ask(guess).code == "auth-failed"
+            assert late.ask(build(Function.AUTH, value=ALL.encode())).code == ""
+            assert late.ask(set_request(b"k")).code == ""
+
+
+def test_no_secret_is_told_to_anybody(tmp_path: Path, authority: Authority, files: Files) -> None:
+    options = ("--log-level", "debug", "--auth-tokens", str(write_tokens(tmp_path)))
+    with DaemonProcess(tmp_path, *options, *tls_options(files)) as daemon:
+        wrong = "some-wrong-token-4711"
+        with pytest.raises(RefusedError):
+            ask(daemon.address, tls=authority.path, auth=wrong)
+        with SyncClient(daemon.address, tls=authority.path, auth=ALL) as client:
+            client.set("k", "v")
+            told = [str(client.stats()), str(client.stats("k", data=True))]
+        hang_up(daemon)
+        told.append(Path(f"/proc/{daemon.pid}/cmdline").read_text())
+        told.append(Path(f"/proc/{daemon.pid}/environ").read_text())
+        assert daemon.stop() == 0
+        told.append(daemon.said())
+        hashes = [sha256(token.encode()).hexdigest() for token in (ALL, CRAWL)]
+        for secret in (ALL, CRAWL, wrong, *hashes):
+            assert not any(secret in text for text in told)
+
+
+def test_a_unix_socket_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    options = ("--listen", f"unix:{path}", "--socket-mode", "0600")
+    with DaemonProcess(tmp_path, *options) as daemon:
+        assert path.stat().st_mode & 0o7777 == 0o600
+        ask(daemon.address)
+        wait_until(lambda: f"pid={os.getpid()} uid={os.getuid()}" in daemon.said())
+
+
+def test_tokens_are_needed_by_a_unix_socket_too(tmp_path: Path) -> None:
+    options = ("--listen", f"unix:{tmp_path}/s", "--auth-tokens", str(write_tokens(tmp_path)))
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with pytest.raises(RefusedError, match="AUTH"), SyncClient(daemon.address) as client:
+            client.get("k")
+        ask(daemon.address, auth=ALL)
+
+
+REFUSED_STARTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "exposed": (("--listen", "0.0.0.0:0"), "--insecure"),
+    "exposed by IPv6": (("--listen", "[::]:0"), "--insecure"),
+    "exposed by name": (("--listen", "some.example:1"), "--insecure"),
+    "a path that is too long": (("--listen", "unix:/" + "x" * 107), "107"),
+    "no path": (("--listen", "unix:"), "--listen"),
+    "no port": (("--listen", "127.0.0.1:x"), "--listen"),
+    "a certificate without key": (("--tls-cert", "/x"), "--tls-key"),
+    "a key without certificate": (("--tls-key", "/x"), "--tls-cert"),
+    "authorities without a certificate": (("--tls-client-ca", "/x"), "--tls-cert"),
+    "tokens that are not there": (("--auth-tokens", "/nowhere/x"), "/nowhere/x"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_STARTS)
+def test_what_would_let_everybody_in_or_is_not_there_stops_the_start(
+    tmp_path: Path, name: str
+) -> None:
+    options, words = REFUSED_STARTS[name]
+    code, said = run_to_its_end(tmp_path, *options)
+    assert code == 64, said
+    assert words in said
+    assert "Traceback" not in said
+    code, said = run_to_its_end(tmp_path, "--check-config", *options)
+    assert code == 64
+    assert words in said
+
+
+def test_an_address_of_other_machines_can_be_listened_on_where_that_is_meant(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    for options, words in (
+        (("--insecure",), "may do everything"),
+        (tls_options(files), "may do everything"),
+        (("--auth-tokens", str(write_tokens(tmp_path))), "no TLS"),
+        (("--auth-tokens", str(write_tokens(tmp_path)), *tls_options(files)), ""),
+    ):
+        with DaemonProcess(tmp_path, "--listen", "0.0.0.0:0", *options) as daemon:
+            assert daemon.stop() == 0
+            assert ("event=risk" in daemon.said()) == bool(words)
+            assert words in daemon.said()
+        daemon.stderr_path.unlink()
+
+
+def test_a_configuration_is_checked_beside_a_running_daemon(
+    tmp_path: Path, authority: Authority, files: Files
+) -> None:
+    tokens = write_tokens(tmp_path)
+    options = ("--auth-tokens", str(tokens), *tls_options(files))
+    with DaemonProcess(tmp_path, *options):
+        code, said = run_to_its_end(tmp_path, "--check-config", *options)
+        assert (code, said) == (0, "ok\n")
+    other = authority.sign("other")
+    Path(files.key).write_bytes(Path(other.key).read_bytes())
+    tokens.chmod(0o644)
+    code, said = run_to_its_end(
+        tmp_path, "--check-config", *options, "--listen", f"unix:{tmp_path}/missing/socket"
+    )
+    assert code == 64
+    assert len(said.splitlines()) == 3
+    assert "chmod 600" in said
+    assert "key values mismatch" in said
+    assert "missing" in said
+
+
+BAD_TOKENS = {
+    "a short token": "name='a'\ntoken='short-one'\nrights=['read']\nprefixes=['']",
+    "both": f"name='a'\ntoken='{ALL}'\ntoken_sha256='{'0' * 64}'\nrights=[]\nprefixes=['']",
+    "neither": "name='a'\nrights=['read']\nprefixes=['']",
+    "no hash": "name='a'\ntoken_sha256='abc'\nrights=['read']\nprefixes=['']",
+    "no such right": f"name='a'\ntoken='{ALL}'\nrights=['root']\nprefixes=['']",
+    "no prefixes": f"name='a'\ntoken='{ALL}'\nrights=['read']\nprefixes=[]",
+    "an unknown name": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\nuser='x'",
+    "a bad name": f"name='a b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",
+    "not TOML": f"name='a'\ntoken={ALL}\n",
+    "the same twice": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\n[[token]]\n"
+    f"name='b'\ntoken='{ALL}'\nrights=[]\nprefixes=['']",
+    "one name twice": f"name='a'\ntoken='{ALL}'\nrights=[]\nprefixes=['']\n[[token]]\n"
+    f"name='a'\ntoken='{CRAWL}'\nrights=[]\nprefixes=['']",
+}
+
+
+@pytest.mark.parametrize("name", BAD_TOKENS)
+def test_a_bad_file_of_tokens_is_refused_without_telling_what_stands_in_it(
+    tmp_path: Path, name: str
+) -> None:
+    file = write_tokens(tmp_path, f"[[token]]\n{BAD_TOKENS[name]}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_grants(str(file))
+    assert str(file) in str(caught.value)
+    assert ALL not in str(caught.value)
+    assert "short-one" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644, 0o660, 0o777])
+def test_a_file_of_tokens_that_others_have_access_to_is_refused(tmp_path: Path, mode: int) -> None:
+    file = write_tokens(tmp_path)
+    assert load_grants(str(file)).find(CRAWL.encode()) is not None
+    file.chmod(mode)
+    with pytest.raises(ConfigError, match="chmod 600"):
+        load_grants(str(file))
