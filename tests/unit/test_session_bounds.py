@@ -23,7 +23,8 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.session import Session
 from tests.property.subject import request
-from tests.unit.test_session_limits import NOP, House, Peer, listen, set_
+from tests.unit.house import House, Peer
+from tests.unit.test_session_limits import NOP, listen, set_
 
 SMALL = 65_536
 """The smallest max-inflight."""
