@@ -135,8 +135,7 @@ class Server:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 accepting = trio.CancelScope()
-                for listener in listeners:
-                    nursery.start_soon(self._accept, listener, accepting)
+                nursery.start_soon(self._accept, listeners, accepting)
                 ready([address_of(listener) for listener in listeners])
                 await stopped()
                 self._stopping = True
@@ -150,10 +149,14 @@ class Server:
             background.cancel_scope.cancel()
         self.writer.close()
 
-    async def _accept(self, listener: trio.SocketListener, accepting: trio.CancelScope) -> None:
+    async def _accept(
+        self, listeners: list[trio.SocketListener], accepting: trio.CancelScope
+    ) -> None:
         assert self._nursery is not None
         with accepting:
-            await accept(listener, self._serve, self._nursery)
+            async with trio.open_nursery() as each:
+                for listener in listeners:
+                    each.start_soon(accept, listener, self._serve, self._nursery)
 
     async def _serve(self, plain: trio.SocketStream) -> None:
         """Let a client in."""
