@@ -154,7 +154,7 @@ def test_mutual_tls_lets_in_who_has_a_certificate_of_the_right_authority(
             refused += 1
         context = make_context(authority.path, good.cert, good.key)
         ask(daemon.address, sync=sync, tls=context)
-        wait_until(lambda: daemon.said().count("event=tls-failed") == refused)
+        wait_until(lambda: daemon.said().count("event=tls-failed") >= refused)
         assert "certificate has expired" in daemon.said()
 
 
