@@ -1,0 +1,99 @@
+"""Fencing, postponement and pauses, through a real daemon: as workers and producers meet them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
+from fastjournal.keys import build_journal_key
+from tests.integration.daemon_process import DaemonProcess
+
+WAIT_US = 60_000_000
+URI = b"http://example.org/"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path, "--max-postpone", "1") as daemon:
+        yield daemon
+
+
+def test_of_two_workers_the_slow_one_loses(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address) as slow, SyncClient(daemon.address) as quick:
+        slow.set("d:1:0:x", b"work")
+        lost = slow.next("d", lease_us=50_000)
+        (mine,) = quick.next("d", wait_us=WAIT_US, meta=True)
+        assert lost.token is not None
+        assert mine.token is not None
+        assert mine.meta is not None
+        assert mine.meta.attempts == 1
+        for late in (
+            lambda: slow.touch("d:1:0:x", lost.token, ttl_us=WAIT_US),
+            lambda: slow.release("d:1:0:x", lost.token),
+            lambda: slow.bury("d:1:0:x", lost.token, reason="too late"),
+            lambda: slow.delete("d:1:0:x", token=lost.token),
+        ):
+            with pytest.raises(RefusedError) as caught:
+                late()
+            assert caught.value.code == "lease-lost"
+        quick.delete("d:1:0:x", token=mine.token)
+        assert slow.stats()["entries"] == 0
+
+
+def test_a_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address) as client:
+        client.set("d:1:0:x", b"work")
+        (job,) = client.next("d", lease_us=WAIT_US)
+    daemon.kill()
+    daemon.start()
+    with SyncClient(daemon.address) as client:
+        assert not client.next("d").pairs
+        with pytest.raises(RefusedError) as caught:
+            client.delete("d:1:0:x", token=job.token + 1)
+        assert caught.value.code == "lease-lost"
+        client.delete("d:1:0:x", token=job.token)
+
+
+def test_a_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None:
+    def put_off(client: SyncClient, number: int) -> None:
+        later = time.time_ns() // 1000 + 3600 * 1_000_000
+        client.set(build_journal_key("d", f"{number}", not_before_us=later), b"page", uri=URI)
+
+    with SyncClient(daemon.address) as client:
+        client.set(build_journal_key("d", "first"), b"page", uri=URI)
+        put_off(client, 0)
+        assert not client.next("d").pairs
+    daemon.kill()
+    daemon.start()
+    with SyncClient(daemon.address) as client:
+        deadline = time.monotonic() + 60
+        number = 1
+        while not (jobs := client.next("d", meta=True)).pairs:
+            assert time.monotonic() < deadline
+            put_off(client, number)
+            number += 1
+        (job,) = jobs
+        assert job.uri == URI
+        assert job.meta is not None
+        assert job.meta.not_before < job.meta.created + 1_000_001
+        assert client.stats()["entries"] == 1
+
+
+def test_a_paused_domain_waits_for_its_end_over_a_crash(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address) as client:
+        client.set("d:1:0:x", b"work")
+        client.pause("d", 2_000_000)
+        jobs = client.next("d")
+        assert not jobs.pairs
+        until = jobs.next_at
+        assert until is not None
+    daemon.kill()
+    daemon.start()
+    with SyncClient(daemon.address) as client:
+        assert len(client.next(wait_us=WAIT_US).pairs) == 1
+        assert time.time_ns() // 1000 >= until

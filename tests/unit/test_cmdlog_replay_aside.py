@@ -1,0 +1,106 @@
+"""Replay of burials, kicks, pauses and first due times; and of logs from before these."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fastjournal.cmdlog.envelope import Batch, Delay, Envelope, Pause, pack_fields
+from fastjournal.cmdlog.records import NO_TIME, Command, encode_head, encode_job, encode_time
+from fastjournal.cmdlog.replay import Replay
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.state import LogState
+from fastjournal.limits import PAUSED_DOMAINS_MAX
+from fastjournal.testing.logs import START_US, SegmentBuilder
+
+KEY = b"a:1:0:x"
+SECOND = 1_000_000
+T = START_US
+
+
+def state_of(log: SegmentBuilder) -> LogState:
+    replay = Replay()
+    data = bytes(log)
+    replay.start_segment(1, data)
+    (run,) = scan_segment(data).runs
+    replay.replay(run, last=True)
+    assert not replay.damage
+    replay.state.finish()
+    return replay.state
+
+
+def test_an_envelope_from_before_the_first_due_time_is_read() -> None:
+    log = SegmentBuilder()
+    envelope = Envelope(KEY, b"u", [], 1, b"value", T, T, T, 7, reason=b"why")
+    fields = msgspec.structs.astuple(envelope)
+    assert Envelope.__struct_fields__[-1] == "first_due"
+    head = encode_head(b"a", 1000, 1000, 0, 0, 0)
+    payload = pack_fields(fields[:-1])
+    time = encode_time(T)
+    log.record(encode_job(Command.ADD, time, log.job_id(), head, payload, NO_TIME, time))
+    (job,) = state_of(log).jobs.values()
+    assert (job.key, job.reason, job.first_due) == (KEY, b"why", 0)
+
+
+def test_the_first_due_time_of_an_envelope_stays() -> None:
+    log = SegmentBuilder()
+    log.entry(KEY, not_before=T + 9, first_due=T + 5)
+    (job,) = state_of(log).jobs.values()
+    assert (job.not_before, job.first_due) == (T + 9, T + 5)
+
+
+@pytest.mark.parametrize(
+    ("ended", "first_due"),
+    [(T + SECOND, T + SECOND), (T + 3 * SECOND, T + 2 * SECOND)],
+    ids=["released", "ran out"],
+)
+def test_the_end_of_a_lease_is_the_next_first_due_time(ended: int, first_due: int) -> None:
+    log = SegmentBuilder()
+    job_id = log.entry(KEY, first_due=T - 5)
+    log.lease([job_id], T + 2 * SECOND)
+    log.now_us = ended
+    log.simple(Command.TIMEOUT_ATTEMPT, job_id)
+    (job,) = state_of(log).jobs.values()
+    assert job.first_due == first_due
+
+
+def test_a_delay_is_the_next_first_due_time_where_that_is_later() -> None:
+    log = SegmentBuilder()
+    job_id = log.entry(KEY)
+    log.lease([job_id], T + 2 * SECOND)
+    log.operation(Batch(2))
+    log.operation(Delay(job_id, T + 9 * SECOND))
+    log.simple(Command.TIMEOUT_ATTEMPT, job_id)
+    (job,) = state_of(log).jobs.values()
+    assert (job.not_before, job.first_due) == (T + 9 * SECOND, T + 9 * SECOND)
+
+
+def test_what_was_kicked_is_the_same_entry_under_a_new_id() -> None:
+    log = SegmentBuilder()
+    old = log.entry(KEY, uri=b"u", links=[b"l"], arrival=3)
+    log.fail(old, b"why")
+    log.operation(Batch(2))
+    new = log.entry(KEY, uri=b"u", links=[b"l"], arrival=3)
+    log.simple(Command.DELETE, old)
+    state = state_of(log)
+    (job,) = state.jobs.values()
+    assert (job.job_id, job.reason, job.arrival) == (new, None, 3)
+    assert set(state.keys) == {KEY, b"u", b"l"}
+    assert not state.odd
+    assert not state.tombstones
+
+
+def test_the_last_pause_of_a_domain_counts() -> None:
+    log = SegmentBuilder()
+    for domain, until in ((b"a", T + 5), (b"b", T + 6), (b"a", T + 3), (b"b", 0), (b"c", 0)):
+        log.operation(Pause(domain, until))
+    assert state_of(log).pauses == {b"a": T + 3}
+
+
+def test_pauses_that_are_over_do_not_gather() -> None:
+    state = LogState()
+    for n in range(2 * PAUSED_DOMAINS_MAX + 1):
+        state.pause(b"%d" % n, T + n, T + n)
+    assert state.pauses == {}
+    state.pause(b"a", T, 0)
+    assert state.pauses == {b"a": T}
