@@ -55,6 +55,23 @@ def parse_journal_key(key: bytes) -> JournalKey | None:
     return _new_tuple(JournalKey, (domain, priority, instant, rest))
 
 
+def moved_not_before(old: bytes, new: bytes, not_before: int) -> int:
+    """Return before which instant an entry must not start once its primary key is ``new``.
+
+    Args:
+        old: The primary key so far.
+        new: The primary key from now on.
+        not_before: The instant so far: where a delay moved it beyond that of the old key, it stays,
+            unless that of the new one is later. 0 for a plain key.
+    """
+    parts = parse_journal_key(new)
+    if parts is None:
+        return 0
+    before = parse_journal_key(old)
+    delayed = before is not None and not_before > before.timestamp
+    return max(parts.timestamp, not_before) if delayed else parts.timestamp
+
+
 def build_journal_key(
     domain: str | bytes,
     id: str | bytes,

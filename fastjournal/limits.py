@@ -32,6 +32,9 @@ PAIRS_MAX = 0xFFFF
 VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
 
+VALUE_BYTES_LIMIT = 2**32 - 2
+"""What max-value can be at most: the size on the wire is u32 and counts the type byte."""
+
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """Default of max-reply: large enough for 64 jobs of 64 KiB, small enough to send in one piece."""
 
@@ -148,6 +151,18 @@ SCAN_LEASES_MAX = 1000
 REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""
+
+LINKS_PER_ENTRY_MAX = 64
+"""Further keys of one entry by LINK: each is a place in the index of keys."""
+
+LINK_BYTES_MAX = 32 * 1024
+"""All of these together: with a value of VALUE_BYTES_MAX an envelope stays under workq's 1 MiB."""
+
+LOCKS_PER_CONNECTION_MAX = 1000
+"""Entries that one connection has locked: that all of them end with it takes under 10 ms."""
+
+LOCK_US_DEFAULT = 60_000_000
+"""A LOCK that states no time: for a change made by a program, far too long for one that hangs."""
 
 WAITS_PER_CONNECTION_MAX = 64
 """NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory.

@@ -58,7 +58,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cmdlog_clean_int: Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)] = 300_000
     """Milliseconds."""
     cmdlog_seg_size: Annotated[int, Meta(ge=4096, le=SEGMENT_BYTES_MAX)] = limits.SEGMENT_BYTES_MAX
-    max_value: Annotated[int, Meta(ge=1, le=2**32 - 2)] = limits.VALUE_BYTES_MAX
+    max_value: Annotated[int, Meta(ge=1, le=limits.VALUE_BYTES_LIMIT)] = limits.VALUE_BYTES_MAX
     max_reply: Annotated[int, Meta(ge=4096, le=2**30)] = limits.REPLY_BYTES_MAX
     max_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = limits.CONNECTIONS_MAX
     max_inflight: Annotated[int, Meta(ge=65_536, le=BYTES_MAX)] = limits.INFLIGHT_BYTES_MAX

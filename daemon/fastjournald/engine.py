@@ -216,12 +216,15 @@ class Engine(State):
         return self.serve_waiters(now)
 
     def forget(self, session: Hashable) -> None:
-        """The connection is gone, and nobody waits on it any more."""
+        """The connection is gone: nobody waits on it any more, and its locks end."""
         self.auth_failures.pop(session, None)
         if self.grants is not None:
             self.grants.sessions.pop(session, None)
         for waiter in self.waiters.of_session(session):
             self.waiters.remove(waiter)
+        if self.store.unlock_all(session, self._now):
+            # whoever waits for work may get it now
+            self.store.wake = min(self.store.wake, self._now)
         self.stop_watching()
         self.subscriptions.forget(session)
         self.stop_noting()
@@ -296,7 +299,7 @@ class Engine(State):
                 reply.error = ErrorCode.NOT_FOUND
                 reply.pairs = [Pair(key)]
             else:
-                reply.pairs = [pair_of(entry, key, DATA | META)]
+                reply.pairs = [pair_of(self.store, entry, key, DATA | META, now)]
             data = encode_reply(reply)
             room -= len(data)
             notifications.append(data)
@@ -305,7 +308,7 @@ class Engine(State):
 
     def check(self) -> None:
         """Assert every invariant. O(n log n), for tests."""
-        check_store(self.store)
+        check_store(self.store, self._now)
         assert self.store.wake <= self.store.next_instant()
         assert bool(self.waiters) == (self.store.newly_ready is not None)
         self.subscriptions.check(self.store.changes)

@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, gc=False):
     """Start-attempt records under this job id: workq takes 255."""
 
     def all_keys(self) -> list[bytes]:
-        """Return the primary key and all further keys, also a URI that leads elsewhere by now."""
+        """Return the primary key and all further keys, also those that lead elsewhere by now."""
         keys = [self.key]
         if self.uri is not None:
             keys.append(self.uri)
@@ -77,9 +77,9 @@ class Entry(msgspec.Struct, gc=False):
             keys += self.links
         return keys
 
-    def meta(self) -> Meta:
+    def meta(self, *, locked: bool) -> Meta:
         """Return the metadata block."""
-        state = State(0)
+        state = State.LOCKED if locked else State(0)
         if self.persistent:
             state |= State.PERSISTENT
         if self.place == Place.BURIED:

@@ -88,6 +88,13 @@ class Leases:
         self._tokens.remove(token)
         return True
 
+    def rename(self, token: int, old: bytes, entry: Entry) -> None:
+        """The entry's primary key was ``old``; it keeps its place. O(entries of the token)."""
+        group = self._groups[token]
+        self._groups[token] = {
+            entry.key if key == old else key: leased for key, leased in group.items()
+        }
+
     def first(self) -> int:
         """Return the earliest token, ``NEVER`` where there is none. O(1)."""
         return self._tokens[0] if self._tokens else NEVER

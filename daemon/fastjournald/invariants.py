@@ -8,17 +8,16 @@ from fastjournald.keyindex import KeyIndex
 from fastjournald.store import Store
 
 
-def check_store(store: Store) -> None:
-    """Assert that keys, indexes and counters say the same. O(n log n)."""
+def check_store(store: Store, now: int) -> None:
+    """Assert that keys, indexes and counters say the same, at this instant. O(n log n)."""
     entries = list(store)
     assert len(entries) == store.entries
     domains: dict[bytes, Domain] = {}
     for entry in entries:
         assert store.find(entry.key) is entry
-        leads_here = entry.uri is not None and store.find(entry.uri) is entry
-        assert entry.uri is None or leads_here != bool(entry.superseded)
-        for link in entry.links or ():
-            assert store.find(link) is entry
+        if not entry.superseded:
+            assert all(store.find(key) is entry for key in entry.all_keys())
+        assert len(set(entry.all_keys())) == len(entry.all_keys())
         assert (entry.place == Place.LEASED) == (entry.token != 0)
         assert not entry.superseded or entry.place == Place.LEASED
         assert (entry.reason is not None) == (entry.place == Place.BURIED)
@@ -79,7 +78,16 @@ def check_store(store: Store) -> None:
     assert store.due == sum(entry.place == Place.READY for entry in entries)
     assert store.delayed == sum(entry.place == Place.DELAYED for entry in entries)
     assert store.buried == sum(entry.place == Place.BURIED for entry in entries)
-    assert store.running == {entry.uri: entry for entry in worked_on if entry.uri is not None}
+    assert {entry.uri for entry in worked_on if entry.uri is not None} <= set(store.running)
+    for uri, entry in store.running.items():
+        assert entry in worked_on
+        assert uri == entry.uri or (entry.superseded and uri in (entry.links or ()))
+    store.locks.check()
+    for key in store.locked:
+        locked = store.find(key)
+        assert locked is not None
+        assert locked.key == key
+        assert locked.place != Place.READY or not store.is_locked(locked, now)
 
 
 def _check_key_index(index: KeyIndex, standing: set[bytes]) -> None:

@@ -207,6 +207,47 @@ class Journal:
         """A domain is paused until that instant; 0: no more."""
         self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
 
+    def revalued(self, entry: Entry, now: int) -> None:
+        """The entry has another value of the same type."""
+        change = envelope.Value(entry.job_id, entry.value, entry.timestamp)
+        self._append(self._operation(change, now), 1, now)
+
+    def resized(self, entry: Entry, now: int) -> None:
+        """The value was cut, or filled up with zero bytes."""
+        change = envelope.Resize(entry.job_id, len(entry.value), entry.timestamp)
+        self._append(self._operation(change, now), 1, now)
+
+    def linked(self, entry: Entry, key: bytes, now: int) -> None:
+        """The entry stands under one more key."""
+        self._append(self._operation(envelope.Link(entry.job_id, key), now), 1, now)
+
+    def renamed(
+        self, entry: Entry, old: bytes, replaced: Entry | None, now: int, *, tombstone: bool
+    ) -> None:
+        """The primary key of the entry was ``old``.
+
+        Args:
+            entry: Which, persistent or not.
+            old: Has a tombstone with the timestamp of the entry.
+            replaced: What stood under the key that it has now.
+            now: The present.
+            tombstone: That of an entry that is not persistent is persistent all the same.
+        """
+        parts = []
+        if entry.persistent:
+            change = envelope.Rename(entry.job_id, entry.key, entry.timestamp)
+            parts.append(self._operation(change, now))
+        elif tombstone:
+            parts.append(self._operation(envelope.Tombstone(old, entry.timestamp), now))
+        if replaced is not None and replaced.persistent:
+            self.live_bytes -= replaced.record_bytes
+            time = self._time_at(now)
+            parts.append(encode_simple(Command.DELETE, time, replaced.job_id))
+        if len(parts) > 1:
+            parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
+        if parts:
+            self._append(b"".join(parts), len(parts), now)
+
     def tombstone(self, key: bytes, timestamp: int, now: int) -> None:
         """A tombstone was left where no persistent entry stood."""
         self._append(self._operation(envelope.Tombstone(key, timestamp), now), 1, now)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import delayed_item, ready_item
 from fastjournald.store import Store
 
 
-def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
+def load_store(
+    store: Store, entries: Iterable[Entry], taken: Mapping[bytes, bytes], now: int
+) -> None:
     """Take over what recovery found; each index is built once, in order. O(n log n).
 
-    Entries come with ``place`` LEASED or BURIED where they are; all others are queued.
+    Args:
+        store: Empty.
+        entries: With ``place`` LEASED or BURIED where they are; all others are queued.
+        taken: Further keys that a newer entry took from one that is worked on, to the primary key
+            of that one.
+        now: The present.
     """
     ready: dict[bytes, list[bytes]] = {}
     delayed: dict[bytes, list[bytes]] = {}
@@ -21,7 +28,7 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
     shards = store.shards
     for entry in entries:
         for key in entry.all_keys():
-            if not entry.superseded or key != entry.uri:
+            if not entry.superseded or taken.get(key) != entry.key:
                 shards[hash(key) & 255][key] = entry
         store.entries += 1
         entry.domain.entries += 1
@@ -39,6 +46,10 @@ def load_store(store: Store, entries: Iterable[Entry], now: int) -> None:
             store.set_aside(entry, entry.reason or b"")
         elif entry.journal:
             waiting.append(entry)
+    for key, primary in taken.items():
+        worked_on = store.find(primary)
+        assert worked_on is not None
+        store.running[key] = worked_on
     for entry in waiting:
         other = store.running.get(entry.uri) if entry.uri is not None else None
         instant = entry.not_before if other is None else max(entry.not_before, other.token)

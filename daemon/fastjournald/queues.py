@@ -6,7 +6,7 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from sortedcontainers import SortedList
 
@@ -22,6 +22,7 @@ from fastjournald.indexes import (
     ready_item,
 )
 from fastjournald.keyindex import KeyIndex
+from fastjournald.locks import Locks
 from fastjournald.pauses import Pauses
 
 SHARDS = 256
@@ -45,6 +46,9 @@ class Queues:
         self.expiry = Expiry()
         self.running: dict[bytes, Entry] = {}
         """URI to the entry that is worked on for it."""
+        self.locks = Locks()
+        self.locked = self.locks.by_key
+        """Empty, where nothing is locked: what costs least to find out."""
         self.newly_ready: list[Domain] | None = None
         """Domains in which something became ready, while somebody waits for that; else None."""
         self.wake = 0
@@ -91,6 +95,47 @@ class Queues:
                 domain.paused_until = self.pauses.until(name)
         return domain
 
+    def leave_domain(self, domain: Domain) -> None:
+        """One entry fewer is in a domain, which goes with its last one. O(1)."""
+        domain.entries -= 1
+        if not domain.entries and domain is not self.plain:
+            del self.domains[domain.name]
+
+    # --- locks ----------------------------------------------------------------------------------
+
+    def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
+        """Lock an entry, which NEXT leaves out until then. O(log n)."""
+        self.locks.put(entry.key, owner, until)
+        self.wake = min(self.wake, until)
+        if entry.place in (Place.READY, Place.DELAYED):
+            self._queue_again(entry, now)
+
+    def unlock(self, entry: Entry, now: int) -> None:
+        """End the lock of an entry. O(log n)."""
+        self.locks.discard(entry.key)
+        if entry.place == Place.DELAYED:
+            self._queue_again(entry, now)
+
+    def unlock_all(self, owner: Hashable, now: int) -> bool:
+        """End all locks of a session; whether there were any. O(log n) for each."""
+        keys = self.locks.keys_of(owner)
+        for key in keys:
+            entry = self.find(key)
+            assert entry is not None
+            self.unlock(entry, now)
+        return bool(keys)
+
+    def is_locked(self, entry: Entry, now: int) -> bool:
+        """Whether anybody has locked the entry. O(1)."""
+        return bool(self.locked) and self.locks.held(entry.key, now) is not None
+
+    def locked_to(self, entry: Entry, session: Hashable, now: int) -> bool:
+        """Whether somebody else has locked the entry, so that this session must not write. O(1)."""
+        if not self.locked:
+            return False
+        lock = self.locks.held(entry.key, now)
+        return lock is not None and lock.owner != session
+
     # --- queues ---------------------------------------------------------------------------------
 
     def queue(self, entry: Entry, now: int) -> None:
@@ -101,6 +146,10 @@ class Queues:
             other = self.running.get(entry.uri)
             if other is not None and other.token > instant:
                 instant = other.token
+        if self.locked:
+            lock = self.locked.get(entry.key)
+            if lock is not None and lock.until > instant:
+                instant = lock.until
         if instant <= now:
             entry.place = Place.READY
             item = entry.item = ready_item(
@@ -123,9 +172,13 @@ class Queues:
 
     def unqueue(self, entry: Entry) -> None:
         """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
-        domain = entry.domain
-        if entry.place == Place.READY:
-            domain.ready.remove(entry.item)
+        self.drop_item(entry.domain, entry.place, entry.item)
+        entry.item = b""
+
+    def drop_item(self, domain: Domain, place: int, item: bytes) -> None:
+        """Take an item out of the ready or delayed list of a domain. O(log n)."""
+        if place == Place.READY:
+            domain.ready.remove(item)
             if not domain.ready:
                 if domain.paused_until:
                     del self.pauses.ready[domain.name]
@@ -133,10 +186,9 @@ class Queues:
                 else:
                     self.turns.remove(domain)
         else:
-            domain.delayed.remove(entry.item)
+            domain.delayed.remove(item)
             self.delayed -= 1
             self.refresh(domain)
-        entry.item = b""
 
     def _has_ready(self, domain: Domain) -> None:
         """The first entry of a domain became ready."""
@@ -267,6 +319,11 @@ class Queues:
         if entry.expires:
             self.expiry.remove(entry.expires, entry.key)
 
+    def _queue_again(self, entry: Entry, now: int) -> None:
+        """What an entry in a queue waits for has changed. O(log n)."""
+        self.unqueue(entry)
+        self.queue(entry, now)
+
     def take(self, entry: Entry) -> None:
         """Take an entry out of its queue, if it is in one, to be leased by its key."""
         if entry.place in (Place.READY, Place.DELAYED):
@@ -281,8 +338,8 @@ class Queues:
         home.leases.add(token, entry)
         self.refresh(home)
         self.wake = min(self.wake, token)
-        if entry.uri is not None:
-            self._requeue_successor(entry, now)
+        for key in self._keys_worked_on(entry):
+            self._requeue_successor(key, entry, now)
 
     def end_work(self, entry: Entry, now: int) -> None:
         """Nobody works on the entry any more; what comes of it is the caller's matter."""
@@ -296,17 +353,21 @@ class Queues:
         entry.token_before = token
         entry.token = 0
         entry.place = Place.PLAIN
-        uri = entry.uri
-        if uri is not None and self.running.get(uri) is entry:
-            del self.running[uri]
-            self._requeue_successor(entry, now)
+        for key in self._keys_worked_on(entry):
+            del self.running[key]
+            self._requeue_successor(key, entry, now)
 
-    def _requeue_successor(self, entry: Entry, now: int) -> None:
-        assert entry.uri is not None
-        successor = self.find(entry.uri)
+    def _keys_worked_on(self, entry: Entry) -> list[bytes]:
+        """Return the URI, and the links that newer entries have as theirs, if they wait for it."""
+        keys = [] if entry.uri is None else [entry.uri]
+        if entry.superseded and entry.links:
+            keys += entry.links
+        return [key for key in keys if self.running.get(key) is entry]
+
+    def _requeue_successor(self, key: bytes, entry: Entry, now: int) -> None:
+        successor = self.find(key)
         if successor is not None and successor is not entry and successor.place == Place.DELAYED:
-            self.unqueue(successor)
-            self.queue(successor, now)
+            self._queue_again(successor, now)
 
     # --- expiry ---------------------------------------------------------------------------------
 

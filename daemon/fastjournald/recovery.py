@@ -121,7 +121,8 @@ def load_engine(
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
     store.pauses.load(state.pauses.items())
-    load_store(store, _entries(state, store), now)
+    taken = {key: job.key for key, job in state.superseded.items() if job.token}
+    load_store(store, _entries(state, store), taken, now)
     store.arrivals = max(store.arrivals, state.arrival)
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)

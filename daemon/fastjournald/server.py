@@ -217,6 +217,11 @@ class Server:
         self.timers.look()
         self.notifier.look()
 
+    def forget(self, session: Session) -> None:
+        """A connection is gone; others may get what it had locked."""
+        self.engine.forget(session)
+        self.timers.look()
+
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""
         assert self._nursery is not None

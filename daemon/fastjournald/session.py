@@ -103,7 +103,6 @@ class Session:
         Raises:
             LogFailedError: The log failed; the daemon must end.
         """
-        engine = self._server.engine
         with self._life:
             try:
                 try:
@@ -111,7 +110,7 @@ class Session:
                 except ProtocolError as error:
                     # it is kept by the connection: with a traceback that is a reference cycle
                     error.__traceback__ = None
-                    engine.forget(self)
+                    self._server.forget(self)
                     self._server.protocol_errors[error.code] += 1
                     now = self._server.clock.now_us()
                     await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
@@ -119,7 +118,7 @@ class Session:
             except trio.BrokenResourceError:
                 self._server.log.debug("event=client-lost")
             finally:
-                engine.forget(self)
+                self._server.forget(self)
                 self._pushed.clear()
                 self._hold(-self.held_bytes)
                 self._over = True
@@ -135,7 +134,7 @@ class Session:
                 self.partial_since = self._account.now
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
-                self._server.engine.forget(self)
+                self._server.forget(self)
                 return
             else:
                 if self._pushed or self._has_news():
@@ -343,7 +342,7 @@ class Session:
         await self._flush()
         while self._has_news():
             await self._flush()
-        self._server.engine.forget(self)
+        self._server.forget(self)
         async with self._sending:
             await self._stream.send_eof()
         with trio.move_on_after(LINGER_SECONDS):

@@ -84,16 +84,31 @@ class Store(Queues):
             if entry.expires:
                 self.expiry.remove(entry.expires, entry.key)
             entry.place = Place.PLAIN
+        if self.locked and entry.key in self.locked and self.find(entry.key) is None:
+            self.locks.discard(entry.key)
         self.entries -= 1
-        domain.entries -= 1
-        if not domain.entries and domain is not self.plain:
-            del self.domains[domain.name]
+        self.leave_domain(domain)
+
+    def put_key(self, key: bytes, entry: Entry) -> None:
+        """Let an entry that is there already stand under one more key. O(1)."""
+        self._key_changes(key)
+        self.shards[hash(key) & 255][key] = entry
+
+    def drop_key(self, key: bytes) -> None:
+        """Let nothing stand under a key any more. O(1)."""
+        self._key_changes(key)
+        del self.shards[hash(key) & 255][key]
+
+    def _key_changes(self, key: bytes) -> None:
+        if self.key_index is not None:
+            self.key_index.pending.add(key)
+        self.note_key(key)
 
     def note_value(self, entry: Entry) -> None:
         """The value of an entry is set: whoever listens to one of its keys is to be told."""
         if self.changes is not None:
             for key in entry.all_keys():
-                if key != entry.uri or not entry.superseded:
+                if not entry.superseded or self.find(key) is entry:
                     self.note_key(key)
 
     def note_key(self, key: bytes) -> None:
@@ -109,8 +124,10 @@ class Store(Queues):
         if entry.persistent:
             self.journal.completed(entry, timestamp, now)
 
-    def supersede(self, entry: Entry, timestamp: int) -> None:
-        """A SET with this timestamp took the URI of an entry that is worked on."""
+    def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
+        """A SET with this timestamp took its URI from an entry that is worked on."""
+        # its own URI, or one of its links
+        self.running[uri] = entry
         if not entry.superseded:
             home = self.lease_home(entry)
             home.leases.discard(entry.token, entry)
@@ -205,9 +222,9 @@ class Store(Queues):
     # --- time -----------------------------------------------------------------------------------
 
     def next_instant(self) -> int:
-        """Return when a lease, delay, pause or life ends next; ``NEVER`` where none does. O(1)."""
+        """Return when a lease, delay, pause, life or lock ends; ``NEVER`` where none does. O(1)."""
         first = self._first_of_domains()
-        instant = min(self.plain.leases.first(), self.expiry.first())
+        instant = min(self.plain.leases.first(), self.expiry.first(), self.locks.first_end())
         return instant if first is None else min(first[0], instant)
 
     def _first_of_domains(self) -> tuple[int, bytes] | None:
@@ -220,7 +237,7 @@ class Store(Queues):
         return first
 
     def advance(self, now: int, changes_max: int) -> None:
-        """Apply what time has brought: leases first, then delays, pauses, and lives that end.
+        """Apply what time has brought: leases first, then delays, pauses, lives and locks.
 
         Args:
             now: Up to this instant.
@@ -251,6 +268,7 @@ class Store(Queues):
             self.remove(entry, now)
             if entry.persistent:
                 self.journal.expired(entry, now)
+        left -= self.locks.drop_over(now, left)
         self.wake = self.next_instant()
         self.behind_at = now if self.wake <= now else -1
 

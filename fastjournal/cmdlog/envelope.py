@@ -20,9 +20,11 @@ was told OK, and recovery treats the group as part of the torn tail.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+
+from fastjournal.limits import VALUE_BYTES_LIMIT
 
 MAGIC = b"FJ\x01"
 OPERATION_NAME = "fj.op"
@@ -109,6 +111,42 @@ class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
     not_before: int
 
 
+class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
+    """ADD or NOT: what that job's value is now, of the same type."""
+
+    job_id: bytes
+    value: bytes
+    timestamp: int
+    """Of the entry, as in the operations below; its modified time is that of the record."""
+
+
+class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
+    """TRUNCATE: that job's value is cut to ``size`` bytes, or filled up with zero bytes."""
+
+    job_id: bytes
+    size: Annotated[int, msgspec.Meta(ge=0, le=VALUE_BYTES_LIMIT)]
+    timestamp: int
+
+
+class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
+    """LINK: that job stands under one more key."""
+
+    job_id: bytes
+    key: bytes
+
+
+class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
+    """RENAME: the primary key of that job is ``key``; the old one has a tombstone.
+
+    What stood under ``key`` is gone without one; the tombstone under it is erased.
+    """
+
+    job_id: bytes
+    key: bytes
+    timestamp: int
+    """Of the entry and of the tombstone."""
+
+
 class Tombstone(msgspec.Struct, tag="tombstone", array_like=True, gc=False):
     """A tombstone without an entry: a persistent DELETE of nothing."""
 
@@ -129,17 +167,11 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
     until: int
 
 
+Change: TypeAlias = Extend | Touch | Delay | Value | Resize | Link | Rename
+"""Operations that change the one job that they name."""
+
 Operation: TypeAlias = (
-    SegmentStart
-    | SegmentRemoved
-    | Lease
-    | Batch
-    | Extend
-    | Touch
-    | Delay
-    | Tombstone
-    | Forget
-    | Pause
+    SegmentStart | SegmentRemoved | Lease | Batch | Tombstone | Forget | Pause | Change
 )
 
 

@@ -30,20 +30,15 @@ from fastjournal.cmdlog.envelope import (
     OPERATION_NAME,
     Batch,
     Completion,
-    Delay,
-    Extend,
     Failure,
-    Forget,
     Lease,
     Operation,
-    Pause,
     SegmentRemoved,
     SegmentStart,
-    Tombstone,
-    Touch,
     unpack_failure,
     unpack_operation,
 )
+from fastjournal.cmdlog.operations import apply_operation
 from fastjournal.cmdlog.records import (
     CRC_BYTES,
     TIME_BYTES,
@@ -346,25 +341,8 @@ class Replay:
             state.previous[self._segment] = operation.previous
         elif isinstance(operation, SegmentRemoved):
             state.removed.add(operation.number)
-        elif isinstance(operation, Tombstone):
-            learnt = _time_us(self._data, start)
-            state.leave_tombstone(operation.key, operation.timestamp, learnt)
-        elif isinstance(operation, Forget):
-            state.tombstones.pop(operation.key, None)
-        elif isinstance(operation, Pause):
-            state.pause(operation.domain, operation.until, _time_us(self._data, start))
-        elif isinstance(operation, Extend | Touch | Delay):
-            job = state.jobs.get(operation.job_id)
-            if isinstance(operation, Extend):
-                state.last_token = operation.token
-            if job is None:
-                state.odd["a record of an unknown job"] += 1
-            elif isinstance(operation, Extend):
-                job.token = operation.token
-            elif isinstance(operation, Touch):
-                job.expires = operation.expires
-            else:
-                job.not_before = operation.not_before
+        else:
+            apply_operation(state, operation, _time_us(self._data, start))
 
     def _damaged(self, start: int, end: int, reason: str) -> None:
         self.damage.append(Damage(start, end, reason))

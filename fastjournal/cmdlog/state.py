@@ -8,7 +8,7 @@ from itertools import islice
 import msgspec
 
 from fastjournal.cmdlog.envelope import Envelope
-from fastjournal.keys import parse_journal_key
+from fastjournal.keys import moved_not_before, parse_journal_key
 from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_TTL_US, TOMBSTONES_MAX
 
 
@@ -69,7 +69,7 @@ class LogState:
         self.jobs: dict[bytes, LiveJob] = {}
         self.keys: dict[bytes, LiveJob] = {}
         self.superseded: dict[bytes, LiveJob] = {}
-        """URI to the entry that is still worked on for it, while a newer one has taken the URI."""
+        """A key to the entry worked on that stood there before a newer one took it as its URI."""
         self.tombstones: dict[bytes, Tomb] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
@@ -118,11 +118,10 @@ class LogState:
                 self.odd["a key that was a further key of another"] += 1
         self.tombstones.pop(job.key, None)
         if other is not None and other is not old and other is not same_id:
-            if other.token:
+            if other.token and uri is not None and other.key != uri:
                 # 0 says that none did
                 other.superseded = other.superseded or max(job.timestamp, 1)
-                if other.uri is not None:
-                    self.superseded[other.uri] = other
+                self.superseded[uri] = other
             else:
                 self.remove(other)
                 self.leave_tombstone(other.key, job.timestamp, learnt)
@@ -155,12 +154,45 @@ class LogState:
             del keys[job.key]
         if job.uri is not None and keys.get(job.uri) is job:
             del keys[job.uri]
-        if job.superseded and job.uri is not None and self.superseded.get(job.uri) is job:
-            del self.superseded[job.uri]
+        if job.superseded:
+            for key in (job.uri, *job.links):
+                if key is not None and self.superseded.get(key) is job:
+                    del self.superseded[key]
         if job.links:
             for link in job.links:
                 if keys.get(link) is job:
                     del keys[link]
+
+    def link(self, job: LiveJob, key: bytes) -> None:
+        """Let a job stand under one more key."""
+        if key in self.keys:
+            self.odd["a link that stood there already"] += 1
+            return
+        self.keys[key] = job
+        if self.superseded.get(key) is job:
+            del self.superseded[key]
+        if key != job.uri and key not in job.links:
+            job.links.append(key)
+
+    def rename(self, job: LiveJob, key: bytes, timestamp: int, learnt: int) -> None:
+        """Give a job another primary key, in the place of what stands there."""
+        keys = self.keys
+        target = keys.get(key)
+        if target is not None:
+            if target is job or target.timestamp > timestamp:
+                self.odd["a name that was not free"] += 1
+                return
+            self.remove(target)
+        old = job.key
+        if keys.get(old) is job:
+            del keys[old]
+        job.not_before = moved_not_before(old, key, job.not_before)
+        job.key = key
+        job.timestamp = timestamp
+        job.modified = learnt
+        keys[key] = job
+        self.tombstones.pop(key, None)
+        self.leave_tombstone(old, timestamp, learnt)
 
     def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
         """Leave a tombstone under a primary key, as the newest one.

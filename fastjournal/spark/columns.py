@@ -151,6 +151,8 @@ def _number(row: Row) -> int | None:
     operation = row.operation
     if isinstance(operation, envelope.SegmentStart):
         return operation.previous
+    if isinstance(operation, envelope.Resize):
+        return operation.size
     return operation.number if isinstance(operation, envelope.SegmentRemoved) else None
 
 
@@ -158,6 +160,12 @@ def _domain(row: Row) -> str | None:
     if isinstance(row.operation, envelope.Pause):
         return text(row.operation.domain)
     return None if row.journal is None else text(row.journal.domain)
+
+
+def _value(row: Row) -> bytes | None:
+    if isinstance(row.operation, envelope.Value):
+        return row.operation.value
+    return None if row.entry is None else row.entry.value
 
 
 def _not_before(row: Row) -> int | None:
@@ -217,7 +225,7 @@ _OPERATION = (
     Column("operation", "text", _operation),
     Column("following", "int", _of_operation("following")),
     Column("token", "long", _token),
-    Column("number", "int", _number),
+    Column("number", "long", _number),
 )
 """What an operation says; ``token`` also of the start-attempts that follow a lease."""
 
@@ -230,7 +238,7 @@ _ENTRY = (
     Column("not_before", "long", _not_before),
     Column("id", "text", lambda row: row.journal and text(row.journal.id)),
     Column("value_type", "int", _of_entry("value_type")),
-    Column("value", "bytes", _of_entry("value")),
+    Column("value", "bytes", _value),
     Column("timestamp", "long", _timestamp_of),
     Column("created", "long", _instant_of_entry("created")),
     Column("modified", "long", _instant_of_entry("modified")),

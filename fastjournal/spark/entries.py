@@ -1,7 +1,8 @@
 """The view ``entries``: what was live at the end of a log, computed by Spark from its records.
 
-1. The records that make entries are grouped by job id, key, URI and links. Records whose entry has
-   a URI get the URI's hash as their label, others that of their key. Where an id, a key or a link
+1. The records that make entries, or give them another key (LINK, RENAME), are grouped by job id,
+   key, URI and links. Records whose entry has a URI get the URI's hash as their label, others that
+   of their key. Where an id, a key or a link
    stands under two labels, these are one group; the smallest label is its name. Usually there is
    no such case, or few.
 2. All other records get the label of their job.
@@ -35,7 +36,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 _KEYS_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
-    "links ARRAY<BINARY>, arrival BIGINT, number INT, _target BINARY, foreign BOOLEAN"
+    "links ARRAY<BINARY>, arrival BIGINT, number BIGINT, _target BINARY, foreign BOOLEAN"
 )
 _RAW_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
@@ -43,11 +44,15 @@ _RAW_SCHEMA = (
 )
 _IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
 _IS_CHAIN = "operation IN ('segment', 'removed')"
-_CHANGES_ENTRY = "operation IS NULL OR operation IN ('extend', 'touch', 'delay')"
+_CHANGES_ENTRY = (
+    "operation IS NULL OR "
+    "operation IN ('extend', 'touch', 'delay', 'value', 'resize', 'link', 'rename')"
+)
+_HAS_KEY = f"({_IS_ENTRY}) OR operation IN ('link', 'rename')"
 _LABEL = "xxhash64(coalesce(uri, key)) AS label"
 _TERM = (
     "explode(concat(array(xxhash64(key), xxhash64(_target), xxhash64(coalesce(uri, key))), "
-    "transform(links, link -> xxhash64(link)))) AS term"
+    "coalesce(transform(links, link -> xxhash64(link)), array()))) AS term"
 )
 
 
@@ -74,16 +79,16 @@ def entries(
         reader = spark.read.format("fastjournal").option("view", "records").option("mode", mode)
         return reader.schema(schema).load(str(directory))
 
-    needed = read(_KEYS_SCHEMA).where(f"({_IS_ENTRY}) OR {_IS_CHAIN}").persist()
+    needed = read(_KEYS_SCHEMA).where(f"{_HAS_KEY} OR {_IS_CHAIN}").persist()
     missing, foreign = _look_at_segments(needed, directory)
     if missing is not None and not permissive:
         raise missing
     keys = needed.where(_IS_ENTRY)
-    groups = _groups(keys.selectExpr(_LABEL, _TERM))
+    groups = _groups(needed.where(_HAS_KEY).selectExpr(_LABEL, _TERM))
     before = _before_segments(keys) if foreign else None
     needed.unpersist()
 
-    own_label = f.expr(f"CASE WHEN {_IS_ENTRY} THEN xxhash64(coalesce(uri, key)) END")
+    own_label = f.expr(f"CASE WHEN {_HAS_KEY} THEN xxhash64(coalesce(uri, key)) END")
     raw = read(_RAW_SCHEMA).where(f"command IS NOT NULL AND ({_CHANGES_ENTRY})")
     labelled = raw.select(
         "segment", "offset", "_token", "_raw", "_ours", "_target", own_label.alias("own")

@@ -5,7 +5,8 @@ here in one process, with files in a temporary directory instead of a shuffle:
 
 1. One pass over the log. Every record that matters for an entry goes to the file of its job id's
    hash; the keys, URIs and links of entries go, as pairs of hashes (term, label), to the file of
-   the term's hash. A label is the hash of the URI, or of the key where there is none.
+   the term's hash. A label is the hash of the URI, or of the key where there is none; for a key
+   that an entry gets later (LINK, RENAME) it is that of this key.
 2. Where a term or a job id stands under two labels, these are joined (union-find).
 3. The records of each job id go to the part of its label's root.
 
@@ -28,9 +29,9 @@ from fastjournal.spark.rows import Row, read_segment
 _HEADER = struct.Struct("<IQQQqqBI")
 """Segment, offset, token, serial, job, label, flags, bytes of the record behind it."""
 _PAIR = struct.Struct("<qq")
-_TOKEN, _OURS, _FOREIGN, _ENTRY = 1, 2, 4, 8
+_TOKEN, _OURS, _FOREIGN, _LABEL = 1, 2, 4, 8
 _BUFFER_BYTES = 256 * 1024
-_CHANGES = (envelope.Extend, envelope.Touch, envelope.Delay)
+_NEW_KEY = (envelope.Link, envelope.Rename)
 
 
 class Packed(NamedTuple):
@@ -133,7 +134,7 @@ def _numbered(
                     serial = arrival
                 else:
                     arrival = max(arrival, row.entry.arrival)
-            if row.operation is None or isinstance(row.operation, _CHANGES):
+            if row.operation is None or isinstance(row.operation, envelope.Change):
                 yield row, serial
         on_bytes(segment.bytes)
     check_chain(directory, previous, removed)
@@ -159,12 +160,15 @@ def _scatter(
                 label = key if entry.uri is None else hash(entry.uri)
                 for term in {key, label, *map(hash, entry.links)}:
                     terms[term % count].write(_PAIR.pack(term, label))
+            elif isinstance(row.operation, _NEW_KEY):
+                label = hash(row.operation.key)
+                terms[label % count].write(_PAIR.pack(label, label))
             packed = _packed(row, serial)
             flags = (
                 _TOKEN * (packed.token is not None)
                 | _OURS * row.ours
                 | _FOREIGN * row.foreign
-                | _ENTRY * (entry is not None)
+                | _LABEL * (entry is not None or isinstance(row.operation, _NEW_KEY))
             )
             header = (row.segment, row.offset, packed.token or 0, serial or 0, job, label, flags)
             file = jobs[job % count]
@@ -187,7 +191,7 @@ def _label_jobs(path: Path, roots: Roots) -> dict[int, int]:
     labels: dict[int, int] = {}
     for header, _ in _read_spill(path):
         _, _, _, _, job, label, flags, _ = header
-        if flags & _ENTRY:
+        if flags & _LABEL:
             first = labels.setdefault(job, label)
             if first != label:
                 roots.join(first, label)

@@ -142,7 +142,7 @@ def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int)
                 operation = row.operation = envelope.unpack_operation(record.payload)
                 if isinstance(operation, envelope.Lease | envelope.Extend):
                     row.token = operation.token
-                if isinstance(operation, envelope.Extend | envelope.Touch | envelope.Delay):
+                if isinstance(operation, envelope.Change):
                     row.target = operation.job_id
             else:
                 row.foreign = not envelope.is_ours(record.payload)

@@ -132,14 +132,14 @@ def test_errors_are_counted_by_code_without_their_sentence(s: Subject) -> None:
 def test_functions_without_a_name_share_one_series(s: Subject) -> None:
     for function in (20, 255, 257, 65535):
         assert s.ask(function) == "unknown-function"
-    assert s.ask(Function.LOCK) == "unknown-function"
+    assert s.ask(Function.SNAPSHOT) == "unknown-function"
     figures = s.figures()
     assert figures["fastjournal_requests_total{unknown}"] == 4
     assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == 4
-    assert figures["fastjournal_requests_total{lock}"] == 1
+    assert figures["fastjournal_requests_total{snapshot}"] == 1
     assert set(s.engine.errors) == {
         (UNKNOWN, "unknown-function"),
-        (Function.LOCK, "unknown-function"),
+        (Function.SNAPSHOT, "unknown-function"),
     }
 
 

@@ -172,13 +172,6 @@ def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
 @pytest.mark.parametrize(
     "function",
     [
-        Function.ADD,
-        Function.NOT,
-        Function.TRUNCATE,
-        Function.LOCK,
-        Function.UNLOCK,
-        Function.RENAME,
-        Function.LINK,
         20,
         255,
         65535,

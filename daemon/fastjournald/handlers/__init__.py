@@ -14,9 +14,12 @@ from fastjournal.protocol import Function, Reply, Request
 from fastjournald.handlers.burial import bury, kick
 from fastjournald.handlers.daemon import auth, nop, quit_, stats
 from fastjournald.handlers.leases import release, touch
+from fastjournald.handlers.locks import lock, unlock
+from fastjournald.handlers.names import link, rename
 from fastjournald.handlers.next import next_, next_work, nothing_due
 from fastjournald.handlers.pauses import pause
 from fastjournald.handlers.scans import Scan, get
+from fastjournald.handlers.values import add, not_, truncate
 from fastjournald.handlers.writes import delete, set_
 
 if TYPE_CHECKING:
@@ -33,7 +36,14 @@ HANDLERS: dict[int, Handler] = {
     Function.SET.value: set_,
     Function.GET.value: get,
     Function.DELETE.value: delete,
+    Function.ADD.value: add,
+    Function.NOT.value: not_,
+    Function.TRUNCATE.value: truncate,
+    Function.LOCK.value: lock,
+    Function.UNLOCK.value: unlock,
+    Function.RENAME.value: rename,
     Function.NEXT.value: next_,
+    Function.LINK.value: link,
     Function.RELEASE.value: release,
     Function.TOUCH.value: touch,
     Function.BURY.value: bury,

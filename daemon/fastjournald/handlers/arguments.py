@@ -20,7 +20,13 @@ NOT_A_DOMAIN = f"{ErrorCode.BAD_KEY} a domain has 1 to {KEY_BYTES_MAX} bytes, no
 HALF_TOKEN = f"{ErrorCode.BAD_REQUEST} a lease token needs both WORKED_ON and TIMEOUT"
 CLOCK_SKEW = f"{ErrorCode.CLOCK_SKEW} the timestamp is too far ahead of the daemon's clock"
 SCARCE = f"{ErrorCode.BUSY} memory is scarce, and the value is large; ask again later"
+LOCKED = f"{ErrorCode.LOCKED} another connection has locked the entry"
 READ_ONLY = f"{ErrorCode.READ_ONLY} the disk is nearly full; nothing new is taken until it is not"
+
+
+def is_key(key: bytes | None) -> bool:
+    """Whether something can stand under this key."""
+    return bool(key) and len(key or b"") <= KEY_BYTES_MAX
 
 
 def token_of(request: Request) -> int | str | None:

@@ -13,7 +13,7 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.entry import Entry, Place
-from fastjournald.handlers.arguments import BAD_KEY, NOT_A_DOMAIN, READ_ONLY, token_of
+from fastjournald.handlers.arguments import BAD_KEY, LOCKED, NOT_A_DOMAIN, READ_ONLY, token_of
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -22,7 +22,7 @@ _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_M
 _NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
 
 
-def bury(state: State, _session: Hashable, request: Request, now: int) -> str:
+def bury(state: State, session: Hashable, request: Request, now: int) -> str:
     """Set an entry aside with a reason; with a token only if it is that of its lease."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -36,6 +36,8 @@ def bury(state: State, _session: Hashable, request: Request, now: int) -> str:
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
+    if store.locked_to(entry, session, now):
+        return LOCKED
     if token is not None:
         if entry.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
@@ -49,7 +51,7 @@ def bury(state: State, _session: Hashable, request: Request, now: int) -> str:
     return ""
 
 
-def kick(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
+def kick(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
     """Make buried entries ready again: that of a key, or the first ones of a domain."""
     key = request.key
     if len(key) > KEY_BYTES_MAX:
@@ -59,6 +61,8 @@ def kick(state: State, _session: Hashable, request: Request, now: int) -> str | 
         entry = store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
+        if store.locked_to(entry, session, now):
+            return LOCKED
         entries = [entry] if entry.place == Place.BURIED else []
     else:
         name = request.second_key
@@ -66,7 +70,8 @@ def kick(state: State, _session: Hashable, request: Request, now: int) -> str | 
             return _NO_DOMAIN
         if not name or b":" in name or len(name) > KEY_BYTES_MAX:
             return NOT_A_DOMAIN
-        entries = _first_buried(state, name, 1 if request.count is None else request.count)
+        count = 1 if request.count is None else request.count
+        entries = _first_buried(state, session, name, count, now)
     if entries:
         if state.read_only:
             return READ_ONLY
@@ -74,8 +79,13 @@ def kick(state: State, _session: Hashable, request: Request, now: int) -> str | 
     return Reply(ttl=len(entries))
 
 
-def _first_buried(state: State, name: bytes, count: int) -> list[Entry]:
-    """Return so many buried entries of a domain, in the order of work, within the bounds."""
+def _first_buried(
+    state: State, session: Hashable, name: bytes, count: int, now: int
+) -> list[Entry]:
+    """Return so many buried entries of a domain, in the order of work, within the bounds.
+
+    Those that another connection has locked are left out.
+    """
     store = state.store
     domain = store.domains.get(name)
     entries: list[Entry] = []
@@ -84,6 +94,8 @@ def _first_buried(state: State, name: bytes, count: int) -> list[Entry]:
     count = min(count, KICK_ENTRIES_MAX)
     room = KICK_BYTES_MAX
     for entry in store.buried_in(domain):
+        if store.locked_to(entry, session, now):
+            continue
         room -= len(entry.value)
         if len(entries) >= count or (room < 0 and entries):
             break

@@ -66,7 +66,7 @@ def stats(state: State, _session: Hashable, request: Request, now: int) -> str |
         entry = state.store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
-        facts = _about_entry(entry)
+        facts = _about_entry(state.store, entry, now)
     elif not key:
         facts = {**_about_daemon(state.store, now), **state.gauges(now)}
         facts["subscriptions"] = len(state.subscriptions)
@@ -110,7 +110,8 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     }
 
 
-def _about_entry(entry: Entry) -> dict[str, object]:
+def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
+    lock = store.locks.held(entry.key, now)
     segment, offset = unpack_position(entry.position)
     return {
         "keys": [key.decode("utf-8", "backslashreplace") for key in entry.all_keys()],
@@ -126,6 +127,7 @@ def _about_entry(entry: Entry) -> dict[str, object]:
         "first_due": entry.first_due,
         "expires": entry.expires,
         "worked_on_until": entry.token,
+        "locked_until": 0 if lock is None else lock.until,
         "value_bytes": len(entry.value),
         "job_id": entry.job_id.hex(),
         "log_segment": segment,

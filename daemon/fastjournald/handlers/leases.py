@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
-from fastjournald.handlers.arguments import BAD_KEY, HALF_TOKEN, token_of
+from fastjournald.handlers.arguments import BAD_KEY, HALF_TOKEN, LOCKED, READ_ONLY, token_of
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
-def release(state: State, _session: Hashable, request: Request, now: int) -> str:
+def release(state: State, session: Hashable, request: Request, now: int) -> str:
     """Give a leased entry back; TTL: it must not start before now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -29,6 +29,8 @@ def release(state: State, _session: Hashable, request: Request, now: int) -> str
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
+    if store.locked_to(entry, session, now):
+        return LOCKED
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
     parts = None if request.ttl is None else parse_journal_key(entry.key)
@@ -42,7 +44,7 @@ def release(state: State, _session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def touch(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
+def touch(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
     """Make a lease (with its token) or a life (without) last until now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -55,7 +57,11 @@ def touch(state: State, _session: Hashable, request: Request, now: int) -> str |
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
+    if store.locked_to(entry, session, now):
+        return LOCKED
     if token is None:
+        if state.read_only:
+            return READ_ONLY
         store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         if entry.persistent:
             state.journal.touched(entry, now)

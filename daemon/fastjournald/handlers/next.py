@@ -91,7 +91,7 @@ def next_work(state: State, request: Request, now: int) -> Reply:
         reply.timeout = token
     flags = request.flags
     if flags & META:
-        reply.pairs = [pair_of(entry, entry.key, flags) for entry in entries]
+        reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
     else:
         data = flags & DATA
         reply.pairs = [

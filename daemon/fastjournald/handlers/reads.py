@@ -12,6 +12,7 @@ from fastjournald.handlers.arguments import (
     BAD_KEY,
     DATA,
     LISTEN,
+    LOCKED,
     META,
     READ_ONLY,
     SCARCE,
@@ -22,21 +23,30 @@ from fastjournald.handlers.arguments import (
 
 if TYPE_CHECKING:
     from fastjournald.state import State
+    from fastjournald.store import Store
 
 
-def pair_of(entry: Entry, key: bytes, flags: int) -> Pair:
+def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pair:
     """Return the pair of an entry under one of its keys, with what the flags ask for."""
     if key != entry.key:
         second_key = entry.key
     else:
-        second_key = b"" if entry.superseded else entry.uri or b""
+        second_key = entry.uri or b""
+        if entry.superseded and store.find(second_key) is not entry:
+            second_key = b""
     return Pair(
         key,
         entry.value_type,
         entry.value if flags & DATA else b"",
         second_key,
-        entry.meta() if flags & META else None,
+        entry.meta(locked=store.is_locked(entry, now)) if flags & META else None,
     )
+
+
+def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
+    """Return the reply that is one pair."""
+    has_two = entry.uri is not None or key != entry.key
+    return Reply(flags=TWO_KEYS if has_two else 0, pairs=[pair_of(store, entry, key, flags, now)])
 
 
 def get_key(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
@@ -48,34 +58,37 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    leases = request.timeout is not None and not flags & UPDATE_TIMEOUT
+    writes = request.timeout is not None
+    leases = writes and not flags & UPDATE_TIMEOUT
+    if leases and entry.place == Place.BURIED:
+        return f"{ErrorCode.NOT_FOUND} the entry is buried"
+    if writes and store.locked_to(entry, session, now):
+        return LOCKED
     if (leases or flags & WORKED_ON) and entry.place == Place.LEASED:
         return ErrorCode.WORKED_ON.value
-    if leases:
-        if entry.place == Place.BURIED:
-            return f"{ErrorCode.NOT_FOUND} the entry is buried"
-        if entry.uri is not None and entry.uri in store.running:
-            return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
+    if leases and entry.uri is not None and entry.uri in store.running:
+        return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
     if flags & LISTEN:
         refused = state.subscriptions.refuses(session, request.identifier)
         if refused:
             return refused
-    if leases and state.read_only:
+    if writes and state.read_only:
         return READ_ONLY
     if flags & DATA and len(entry.value) > state.value_bytes_ration:
         return SCARCE
     entry.accessed = now
     move_expiry(state, entry, request, now)
-    reply = Reply(flags=TWO_KEYS if entry.uri is not None or key != entry.key else 0)
+    token = None
     if leases:
         token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
         store.take(entry)
         if entry.persistent:
             state.journal.leased([entry], token, now)
         store.lease(entry, token)
+    reply = pair_reply(store, entry, key, flags, now)
+    if leases:
         reply.flags |= WORKED_ON
         reply.timeout = token
-    reply.pairs = [pair_of(entry, key, flags)]
     if flags & LISTEN:
         state.listen(session, request.identifier, key)
     return reply

@@ -251,7 +251,7 @@ class Scan:
             entry.accessed = now
             if move_expiry(state, entry, self.request, now):
                 work -= _EXPIRY_WORK
-            self._add(entry, key)
+            self._add(state, entry, key, now)
         self._next_key = None
         self._searched = True
         return None
@@ -265,6 +265,8 @@ class Scan:
         if state.grants is not None and not state.grants.may_see(self.session, entry):
             return True
         flags = self.request.flags
+        if self.request.timeout is not None and state.store.locked_to(entry, self.session, now):
+            return True
         if (self.leases or flags & WORKED_ON) and entry.place == Place.LEASED:
             return True
         return self.leases and (
@@ -299,8 +301,8 @@ class Scan:
             next_key = self._pairs[-1].key + b"\0"
         return encode_cursor(Cursor(plan.kind, plan.count, next_key, plan.text))
 
-    def _add(self, entry: Entry, key: bytes) -> None:
-        pair = pair_of(entry, key, self.request.flags)
+    def _add(self, state: State, entry: Entry, key: bytes, now: int) -> None:
+        pair = pair_of(state.store, entry, key, self.request.flags, now)
         self._pairs.append(pair)
         self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
         self._value_bytes_max = max(self._value_bytes_max, len(pair.value))
@@ -336,7 +338,7 @@ class Scan:
             state.journal.leased(persistent, token, now)
         for key, entry in leased:
             store.lease(entry, token)
-            self._add(entry, key)
+            self._add(state, entry, key, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
         return None

@@ -13,6 +13,7 @@ from fastjournald.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
     LISTEN,
+    LOCKED,
     OVERWRITE,
     PERSIST,
     READ_ONLY,
@@ -21,6 +22,7 @@ from fastjournald.handlers.arguments import (
 
 if TYPE_CHECKING:
     from fastjournald.state import State
+    from fastjournald.store import Store
 
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
@@ -55,13 +57,17 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     flags = request.flags
     if timestamp > now + state.settings.clock_skew_us_max:
         return CLOCK_SKEW
+    other = None if uri is None else store.find(uri)
+    if other is standing:
+        other = None
+    if store.locked and any(
+        entry is not None and store.locked_to(entry, session, now) for entry in (standing, other)
+    ):
+        return LOCKED
     tombstones = store.tombstones
     deleted = tombstones.get(key, now)
     if deleted is not None and timestamp <= deleted:
         return ErrorCode.STALE.value
-    other = None if uri is None else store.find(uri)
-    if other is standing:
-        other = None
     if other is not None and timestamp < other.timestamp:
         return ErrorCode.STALE.value
     if standing is not None:
@@ -108,12 +114,13 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         tombstones.discard(key)
     if other is not None:
         if other.place == Place.LEASED:
-            store.supersede(other, timestamp)
+            assert uri is not None
+            store.supersede(other, uri, timestamp)
         else:
             entry.created = other.created
             _bound_delay(entry, other, state.settings.postpone_us_max)
     if standing is not None:
-        _inherit(entry, standing)
+        _inherit(store, entry, standing)
         if other is None and entry.uri is not None and entry.uri == standing.uri:
             _bound_delay(entry, standing, state.settings.postpone_us_max)
     if entry.persistent:
@@ -141,14 +148,18 @@ def _listen(state: State, session: Hashable, request: Request) -> str:
     return refused
 
 
-def _inherit(entry: Entry, standing: Entry) -> None:
+def _inherit(store: Store, entry: Entry, standing: Entry) -> None:
     """Keep what a SET with OVERWRITE keeps of the entry that it replaces."""
+
+    def kept(key: bytes) -> bool:
+        return key != entry.uri and (not standing.superseded or store.find(key) is standing)
+
     entry.created = standing.created
     entry.arrival = standing.arrival
     entry.token_before = standing.token or standing.token_before
     if standing.links:
-        entry.links = standing.links
-    if entry.uri is None and not standing.superseded:
+        entry.links = [link for link in standing.links if kept(link)] or None
+    if entry.uri is None and standing.uri is not None and kept(standing.uri):
         entry.uri = standing.uri
 
 
@@ -161,7 +172,7 @@ def _bound_delay(entry: Entry, replaced: Entry, postpone_us_max: int) -> None:
         entry.not_before = min(entry.not_before, entry.first_due + postpone_us_max)
 
 
-def delete(state: State, _session: Hashable, request: Request, now: int) -> str:
+def delete(state: State, session: Hashable, request: Request, now: int) -> str:
     """Delete by any key; with the lease token this is how a worker completes a job."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -179,6 +190,8 @@ def delete(state: State, _session: Hashable, request: Request, now: int) -> str:
         return ErrorCode.NOT_FOUND.value
     if skewed:
         return CLOCK_SKEW
+    if store.locked_to(entry, session, now):
+        return LOCKED
     if token is not None:
         if entry.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value

@@ -1,0 +1,61 @@
+"""Giving an entry another primary key: every index that holds the old one follows. Pure."""
+
+from __future__ import annotations
+
+from fastjournal.keys import moved_not_before, parse_journal_key
+from fastjournald.entry import Entry, Place
+from fastjournald.store import Store
+
+
+def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
+    """Put an entry under another primary key, and into the domain and queue that this one says.
+
+    What stood under that key stays in its queue: the caller removes it behind this, so that a
+    domain that has something due all along keeps its turn. O(log n), and for an entry worked on
+    O(entries under its token).
+
+    Args:
+        store: Where it stands.
+        entry: Which; it keeps all but what its key says.
+        key: A primary key, or one under which nothing stands.
+        now: The present.
+    """
+    old, place, item, domain = entry.key, entry.place, entry.item, entry.domain
+    parts = parse_journal_key(key)
+    was_journal = entry.journal
+    watched = entry.expires and place != Place.LEASED
+    home = store.lease_home(entry)
+    if watched:
+        store.expiry.remove(entry.expires, old)
+    if place == Place.BURIED:
+        store.take_back(entry)
+    store.drop_key(old)
+    store.put_key(key, entry)
+    store.locks.move(old, key)
+
+    entry.key = key
+    entry.not_before = moved_not_before(old, key, entry.not_before)
+    entry.journal = parts is not None
+    entry.priority = 0 if parts is None else parts.priority
+    entry.domain = store.plain if parts is None else store.domain_of(parts.domain)
+    entry.domain.entries += 1
+
+    if watched:
+        store.watch_expiry(entry)
+    if place == Place.LEASED:
+        store.plain_worked_on += was_journal - entry.journal
+        home.leases.rename(entry.token, old, entry)
+        if store.lease_home(entry) is not home:
+            home.leases.discard(entry.token, entry)
+            store.refresh(home)
+            entry.domain.leases.add(entry.token, entry)
+            store.refresh(entry.domain)
+    elif place == Place.BURIED:
+        store.set_aside(entry, entry.reason or b"")
+    else:
+        entry.place, entry.item = Place.PLAIN, b""
+        if entry.journal:
+            store.queue(entry, now)
+        if place != Place.PLAIN:
+            store.drop_item(domain, place, item)
+    store.leave_domain(domain)

@@ -1,0 +1,62 @@
+"""What operations change in what is live. Pure; the rules are those of the live daemon."""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.envelope import (
+    Change,
+    Delay,
+    Extend,
+    Forget,
+    Link,
+    Operation,
+    Pause,
+    Rename,
+    Tombstone,
+    Touch,
+    Value,
+)
+from fastjournal.cmdlog.state import LiveJob, LogState
+
+
+def apply_operation(state: LogState, operation: Operation, time: int) -> None:
+    """Apply an operation that is about a key, a domain or a job; any other does nothing.
+
+    Args:
+        state: What is live.
+        operation: From a record of the log.
+        time: Of that record, an instant in microseconds.
+    """
+    if isinstance(operation, Tombstone):
+        state.leave_tombstone(operation.key, operation.timestamp, time)
+    elif isinstance(operation, Forget):
+        state.tombstones.pop(operation.key, None)
+    elif isinstance(operation, Pause):
+        state.pause(operation.domain, operation.until, time)
+    elif isinstance(operation, Change):
+        job = state.jobs.get(operation.job_id)
+        if isinstance(operation, Extend):
+            state.last_token = operation.token
+        if job is None:
+            state.odd["a record of an unknown job"] += 1
+        else:
+            _change(state, job, operation, time)
+
+
+def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
+    if isinstance(change, Extend):
+        job.token = change.token
+    elif isinstance(change, Touch):
+        job.expires = change.expires
+    elif isinstance(change, Delay):
+        job.not_before = change.not_before
+    elif isinstance(change, Link):
+        state.link(job, change.key)
+    elif isinstance(change, Rename):
+        state.rename(job, change.key, change.timestamp, time)
+    else:
+        if isinstance(change, Value):
+            job.value = change.value
+        else:
+            job.value = job.value[: change.size].ljust(change.size, b"\0")
+        job.timestamp = change.timestamp
+        job.modified = time
