@@ -12,7 +12,6 @@ from fj_cli.child import environment_of, input_of, run_child
 from fj_cli.courier import Courier
 from fj_cli.reports import Ended, Outcome
 from fj_cli.retries import Retries
-from fj_cli.times import format_duration
 
 _EXTENSIONS_PER_LEASE = 3
 """Two may fail before the lease ends."""
@@ -139,35 +138,18 @@ class Job:
 
     async def _fail(self, code: int) -> Outcome:
         verdict = self._retries.failed(self._key, self._leases_lost)
-        delay_us, remark = verdict.delay_us, ""
         if verdict.enough:
             reason = f"exit {code} at attempt {verdict.attempts}"
-            refusal = await self._bury(reason)
-            if refusal is None:
-                self._retries.forget(self._key)
-                return Outcome(Ended.BURIED, code, remark=reason)
-            delay_us = self._retries.delay_us_max
-            remark = (
-                f"it has failed {verdict.attempts} times, but this daemon cannot bury it"
-                f" ({refusal.code}), so it comes back in {format_duration(delay_us)}"
-            )
+            call = calls.bury(self._key, self._token, reason=reason)
+            await self._courier.call(call, self._patience_s(), done_before="lease-lost")
+            self._retries.forget(self._key)
+            return Outcome(Ended.BURIED, code, remark=reason)
         await self._courier.call(
-            calls.release(self._key, self._token, delay_us=delay_us),
+            calls.release(self._key, self._token, delay_us=verdict.delay_us),
             self._patience_s(),
             done_before="lease-lost",
         )
-        return Outcome(Ended.FAILED, code, delay_us, remark)
-
-    async def _bury(self, reason: str) -> RefusedError | None:
-        """Set the entry aside; return the refusal of a daemon that has no such function."""
-        call = calls.bury(self._key, self._token, reason=reason)
-        try:
-            await self._courier.call(call, self._patience_s(), done_before="lease-lost")
-        except RefusedError as error:
-            if error.code != "unknown-function":
-                raise
-            return error
-        return None
+        return Outcome(Ended.FAILED, code, verdict.delay_us)
 
     def _lost_outcome(self, code: int | None, refusal: RefusedError | None) -> Outcome:
         self._retries.forget(self._key)

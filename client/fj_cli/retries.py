@@ -38,7 +38,7 @@ class Retries:
 
     def __init__(self, delay_us: int, delay_us_max: int, attempts_max: int) -> None:
         self._delay_us = delay_us
-        self.delay_us_max = delay_us_max
+        self._delay_us_max = delay_us_max
         self._attempts_max = attempts_max
         self._failures: OrderedDict[bytes, int] = OrderedDict()
 
@@ -52,7 +52,7 @@ class Retries:
         self._failures[key] = self._failures.pop(key, 0) + 1
         if len(self._failures) > _REMEMBERED_MAX:
             self._failures.popitem(last=False)
-        delay_us = min(self._delay_us << min(before, _DOUBLINGS_MAX), self.delay_us_max)
+        delay_us = min(self._delay_us << min(before, _DOUBLINGS_MAX), self._delay_us_max)
         return Verdict(before + 1, delay_us, 0 < self._attempts_max <= before + 1)
 
     def forget(self, key: bytes) -> None:

@@ -336,10 +336,26 @@ def test_a_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -
     assert [f for f in seen if f != Function.NEXT] == [Function.DELETE, Function.DELETE]
 
 
-@pytest.mark.parametrize(("answer", "result"), [("", "buried"), ("unknown-function", "failed")])
-def test_what_has_failed_often_enough_is_buried_where_the_daemon_can(
-    tmp_path: Path, answer: str, result: str
+def test_what_has_failed_often_enough_is_buried_with_the_reason(
+    cli: Cli, client: SyncClient
 ) -> None:
+    good, bad = add(client, "good", "bad")
+    done = cli(
+        *("next", "d", "--max-attempts", "2", "--retry-delay", "1ms", "--wait", "2s"),
+        *("--count", "3", "--json", "--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" = good ] || exit 9'),
+    )
+    assert done.returncode == 0, done.stderr
+    told = {report["key"]: report for report in reports(done.stderr)}
+    assert told[good.decode()]["result"] == "done"
+    assert (told[bad.decode()]["result"], told[bad.decode()]["exit_code"]) == ("buried", 9)
+    entry = client.stats(bad, data=True)
+    assert (entry["state"], entry["buried_reason"]) == ("buried", "exit 9 at attempt 2")
+    assert cli("next", "d").returncode == NOTHING_TO_DO
+    assert cli.json("kick", bad.decode()) == [{"kicked": 1}]
+    assert cli("next", "d", "--exec", "true").returncode == 0
+
+
+def test_a_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> None:
     handed_out: list[Request] = []
 
     def script(request: Request) -> Answer:
@@ -347,22 +363,13 @@ def test_what_has_failed_often_enough_is_buried_where_the_daemon_can(
             handed_out.append(request)
             pair = Pair(build_journal_key("d", "one"), meta=Meta(attempts=2))
             return [Reply(request.identifier, timeout=77, pairs=[pair])]
-        error = answer if request.function == Function.BURY else ""
+        error = "lease-lost" if request.function == Function.BURY else ""
         return [Reply(request.identifier, error=error)]
 
     with ScriptedDaemon(script) as daemon:
         done = Cli(tmp_path, daemon.address)(
-            *("next", "--max-attempts", "3", "--retry-delay-max", "7m", "--json"),
-            *("--exec", "sh", "-c", "exit 9"),
+            *("next", "--max-attempts", "3", "--json", "--exec", "sh", "-c", "exit 9")
         )
-    assert done.returncode == 0, done.stderr
-    (report,) = reports(done.stderr)
-    assert report["result"] == result
+    assert results(done.stderr) == ["lost"]
     buried = next(r for r in daemon.requests if r.function == Function.BURY)
     assert (buried.timeout, buried.value) == (77, b"exit 9 at attempt 3")
-    released = [(r.timeout, r.ttl) for r in daemon.requests if r.function == Function.RELEASE]
-    if answer:
-        assert released == [(77, 420_000_000)]
-        assert "cannot bury it (unknown-function), so it comes back in 7m" in report["remark"]
-    else:
-        assert released == []

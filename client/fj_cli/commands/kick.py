@@ -1,0 +1,68 @@
+"""``fj-cli kick``: make buried entries ready again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fj_cli.options import DONE, NOTHING_TO_DO, json_option, open_client, server_option
+from fj_cli.output import argument_bytes, note, wants_json, write_json
+
+if TYPE_CHECKING:
+    from fastjournal.client import SyncClient
+
+_COUNT_MAX = 65_535
+"""Of one request; the daemon may take fewer."""
+
+
+@click.command("kick")
+@click.argument("key", required=False)
+@click.option("--domain", help="Buried entries of this domain instead, most urgent first.")
+@click.option("--count", type=click.IntRange(1), help="At most that many.  [default: 1]")
+@click.option("--all", "everything", is_flag=True, help="All that are buried there now.")
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    key: str | None,
+    domain: str | None,
+    count: int | None,
+    everything: bool,
+    as_json: bool | None,
+) -> int:
+    """Make the buried entry under KEY ready again, or some of a domain.
+
+    Exit code 75: nothing was buried.
+    """
+    if (key is None) == (domain is None):
+        raise click.UsageError("give either a KEY or --domain", ctx)
+    if (count is not None or everything) and domain is None:
+        raise click.UsageError("--count and --all need --domain", ctx)
+    if count is not None and everything:
+        raise click.UsageError("give either --count or --all", ctx)
+    with open_client(ctx) as client:
+        if domain is None:
+            kicked = client.kick(argument_bytes(key or ""))
+        else:
+            name = argument_bytes(domain)
+            if everything:
+                count = client.stats(name)["buried"]
+            kicked = _kick_domain(client, name, 1 if count is None else count)
+    if wants_json(as_json):
+        write_json({"kicked": kicked})
+    else:
+        note(f"{kicked} kicked")
+    return DONE if kicked else NOTHING_TO_DO
+
+
+def _kick_domain(client: SyncClient, domain: bytes, count: int) -> int:
+    """Kick up to ``count`` entries in as many requests as the daemon needs; return how many."""
+    kicked = 0
+    while kicked < count:
+        number = client.kick_domain(domain, count=min(count - kicked, _COUNT_MAX))
+        if number == 0:
+            break
+        kicked += number
+    return kicked

@@ -1,0 +1,102 @@
+"""fj-cli bury, kick, pause and resume, as they are installed, against a real daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+DONE, REFUSED, NOTHING_TO_DO = 0, 1, 75
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
+    return Cli(tmp_path, daemon.address)
+
+
+def test_what_is_buried_with_its_token_is_not_handed_out_until_it_is_kicked(cli: Cli) -> None:
+    cli.json("set", "--domain", "d", "x")
+    (job,) = cli.json("next")
+    wrong = cli("bury", job["key"], "--token", str(job["token"] + 1))
+    assert wrong.returncode == REFUSED
+    assert wrong.stderr.startswith(b"fj-cli: lease-lost: ")
+    buried = cli("bury", job["key"], "--token", str(job["token"]), "--reason", "no such page")
+    assert (buried.returncode, buried.stdout) == (DONE, b"")
+    assert cli.json("stats", job["key"])[0]["buried_reason"] == "no such page"
+    assert cli("next").returncode == NOTHING_TO_DO
+    assert cli.json("kick", job["key"]) == [{"kicked": 1}]
+    assert cli("kick", job["key"]).returncode == NOTHING_TO_DO
+    assert cli.json("next")[0]["key"] == job["key"]
+
+
+def test_what_is_not_there_cannot_be_buried_or_kicked(cli: Cli) -> None:
+    for arguments in (["bury", "d:1:1:x"], ["kick", "d:1:1:x"]):
+        done = cli(*arguments)
+        assert done.returncode == REFUSED
+        assert done.stderr.startswith(b"fj-cli: not-found: ")
+
+
+def test_a_domain_is_kicked_one_by_one_some_or_all(cli: Cli) -> None:
+    for number in range(6):
+        (added,) = cli.json("set", "--domain", "d", "--priority", str(number), "x")
+        assert cli("bury", added["key"]).returncode == DONE
+    assert cli.json("kick", "--domain", "d") == [{"kicked": 1}]
+    assert cli.json("next", "d")[0]["priority"] == 0
+    assert cli.json("kick", "--domain", "d", "--count", "2") == [{"kicked": 2}]
+    assert cli.json("stats", "d")[0]["buried"] == 3
+    told = cli("kick", "--domain", "d", "--all", "--table")
+    assert (told.returncode, told.stdout, told.stderr) == (DONE, b"", b"3 kicked\n")
+    assert cli("kick", "--domain", "d", "--all").returncode == NOTHING_TO_DO
+
+
+def test_all_of_a_domain_takes_as_many_requests_as_it_needs(cli: Cli) -> None:
+    size = str(900_000)
+    for number in range(10):
+        key = f"d:1:0:{number}"
+        cli.json("set", key, "-", stdin=bytes(int(size)))
+        assert cli("bury", key).returncode == DONE
+    assert cli.json("kick", "--domain", "d", "--all") == [{"kicked": 10}]
+    assert cli.json("stats", "d")[0]["due"] == 10
+
+
+def test_a_paused_domain_hands_out_nothing_until_it_is_resumed(
+    cli: Cli, daemon: DaemonProcess
+) -> None:
+    cli.json("set", "--domain", "d", "x")
+    assert cli("pause", "d", "1h").returncode == DONE
+    nothing = cli("next", "d")
+    assert nothing.returncode == NOTHING_TO_DO
+    assert b"ask again at 20" in nothing.stderr
+    assert cli.json("stats", "d")[0]["paused_until"] > 0
+    daemon.kill()
+    daemon.start()
+    cli.environment["FASTJOURNAL_SERVER"] = daemon.address
+    assert cli("next").returncode == NOTHING_TO_DO
+    assert cli("resume", "d").returncode == DONE
+    (job,) = cli.json("next", "d")
+    assert cli("release", job["key"], str(job["token"])).returncode == DONE
+    assert cli("pause", "d", "1h").returncode == DONE
+    assert cli("pause", "d", "0").returncode == DONE
+    assert len(cli.json("next", "d")) == 1
+
+
+def test_what_is_no_domain_cannot_be_paused(cli: Cli) -> None:
+    done = cli("pause", "a:b", "1h")
+    assert done.returncode == REFUSED
+    assert done.stderr.startswith(b"fj-cli: bad-key: ")
+
+
+def test_work_that_waits_for_the_end_of_a_pause_is_handed_out(cli: Cli) -> None:
+    cli.json("set", "--domain", "d", "x")
+    assert cli("pause", "d", "300ms").returncode == DONE
+    assert len(cli.json("next", "d", "--wait", "60s")) == 1
