@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastjournal.client import (
         WAIT_WITHOUT_END,
+        Change,
+        ChangeKind,
         Client,
         DaemonStats,
         DomainStats,
@@ -55,13 +57,15 @@ if TYPE_CHECKING:
         SpoolFullError,
     )
     from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
-    from fastjournal.protocol import Meta
+    from fastjournal.protocol import Meta, State, ValueType
     from fastjournal.spool import Spool
 
 __all__ = [
     "WAIT_WITHOUT_END",
     "BadRequestError",
     "CannotConnectError",
+    "Change",
+    "ChangeKind",
     "Client",
     "ConfigError",
     "DaemonStats",
@@ -86,18 +90,22 @@ __all__ = [
     "SpoolError",
     "SpoolFailedError",
     "SpoolFullError",
+    "State",
     "SyncClient",
+    "ValueType",
     "Written",
     "build_journal_key",
     "parse_journal_key",
 ]
 
 _HOMES = {
-    "Meta": "fastjournal.protocol",
+    **dict.fromkeys(("Meta", "State", "ValueType"), "fastjournal.protocol"),
     "Spool": "fastjournal.spool",
     **dict.fromkeys(
         (
             "WAIT_WITHOUT_END",
+            "Change",
+            "ChangeKind",
             "Client",
             "DaemonStats",
             "DomainStats",

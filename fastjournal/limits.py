@@ -259,6 +259,27 @@ CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
 CLIENT_REPEATS_MAX = 4
 """How often a request is sent again on a new connection: one that kills connections must end."""
 
+LISTENER_KEYS_MAX = 10_000
+"""Changed keys that wait for a listener; beyond it they are forgotten, and it is told so."""
+
+LISTENER_BYTES_MAX = 64 * 1024 * 1024
+"""The bytes of their values."""
+
+LISTENER_PING_S = 30.0
+"""A listener that hears nothing for that long asks whether the daemon is still there."""
+
+JOBS_WAIT_US_MAX = 30_000_000
+"""One wait of a job loop for work: then it asks again, and so learns of a dead connection."""
+
+JOB_LEASE_US = 60_000_000
+"""Default lease of a job whose lease is extended while it runs: how late a killed worker shows."""
+
+SYNC_JOB_LEASE_US = 600_000_000
+"""The same where nobody extends it: longer than most work takes."""
+
+JOB_LEASE_US_MIN = 1_000_000
+"""A lease is extended three times in its length: a shorter one ends before a slow reply comes."""
+
 CLIENT_LAST_WORDS_S = 5.0
 """Seconds for a cancelled task, or a client that is closed, to give back what it holds."""
 

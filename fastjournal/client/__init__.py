@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.backoff import Reconnect
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.results import (
+    Change,
+    ChangeKind,
     DaemonStats,
     DomainStats,
     Entry,
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = [
     "WAIT_WITHOUT_END",
     "Call",
+    "Change",
+    "ChangeKind",
     "Client",
     "DaemonStats",
     "DomainStats",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 
 import msgspec
 
@@ -64,6 +65,38 @@ class Page(msgspec.Struct, gc=False):
         return iter(self.entries)
 
 
+class ChangeKind(StrEnum):
+    """What a change says."""
+
+    SET = "set"
+    """The key has a value: it was written, or stands here anew."""
+    GONE = "gone"
+    """The key has none any more: deleted, replaced, expired or renamed."""
+    MISSED = "missed"
+    """Changes may be missing here, for the connection was lost or they came too fast: whoever keeps
+    a copy reads it anew."""
+
+
+class Change(msgspec.Struct, gc=False):
+    """What a listener is told."""
+
+    kind: ChangeKind
+    key: bytes = b""
+    """Empty for MISSED."""
+    value_type: int = 0
+    value: bytes = b""
+    """For SET: the value's bytes as they are stored."""
+    meta: Meta | None = None
+
+    def decoded(self) -> Value:
+        """Return the value as the Python object that its type says.
+
+        Raises:
+            BadRequestError: The bytes are not of that type; code ``bad-value``.
+        """
+        return decode_value(self.value_type, self.value)
+
+
 class Jobs(msgspec.Struct, gc=False):
     """What a NEXT gave: entries under one lease, or the instant at which to ask again."""
 
@@ -111,6 +144,8 @@ class DaemonStats(msgspec.Struct, frozen=True):
     """Microseconds for which the oldest due entry has been due; 0: none is."""
     domains: int = 0
     connections: int = 0
+    subscriptions: int = 0
+    """Queries that connections listen to."""
     log_bytes: int = 0
     log_live_bytes: int = 0
     """Bytes of the command log that are still needed."""
@@ -133,10 +168,14 @@ class EntryStats(msgspec.Struct, frozen=True):
     timestamp: int = 0
     created: int = 0
     not_before: int = 0
+    first_due: int = 0
+    """When the work was due first, before later writes of its URI put it off; 0: they did not."""
     expires: int = 0
     """0: never."""
     worked_on_until: int = 0
     """0: nobody works on it; else the lease token."""
+    locked_until: int = 0
+    """0: nobody has locked it."""
     value_bytes: int = 0
     job_id: str = ""
     """Of its record in the command log, in hexadecimal digits."""

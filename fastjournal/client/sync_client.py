@@ -13,13 +13,17 @@ from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Reconnect
 from fastjournal.client.batch import Batch, Errand
-from fastjournal.client.calls import Call
+from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.failures import not_connected
+from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import copy_error
+from fastjournal.client.results import Page
+from fastjournal.client.sync_jobs import SyncJobLoop
 from fastjournal.client.sync_link import Dialer, SyncLink
+from fastjournal.client.sync_listen import SyncListener
 from fastjournal.client.sync_methods import SyncMethods
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
@@ -119,6 +123,66 @@ class SyncClient(SyncMethods):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    # --- more than one request ------------------------------------------------------------------
+
+    def jobs(
+        self,
+        domain: str | bytes = b"",
+        *,
+        count: int = 1,
+        lease_us: int = SYNC_JOB_LEASE_US,
+        wait_us: int | None = WAIT_WITHOUT_END,
+        retry_delay_us: RetryDelay = None,
+    ) -> SyncJobLoop:
+        """Work off what is due: ``for job in client.jobs("pages"): ...``.
+
+        A job is completed when the loop asks for the next one. Where the body is left otherwise (an
+        exception, break, return), the job is released. No thread runs beside the body, so nobody
+        extends its lease but the body itself, by ``job.extend()``: ``lease_us`` has to be longer
+        than the longest work, or than the time between two extensions. Where the lease is lost,
+        extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
+
+        That release takes place when Python drops the iterator, so at once if only the loop has it.
+        ``with client.jobs("pages") as jobs: for job in jobs: ...`` has released all when the block
+        ends. ``with job: ...`` around the body completes or releases this job at its end.
+
+        A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
+        has patience.
+
+        Args:
+            domain: Of this domain only; empty: the domains take turns.
+            count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
+                under leases that began together.
+            lease_us: Microseconds of the lease, at least 1,000,000: how late the work of a killed
+                worker is found out.
+            wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
+                nothing is due.
+            retry_delay_us: Where a body is left by an exception, its job is due again after so many
+                microseconds, or as many as this function returns for the job. None: at once.
+
+        Raises:
+            LeaseLostError: From the loop: the lease of the last job was lost before its end.
+            CannotConnectError: From the loop: the daemon stays away.
+            RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
+            BadRequestError: An argument that no daemon would take.
+        """
+        terms = Terms(
+            domain=domain,
+            count=count,
+            lease_us=lease_us,
+            wait_us=wait_us,
+            retry_delay_us=retry_delay_us,
+        )
+        return SyncJobLoop(self, terms, self._dialer)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no request of any thread is under way."""
+        return not self._lock.locked()
+
+    def _listen_to(self, call: Call[Page]) -> SyncListener:
+        return SyncListener(self._dialer, self._reply_timeout_s, call)
 
     # --- many at once ---------------------------------------------------------------------------
 

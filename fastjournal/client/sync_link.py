@@ -127,8 +127,8 @@ class Dialer:
         self._access = access
         self._connect_timeout_s = connect_timeout_s
         self._reply_bytes_max = reply_bytes_max
-        self._rng = rng or Random()
-        self._sleep = sleep
+        self.rng = rng or Random()
+        self.sleep = sleep
 
     def dial(self) -> SyncLink:
         """Return a new connection.
@@ -149,10 +149,10 @@ class Dialer:
             RefusedError: ``auth-failed``.
         """
         assert self.plan is not None, "told not to connect again"
-        backoff = Backoff(self.plan, self._rng, self.now_s())
+        backoff = Backoff(self.plan, self.rng, self.now_s())
         failure: CannotConnectError | None = None
         while (pause_s := backoff.pause_s(self.now_s())) is not None:
-            self._sleep(pause_s)
+            self.sleep(pause_s)
             try:
                 return self.dial()
             except CannotConnectError as error:

@@ -13,6 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from fastjournal.client import calls
 from fastjournal.client.calls import Call, Scan
 from fastjournal.client.results import Entry, Page
+from fastjournal.client.sync_listen import SyncListener
 from fastjournal.client.wrapping import wrap
 from fastjournal.errors import FastjournalError
 
@@ -38,12 +39,27 @@ def _iterator(build: Callable[P, Scan]) -> Callable[Concatenate[SyncMethods, P],
     return wrap(method, build)
 
 
+def _listener(
+    build: Callable[P, Call[Page]],
+) -> Callable[Concatenate[SyncMethods, P], SyncListener]:
+    """Return a method that gives the changes that a call asks for."""
+
+    def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> SyncListener:
+        return self._listen_to(build(*args, **kwargs))
+
+    return wrap(method, build)
+
+
 class SyncMethods(ABC):
     """Whoever can send a call has these."""
 
     @abstractmethod
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
+
+    @abstractmethod
+    def _listen_to(self, call: Call[Page]) -> SyncListener:
+        """Return the changes that a call asks for."""
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -85,6 +101,9 @@ class SyncMethods(ABC):
 
     regex = _iterator(calls.regex)
     """Iterate over the entries under the keys that an expression matches, in byte order."""
+
+    listen = _listener(calls.listening)
+    """Listen to changes of a key, a prefix, a range or an expression."""
 
     # --- work -------------------------------------------------------------------------------------
 

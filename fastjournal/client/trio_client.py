@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from random import Random
 from types import TracebackType
 from typing import TypeVar
@@ -13,14 +14,18 @@ from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Backoff, Reconnect
 from fastjournal.client.batch import Batch, Errand
-from fastjournal.client.calls import Call
+from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.failures import not_connected
+from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo, copy_error
+from fastjournal.client.results import Page
 from fastjournal.client.streams import open_stream
+from fastjournal.client.trio_jobs import Crew, JobLoop
 from fastjournal.client.trio_link import TrioLink
+from fastjournal.client.trio_listen import Listener
 from fastjournal.client.trio_methods import TrioMethods
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
@@ -71,14 +76,16 @@ class Client(TrioMethods):
         self._access = make_access(tls, auth)
         self._plan = reconnect
         self._connect_timeout_s = connect_timeout_s
-        self._reply_timeout_s = reply_timeout_s
+        self.reply_timeout_s = reply_timeout_s
         self._reply_bytes_max = reply_bytes_max
         self._rng = rng or Random()
-        self._nursery_manager = trio.open_nursery()
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._connecting = trio.Lock()
         self._link: TrioLink | None = None
         self._effort: _Effort | None = None
+        self.crews: set[Crew] = set()
+        """What the job loops of this client hold."""
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -100,6 +107,7 @@ class Client(TrioMethods):
             self._nursery.start_soon(self._link.run)
 
     async def __aenter__(self) -> Client:
+        self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         try:
             await self.connect()
@@ -115,7 +123,12 @@ class Client(TrioMethods):
         traceback: TracebackType | None,
     ) -> None:
         assert self._nursery is not None, "left without having been entered"
+        assert self._nursery_manager is not None
         if self._link is not None:
+            if self.crews and not self._link.multiplexer.failed:
+                with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+                    for crew in list(self.crews):
+                        await crew.let_go(failed=isinstance(error, Exception))
             self._link.end(not_connected())
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.
@@ -123,6 +136,67 @@ class Client(TrioMethods):
         self._nursery.cancel_scope.cancel()
         self._nursery = None
         await self._nursery_manager.__aexit__(None, None, None)
+
+    # --- more than one request ------------------------------------------------------------------
+
+    def jobs(
+        self,
+        domain: str | bytes = b"",
+        *,
+        count: int = 1,
+        lease_us: int = JOB_LEASE_US,
+        wait_us: int | None = WAIT_WITHOUT_END,
+        retry_delay_us: RetryDelay = None,
+    ) -> JobLoop:
+        """Work off what is due: ``async for job in client.jobs("pages"): ...``.
+
+        A job is completed when the loop asks for the next one. While its body runs, its lease is
+        extended by a task of this client. Where the body is left otherwise (an exception, break,
+        return, cancellation), the job is released. Where the lease is lost, ``job.lost`` is set,
+        and asking for the next one raises LeaseLostError; the loop can be begun again.
+
+        That release takes place when Python drops the iterator, so at once if only the loop has it.
+        ``async with client.jobs("pages") as jobs: async for job in jobs: ...`` has released all
+        when the block ends. ``async with job: ...`` around the body completes or releases this job
+        at its end, and cancels the body where the lease is lost.
+
+        A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
+        has patience. Several tasks may loop, each with jobs of its own; at most 64 can wait on one
+        client.
+
+        Args:
+            domain: Of this domain only; empty: the domains take turns.
+            count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
+                and those that wait have their leases extended too.
+            lease_us: Microseconds of the lease, at least 1,000,000. It is extended at a third of
+                it, so this is how late the work of a killed worker is found out.
+            wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
+                nothing is due.
+            retry_delay_us: Where a body is left by an exception, its job is due again after so many
+                microseconds, or as many as this function returns for the job. None: at once.
+
+        Raises:
+            LeaseLostError: From the loop: the lease of the last job was lost before its end.
+            CannotConnectError: From the loop: the daemon stays away.
+            RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
+            BadRequestError: An argument that no daemon would take.
+        """
+        terms = Terms(
+            domain=domain,
+            count=count,
+            lease_us=lease_us,
+            wait_us=wait_us,
+            retry_delay_us=retry_delay_us,
+        )
+        return JobLoop(self, terms, self._plan, self._rng)
+
+    def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
+        """Start a task that ends with this client and raises nothing."""
+        if self._nursery is not None:
+            self._nursery.start_soon(task)
+
+    def _listen_to(self, call: Call[Page]) -> Listener:
+        return Listener(self, call)
 
     # --- many at once ---------------------------------------------------------------------------
 
@@ -156,10 +230,10 @@ class Client(TrioMethods):
 
     async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
         batch = Batch(requests, self._plan)
-        silence_s = batch.silence_s(self._reply_timeout_s)
+        silence_s = batch.silence_s(self.reply_timeout_s)
         while True:
             try:
-                link = await self._usable_link()
+                link = await self.usable_link()
             except FastjournalError as error:
                 raise batch.failed(error) from error.__cause__
             started: list[Pending] = []
@@ -181,7 +255,7 @@ class Client(TrioMethods):
             assert failure is not None, "a connection without failure answers everything"
             batch.lost(failure, trio.current_time())
 
-    async def _usable_link(self) -> TrioLink:
+    async def usable_link(self) -> TrioLink:
         """Return the connection, or take part in the effort to make one."""
         while self._link is None or self._link.multiplexer.failed:
             if self._nursery is None or self._plan is None:

@@ -16,6 +16,7 @@ import trio
 from fastjournal.client import calls
 from fastjournal.client.calls import Call, Scan
 from fastjournal.client.results import Entry, Page
+from fastjournal.client.trio_listen import Listener
 from fastjournal.client.wrapping import wrap
 from fastjournal.errors import FastjournalError
 from fastjournal.limits import CLIENT_LAST_WORDS_S
@@ -44,12 +45,25 @@ def _iterator(build: Callable[P, Scan]) -> Callable[Concatenate[TrioMethods, P],
     return wrap(method, build)
 
 
+def _listener(build: Callable[P, Call[Page]]) -> Callable[Concatenate[TrioMethods, P], Listener]:
+    """Return a method that gives the changes that a call asks for."""
+
+    def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> Listener:
+        return self._listen_to(build(*args, **kwargs))
+
+    return wrap(method, build)
+
+
 class TrioMethods(ABC):
     """Whoever can send a call has these."""
 
     @abstractmethod
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
+
+    @abstractmethod
+    def _listen_to(self, call: Call[Page]) -> Listener:
+        """Return the changes that a call asks for."""
 
     # --- values -----------------------------------------------------------------------------------
 
@@ -91,6 +105,9 @@ class TrioMethods(ABC):
 
     regex = _iterator(calls.regex)
     """Iterate over the entries under the keys that an expression matches, in byte order."""
+
+    listen = _listener(calls.listening)
+    """Listen to changes of a key, a prefix, a range or an expression."""
 
     # --- work -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 def wrap(method: F, build: Callable[..., Any]) -> F:
     """Give a method the docstring of ``build``, and its signature with ``self`` before it."""
     functools.update_wrapper(method, build)
-    method.__name__ = build.__name__.rstrip("_")
+    method.__name__ = {"listening": "listen"}.get(build.__name__, build.__name__.rstrip("_"))
     signature = inspect.signature(build)
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[_SELF, *signature.parameters.values()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 
@@ -36,7 +37,15 @@ def test_both_clients_have_the_same_methods() -> None:
     def public(client: type) -> set[str]:
         return {name for name in dir(client) if not name.startswith("_")}
 
-    assert public(SyncClient) - {"close", "entries_of"} == public(Client)
+    sync_only, trio_only = {"close", "entries_of", "is_free"}, {"start_soon", "usable_link"}
+    assert public(SyncClient) - sync_only == public(Client) - trio_only
+
+
+@pytest.mark.parametrize("method", [SyncClient.listen, Client.listen])
+def test_listening_has_the_arguments_of_its_call(method: Callable[..., object]) -> None:
+    assert inspect.getdoc(method) == inspect.getdoc(calls.listening)
+    parameters = inspect.signature(method).parameters
+    assert list(parameters) == ["self", *inspect.signature(calls.listening).parameters]
 
 
 def test_every_function_can_be_asked_for() -> None:

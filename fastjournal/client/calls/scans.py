@@ -142,13 +142,25 @@ def listening(
     end: str | bytes = b"",
     regex: str | bytes | None = None,
 ) -> Call[Page]:
-    """Subscribe to changes of one key, of all under a prefix, of a range or of an expression.
+    """Listen to changes of one key, of all under a prefix, in a range, or that match an expression.
 
-    The key need not stand there yet, which a GET of it would ask for; so a range is asked for.
+    Told is each key that gets a value or loses it, also by this client; not leases, burial or
+    locks. Changes of one key that come faster than they are taken are folded into the last one.
+    After a lost connection the listener subscribes again, and tells by a change of kind MISSED
+    that it may have missed some. Whoever keeps a copy begins to listen first and reads then.
+
+    Args:
+        key: This key; it need not stand there yet.
+        prefix: All keys that begin with this.
+        start: All keys from this one on, up to ``end``.
+        end: The last key that counts; empty: no upper end.
+        regex: All keys that this expression matches anywhere: RE2 syntax, on bytes.
 
     Raises:
-        BadRequestError: Not exactly one of these was given.
+        RefusedError: ``bad-regex``, ``busy`` (too many listen).
+        BadRequestError: Not exactly one of key, prefix, start and regex was given.
     """
+    # A GET of the key itself would ask that it stands there; so a range is asked for.
     if [key, prefix, start, regex].count(None) != 3:
         raise BadRequestError("listen to one of key, prefix, start, regex")
     if regex is not None:

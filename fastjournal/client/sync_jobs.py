@@ -1,0 +1,164 @@
+"""Jobs with blocking sockets: no thread, so the body extends its lease itself, where it has to.
+
+As with trio, a loop cannot see an exception of its body; the job is released when the iterator is
+dropped, and a block (``with jobs`` or ``with job``) is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from fastjournal.client import calls
+from fastjournal.client.jobs import LEASE_IS_OVER, Asking, HeldJob, Terms, lost_job
+from fastjournal.client.results import Entry
+from fastjournal.client.sync_link import Dialer
+from fastjournal.errors import FastjournalError, RefusedError
+
+if TYPE_CHECKING:
+    from fastjournal.client.sync_client import SyncClient
+
+
+class SyncJob(HeldJob):
+    """A leased entry.
+
+    As a block (``with job``) it is completed at the end, and released on an exception.
+    """
+
+    def __init__(self, entry: Entry, client: SyncClient, terms: Terms) -> None:
+        super().__init__(entry, terms.retry_delay_us)
+        self._client = client
+        self._lease_us = terms.lease_us
+
+    def extend(self, lease_us: int | None = None) -> None:
+        """Have the lease end in ``lease_us`` microseconds (None: the length asked for first).
+
+        Raises:
+            LeaseLostError: It was lost before: the work is no longer yours, so better stop.
+            CannotConnectError: The daemon stayed away.
+        """
+        ttl_us = self._lease_us if lease_us is None else lease_us
+        try:
+            token = self._client.touch(self.key, self.token, ttl_us=ttl_us)
+        except RefusedError as error:
+            if error.code in LEASE_IS_OVER:
+                raise lost_job(error) from error
+            raise
+        assert token is not None, "an extended lease has a token"
+        self.token = token
+
+    def complete(self) -> None:
+        """The work is done: the entry goes.
+
+        Raises:
+            LeaseLostError: The lease was lost before, so somebody else may have done it too.
+            CannotConnectError: The daemon stayed away.
+        """
+        self._end()
+        try:
+            self._client.call(self._completion())
+        except RefusedError as error:
+            if error.code in LEASE_IS_OVER:
+                raise lost_job(error) from error
+            raise
+
+    def release(self, *, delay_us: int | None = None) -> None:
+        """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+        self._end()
+        self._client.call(self._giving_back(delay_us))
+
+    def bury(self, reason: str = "") -> None:
+        """Set the entry aside: nobody gets it until it is kicked.
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+        self._end()
+        self._client.call(calls.bury(self.key, self.token, reason=reason))
+
+    def __enter__(self) -> SyncJob:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self.let_go(failed=isinstance(error, Exception))
+        elif not self.finished:
+            self.complete()
+
+    def let_go(self, *, failed: bool) -> None:
+        """Release it, as well as that can be done; else it comes back when its lease ends."""
+        if not self.finished:
+            with contextlib.suppress(FastjournalError):
+                self.release(delay_us=self._delay_after_failure_us() if failed else None)
+
+    def _end(self) -> None:
+        if self.finished:
+            raise RuntimeError("this job has ended already")
+        self.finished = True
+
+
+class SyncJobLoop:
+    """Jobs one after the other; see ``SyncClient.jobs``."""
+
+    def __init__(self, client: SyncClient, terms: Terms, dialer: Dialer) -> None:
+        self._client = client
+        self._terms = terms
+        self._dialer = dialer
+        self._held: deque[SyncJob] = deque()
+
+    def __iter__(self) -> SyncJobLoop:
+        return self
+
+    def __next__(self) -> SyncJob:
+        if self._held:
+            job = self._held[0]
+            if not job.finished:
+                job.complete()
+            self._held.popleft()
+        dialer, now_s = self._dialer, self._dialer.now_s
+        asking = Asking(self._terms, dialer.plan, dialer.rng, now_s())
+        while not self._held:
+            try:
+                found = self._client.call(asking.call(now_s()))
+            except FastjournalError as error:
+                dialer.sleep(asking.failed(error, now_s()))
+                continue
+            asking.answered()
+            self._held.extend(SyncJob(entry, self._client, self._terms) for entry in found)
+            if not found.pairs and asking.is_over(now_s()):
+                raise StopIteration
+        return self._held[0]
+
+    def __enter__(self) -> SyncJobLoop:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._let_go(failed=isinstance(error, Exception))
+
+    def __del__(self) -> None:
+        # In the middle of a request of this thread nothing can be sent: then leases end by time.
+        if self._held and self._client.is_free:
+            self._let_go(failed=True)
+
+    def _let_go(self, *, failed: bool) -> None:
+        while self._held:
+            self._held.popleft().let_go(failed=failed)
+            failed = False

@@ -1,0 +1,196 @@
+"""Every function of both clients against a real daemon."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal import RefusedError, State, SyncClient, build_journal_key
+from tests.integration.both_clients import KINDS, AnyClient, connected
+from tests.integration.daemon_process import DaemonProcess
+
+S = 1_000_000
+JOB = build_journal_key("d", "1")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture(params=KINDS)
+async def client(daemon: DaemonProcess, request: pytest.FixtureRequest) -> AsyncIterator[AnyClient]:
+    async with connected(request.param, daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def other(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    with SyncClient(daemon.address) as client:
+        yield client
+
+
+def refused(code: str) -> pytest.RaisesExc[RefusedError]:
+    return pytest.RaisesExc(RefusedError, check=lambda error: error.code == code)
+
+
+async def test_set_get_delete(client: AnyClient) -> None:
+    written = await client.set("k", "one", ttl=60 * S)
+    entry = await client.get("k", meta=True)
+    assert entry.decoded() == "one"
+    assert entry.meta.timestamp == written.timestamp
+    assert entry.meta.state == State.PERSISTENT
+    assert (await client.get("k", data=False)).value == b""
+    assert await client.set("k", "one", timestamp=written.timestamp) == written
+    with refused("exists"):
+        await client.set("k", "two")
+    with refused("stale"):
+        await client.set("k", "two", overwrite=True, timestamp=written.timestamp - 1)
+    moved = await client.get("k", meta=True, expires=entry.meta.expires + 60 * S)
+    assert moved.meta.expires == entry.meta.expires + 60 * S
+    await client.delete("k")
+    with refused("not-found"):
+        await client.get("k")
+    with refused("not-found"):
+        await client.delete("k")
+
+
+async def test_add_counts_and_flip_flips(client: AnyClient) -> None:
+    with refused("not-found"):
+        await client.add("hits")
+    assert (await client.add("hits", create=True)).decoded() == 1
+    assert (await client.add("hits", 41)).decoded() == 42
+    assert (await client.add("hits", -2, meta=True)).meta.state == State.PERSISTENT
+    await client.set("ratio", 0.5)
+    assert (await client.add("ratio", 0.25)).decoded() == 0.75
+    with refused("type-mismatch"):
+        await client.add("ratio", 1)
+    with refused("overflow"):
+        await client.add("hits", 2**63 - 1)
+    await client.set("on", False)
+    assert (await client.flip("on")).decoded() is True
+    assert (await client.flip("on")).decoded() is False
+    with refused("type-mismatch"):
+        await client.flip("hits")
+
+
+async def test_truncate_cuts_and_lengthens(client: AnyClient) -> None:
+    await client.set("text", b"abcdef")
+    await client.truncate("text", 3)
+    assert (await client.get("text")).value == b"abc"
+    await client.truncate("text", 5)
+    assert (await client.get("text")).value == b"abc\0\0"
+    with refused("too-large"):
+        await client.truncate("text", 2**40)
+
+
+async def test_a_lock_keeps_others_from_writing(client: AnyClient, other: SyncClient) -> None:
+    await client.set("k", 1)
+    await client.lock("k", timeout_us=600 * S)
+    with refused("locked"):
+        other.set("k", 2, overwrite=True)
+    assert other.get("k", meta=True).meta.state & State.LOCKED  # type: ignore[union-attr]
+    await client.set("k", 2, overwrite=True)
+    with refused("not-owner"):
+        other.unlock("k")
+    await client.unlock("k")
+    with refused("not-found"):
+        await client.unlock("k")
+    other.set("k", 3, overwrite=True)
+    with other.locked("k"), refused("locked"):
+        await client.add("k", 1)
+    assert (await client.add("k", 1)).decoded() == 4
+
+
+async def test_rename_and_link(client: AnyClient) -> None:
+    await client.set("old", "value")
+    await client.rename("old", "new")
+    with refused("not-found"):
+        await client.get("old")
+    await client.link("new", "alias")
+    with refused("exists"):
+        await client.link("new", "alias")
+    assert (await client.get("alias")).decoded() == "value"
+    await client.set("taken", "other")
+    with refused("exists"):
+        await client.rename("new", "taken")
+    await client.rename("new", "taken", overwrite=True)
+    assert (await client.get("taken")).decoded() == "value"
+
+
+async def test_next_touch_release_and_completion(client: AnyClient) -> None:
+    await client.set(JOB, b"work", uri="uri:1")
+    (job,) = await client.next("d", lease_us=60 * S, meta=True)
+    assert (job.key, job.uri, job.value) == (JOB, b"uri:1", b"work")
+    token = await client.touch(JOB, job.token, ttl_us=90 * S)
+    assert token > job.token
+    with refused("lease-lost"):
+        await client.delete(JOB, token=job.token)
+    with refused("worked-on"):
+        await client.get("uri:1", skip_worked_on=True)
+    await client.release(JOB, token)
+    leased = await client.get("uri:1", lease_us=60 * S)
+    await client.release(JOB, leased.token, delay_us=3600 * S)
+    nothing = await client.next("d")
+    assert (len(nothing), nothing.token) == (0, None)
+    assert nothing.next_at is not None
+    await client.set(build_journal_key("d", "2"), b"now")
+    (job,) = await client.next("d", wait_us=60 * S)
+    await client.delete(job.key, token=job.token)
+    (popped,) = [await client.set(build_journal_key("d", "3"), b"")] and list(
+        await client.next("d", delete=True)
+    )
+    assert popped.token is None
+
+
+async def test_bury_and_kick(client: AnyClient) -> None:
+    for n in range(3):
+        await client.set(build_journal_key("d", str(n)))
+    (job,) = await client.next("d", lease_us=60 * S)
+    await client.bury(job.key, job.token, reason="it fails")
+    assert (await client.entry_stats(job.key)).buried_reason == "it fails"
+    await client.bury(build_journal_key("d", "1"))
+    await client.bury(build_journal_key("d", "2"))
+    assert len(await client.next("d")) == 0
+    assert await client.kick(job.key) == 1
+    assert await client.kick(job.key) == 0
+    assert await client.kick_domain("d") == 1
+    assert await client.kick_domain("d", count=9) == 1
+    assert len(await client.next("d", count=9)) == 3
+
+
+async def test_pause_and_resume(client: AnyClient) -> None:
+    await client.set(JOB)
+    await client.pause("d", 3600 * S)
+    assert len(await client.next("d")) == 0
+    assert (await client.domain_stats("d")).paused_until > 0
+    await client.resume("d")
+    assert (await client.domain_stats("d")).paused_until == 0
+    assert len(await client.next("d")) == 1
+
+
+async def test_statistics_with_types(client: AnyClient) -> None:
+    await client.set(JOB, b"12345", uri="uri:1")
+    of_daemon = await client.daemon_stats()
+    assert (of_daemon.entries, of_daemon.due) == (1, 1)
+    assert of_daemon.log_bytes >= of_daemon.log_live_bytes > 0
+    assert of_daemon.uptime_us > 0
+    of_domain = await client.domain_stats("d")
+    assert (of_domain.entries, of_domain.due, of_domain.worked_on) == (1, 1, 0)
+    assert (await client.domain_stats("nobody")).entries == 0
+    known = await client.entry_stats("uri:1")
+    assert (known.keys, known.state) == ([JOB.decode(), "uri:1"], "ready")
+    assert (known.value_bytes, known.persistent) == (5, True)
+    raw = await client.stats("uri:1", data=True)
+    assert set(raw) <= set(known.__struct_fields__), "a field that entry_stats does not know"
+    assert set(await client.stats("d")) <= set(of_domain.__struct_fields__)
+    assert set(of_daemon.__struct_fields__) <= set(await client.stats())
+
+
+async def test_nop_auth_and_snapshot(client: AnyClient, daemon: DaemonProcess) -> None:
+    assert await client.nop() > 0
+    await client.auth("whatever: this daemon asks for none")
+    assert (await client.snapshot()).startswith(str(daemon.log_path))

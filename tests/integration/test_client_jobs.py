@@ -1,0 +1,423 @@
+"""Job loops of both clients against a real daemon: what ends a job, and how."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from fastjournal import (
+    BadRequestError,
+    CannotConnectError,
+    Client,
+    EntryStats,
+    LeaseLostError,
+    Reconnect,
+    RefusedError,
+    SyncClient,
+    build_journal_key,
+)
+from tests.integration.daemon_process import DaemonProcess
+
+S = 1_000_000
+QUICK = Reconnect(first_pause_s=0.01, longest_pause_s=0.1, patience_s=60)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    """A client that has set two jobs."""
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        for name in ("1", "2"):
+            client.set(key_of(name), name)
+        yield client
+
+
+def key_of(name: str) -> bytes:
+    return build_journal_key("d", name)
+
+
+def states(client: SyncClient) -> dict[str, str]:
+    """Where the two jobs stand; those that are done do not."""
+    found = {}
+    for name in ("1", "2"):
+        try:
+            found[name] = client.entry_stats(key_of(name)).state
+        except RefusedError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - what is awaited happens in another process
+            await trio.sleep(0.01)
+
+
+class BodyError(Exception):
+    """What a body raises."""
+
+
+# --- trio -------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_completed_when_the_loop_goes_on(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", wait_us=None):
+            assert states(producer)[str(job.decoded())] == "worked on"
+            seen.append((job.decoded(), job.attempts, job.uri, job.meta.priority))
+    assert seen == [("1", 0, b"", 128), ("2", 0, b"", 128)]
+    assert states(producer) == {}
+
+
+async def test_an_exception_leaves_the_loop_as_it_is_and_releases_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        with pytest.raises(BodyError):
+            async for _job in client.jobs("d"):
+                raise BodyError
+        await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
+    with pytest.raises(BodyError):
+        async with Client(daemon.address) as client:
+            async for _job in client.jobs("d", retry_delay_us=3600 * S):
+                raise BodyError
+    assert states(producer) == {"1": "delayed", "2": "ready"}
+
+
+async def test_break_return_and_cancellation_release_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async def return_from_body(client: Client) -> object:
+        async for job in client.jobs("d"):
+            return job.key
+        return None
+
+    async with Client(daemon.address) as client:
+        async for _job in client.jobs("d"):
+            break
+        await until(lambda: states(producer)["1"] == "ready")
+        assert await return_from_body(client) == key_of("1")
+        await until(lambda: states(producer)["1"] == "ready")
+        with trio.move_on_after(0.05):
+            async for _job in client.jobs("d"):
+                await trio.sleep_forever()
+        await until(lambda: states(producer)["1"] == "ready" and not client.crews)
+
+
+async def test_a_block_around_the_loop_has_released_everything_at_its_end(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        async with client.jobs("d", count=2, retry_delay_us=3600 * S) as jobs:
+            async for _job in jobs:
+                assert states(producer) == {"1": "worked on", "2": "worked on"}
+                break
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        with pytest.raises(BodyError):
+            async with client.jobs("d", count=2, retry_delay_us=lambda _: 3600 * S) as jobs:
+                async for _job in jobs:
+                    raise BodyError
+        assert states(producer) == {"1": "delayed", "2": "ready"}
+        with trio.move_on_after(0.05):
+            async with client.jobs("d", retry_delay_us=3600 * S) as jobs:
+                async for _job in jobs:
+                    await trio.sleep_forever()
+        assert states(producer) == {"1": "delayed", "2": "ready"}
+
+
+async def test_a_block_around_the_body_ends_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", wait_us=None, retry_delay_us=3600 * S):
+            try:
+                async with job:
+                    if job.value == b"1":
+                        raise BodyError
+                assert states(producer) == {"1": "delayed"}
+            except BodyError:
+                assert states(producer) == {"1": "delayed", "2": "ready"}
+    assert states(producer) == {"1": "delayed"}
+
+
+async def test_a_body_may_end_its_job_itself(daemon: DaemonProcess, producer: SyncClient) -> None:
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", wait_us=None):
+            if job.value == b"1":
+                await job.bury("no such page")
+            else:
+                await job.release(delay_us=3600 * S)
+                with pytest.raises(RuntimeError):
+                    await job.complete()
+    assert states(producer) == {"1": "buried", "2": "delayed"}
+    assert producer.entry_stats(key_of("1")).buried_reason == "no such page"
+
+
+async def test_a_lease_is_extended_while_the_body_runs(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    def until_us() -> list[int]:
+        known: list[EntryStats] = [producer.entry_stats(key_of(name)) for name in ("1", "2")]
+        return [entry.worked_on_until for entry in known]
+
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", count=2, lease_us=1 * S, wait_us=None):
+            if job.value == b"1":
+                first = until_us()
+                # several leases long; both are held, also the one whose body has not begun
+                await until(lambda: min(until_us()) > max(first) + 2 * S)  # noqa: B023
+                assert not job.lost.is_set()
+    assert states(producer) == {}
+
+
+async def test_a_lost_lease_is_told_and_the_loop_can_be_begun_again(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        jobs = client.jobs("d", lease_us=1 * S, wait_us=None)
+        with pytest.raises(LeaseLostError):
+            async for job in jobs:
+                producer.bury(job.key)
+                with trio.fail_after(60):
+                    await job.lost.wait()
+        assert [job.value async for job in jobs] == [b"2"]
+    assert states(producer) == {"1": "buried"}
+
+
+async def test_a_block_is_cancelled_when_its_lease_is_lost(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    done = []
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", lease_us=1 * S, wait_us=None):
+            try:
+                async with job:
+                    if job.value == b"1":
+                        producer.delete(job.key)
+                        await trio.sleep_forever()
+                    done.append(job.value)
+            except LeaseLostError:
+                done.append(b"lost")
+    assert done == [b"lost", b"2"]
+
+
+async def test_a_job_whose_lease_was_lost_unnoticed_is_an_error_at_its_completion(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        with pytest.raises(LeaseLostError, match="the entry is gone"):
+            async for job in client.jobs("d"):
+                producer.delete(job.key)
+
+
+async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+    port = daemon.address.rpartition(":")[2]
+    async with Client(daemon.address, reconnect=QUICK) as client:
+        async for job in client.jobs("d", lease_us=2 * S):
+            if not seen:
+                daemon.kill()
+                daemon._options = ("--listen", f"127.0.0.1:{port}")
+                await trio.to_thread.run_sync(daemon.start)
+                await trio.sleep(1)  # an extension or two
+                assert not job.lost.is_set()
+            seen.append(job.value)
+            if len(seen) == 2:
+                await job.complete()
+                break
+    assert seen == [b"1", b"2"]
+    assert states(producer) == {}
+
+
+async def test_a_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+
+    async def work(client: Client) -> None:
+        async for job in client.jobs("d", wait_us=2 * S):
+            seen.append(job.value)
+
+    async with Client(daemon.address) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(work, client)
+        await until(lambda: len(seen) == 2)
+        await client.set(key_of("3"), b"3")
+        await until(lambda: len(seen) == 3)
+    assert seen == [b"1", b"2", b"3"]
+
+
+async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None:
+    seen: list[bytes] = []
+
+    async def work(client: Client) -> None:
+        async for job in client.jobs("e", wait_us=200_000, count=3):
+            await trio.lowlevel.checkpoint()
+            seen.append(job.value)
+
+    async with Client(daemon.address) as client:
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(work, client)
+            for n in range(100):
+                await client.set(build_journal_key("e", str(n)), b"%d" % n)
+        assert (await client.domain_stats("e")).entries == 0
+        assert client.crews == set()
+    assert sorted(seen, key=int) == [b"%d" % n for n in range(100)]
+
+
+async def test_a_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess) -> None:
+    plan = Reconnect(patience_s=0.05)
+    async with Client(daemon.address, reconnect=plan) as client, trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, daemon.kill)
+        with trio.fail_after(60), pytest.raises(CannotConnectError):
+            async for _job in client.jobs("d"):
+                raise AssertionError("there is none")
+
+
+WORKER = """
+import sys
+from fastjournal import SyncClient
+with SyncClient(sys.argv[1]) as client:
+    for job in client.jobs("d", lease_us=1_500_000):
+        print(job.decoded(), flush=True)
+        while True:
+            job.extend()
+"""
+
+
+def test_the_job_of_a_worker_that_was_killed_comes_back(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, daemon.address], stdout=subprocess.PIPE, text=True
+    )
+    assert worker.stdout is not None
+    with worker:
+        assert worker.stdout.readline() == "1\n"
+        assert states(producer)["1"] == "worked on"
+        os.kill(worker.pid, signal.SIGKILL)
+    wait_until(lambda: states(producer)["1"] == "ready")
+    (job,) = producer.next("d", meta=True)
+    assert (job.value, job.meta and job.meta.attempts) == (b"1", 1)
+
+
+# --- blocking ---------------------------------------------------------------------------------
+
+
+def test_blocking_a_job_is_completed_when_the_loop_goes_on(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+    with SyncClient(daemon.address) as client:
+        for job in client.jobs("d", wait_us=None):
+            assert states(producer)[str(job.decoded())] == "worked on"
+            seen.append(job.value)
+    assert seen == [b"1", b"2"]
+    assert states(producer) == {}
+
+
+def test_blocking_an_exception_or_a_break_releases_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        for _job in client.jobs("d", count=2):
+            assert states(producer) == {"1": "worked on", "2": "worked on"}
+            break
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        with pytest.raises(BodyError):
+            for _job in client.jobs("d", retry_delay_us=3600 * S):
+                raise BodyError
+        assert states(producer) == {"1": "delayed", "2": "ready"}
+
+
+def test_blocking_blocks_around_the_loop_or_the_body_are_exact(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        with client.jobs("d", retry_delay_us=3600 * S) as jobs:
+            for _job in jobs:
+                break
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        for job in client.jobs("d", retry_delay_us=lambda job: 3600 * S, wait_us=None):
+            try:
+                with job:
+                    if job.value == b"1":
+                        raise BodyError
+            except BodyError:
+                continue
+        assert states(producer) == {"1": "delayed"}
+        with pytest.raises(BodyError), client.jobs("d") as jobs:
+            raise BodyError
+
+
+def test_blocking_a_body_extends_its_lease_and_learns_that_it_is_lost(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        jobs = client.jobs("d", lease_us=60 * S, wait_us=None)
+        with pytest.raises(LeaseLostError):
+            for job in jobs:
+                before = producer.entry_stats(job.key).worked_on_until
+                job.extend()
+                job.extend(600 * S)
+                assert producer.entry_stats(job.key).worked_on_until > before + 500 * S
+                producer.bury(job.key)
+                with pytest.raises(LeaseLostError):
+                    job.extend()
+        for job in jobs:
+            job.bury("for later")
+            with pytest.raises(RuntimeError):
+                job.release()
+    assert states(producer) == {"1": "buried", "2": "buried"}
+
+
+def test_blocking_a_killed_daemon_takes_nothing_away(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    seen = []
+    port = daemon.address.rpartition(":")[2]
+    with SyncClient(daemon.address, reconnect=QUICK) as client:
+        for job in client.jobs("d", wait_us=None):
+            if not seen:
+                daemon.kill()
+                daemon._options = ("--listen", f"127.0.0.1:{port}")
+                daemon.start()
+            seen.append(job.value)
+    assert seen == [b"1", b"2"]
+    assert states(producer) == {}
+
+
+@pytest.mark.parametrize("kind", [SyncClient, Client])
+def test_terms_that_no_loop_can_keep_are_refused_at_once(
+    kind: Callable[[str], SyncClient | Client],
+) -> None:
+    client = kind("127.0.0.1:1")
+    for wrong in ({"lease_us": 999_999}, {"count": 0}, {"wait_us": -1}):
+        with pytest.raises(BadRequestError):
+            client.jobs("d", **wrong)
