@@ -77,6 +77,10 @@ bench: $(VENV)/.ready ## measure speed and memory, beside beanstalkd where it is
 	for file in tests/bench/bench_*.py; do \
 		echo "== $$file"; $(BIN)/python -m "tests.bench.$$(basename "$$file" .py)" $(ARGS); done
 
+.PHONY: soak
+soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--seconds 60"
+	$(BIN)/python -m tests.soak.soak $(ARGS)
+
 .PHONY: build
 build: $(VENV)/.ready ## source distribution and wheel, into dist/
 	$(BIN)/python -m build $(ARGS)

@@ -1,0 +1,311 @@
+"""Those who load the daemon in a soak: producers, workers, the random, and the hostile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import trio
+
+from fastjournal.clock import unique_timestamp
+from fastjournal.protocol import ClientConnection, encode_request
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from tests.soak.operations import ALWAYS, SECOND, build, taking_part
+
+SILENCE_SECONDS = 60.0
+"""Far longer than any answer takes."""
+
+OWED_MAX = 2000
+"""Jobs that are set and not completed: then producers wait, so that memory has a bound."""
+
+DOMAIN = b"work"
+LISTEN = int(Flag.LISTEN)
+
+
+def value_of(number: int) -> bytes:
+    """Return the value of a job."""
+    return b"%d" % number * (1, 10, 100)[number % 3]
+
+
+def number_of(key: bytes) -> int:
+    """Return the number of the job with a key."""
+    return int(key.rpartition(b":")[2])
+
+
+class LostError(Exception):
+    """The daemon has closed the connection."""
+
+
+class Peer:
+    """A connection."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._connection = ClientConnection()
+
+    async def send(self, *requests: Request) -> None:
+        """Send requests in one piece."""
+        try:
+            await self.stream.send_all(b"".join(encode_request(request) for request in requests))
+        except trio.BrokenResourceError:
+            raise LostError from None
+
+    async def reply(self) -> Reply:
+        """Return the next reply; notifications are passed over."""
+        with trio.fail_after(SILENCE_SECONDS):
+            while True:
+                event = self._connection.next_event()
+                if isinstance(event, Reply):
+                    if not event.flags & LISTEN:
+                        return event
+                    continue
+                try:
+                    data = await self.stream.receive_some(65536)
+                except trio.BrokenResourceError:
+                    raise LostError from None
+                if not data:
+                    raise LostError
+                self._connection.receive_data(data)
+
+    async def ask(self, request: Request) -> Reply:
+        """Send a request and return its reply."""
+        await self.send(request)
+        reply = await self.reply()
+        assert reply.identifier == request.identifier
+        return reply
+
+
+class Load:
+    """All of them, what they have counted, and what was promised to them.
+
+    Args:
+        address: ``HOST:PORT``.
+        seed: Of all chances.
+    """
+
+    def __init__(self, address: str, seed: int) -> None:
+        self._host, _, self._port = address.rpartition(":")
+        self.chance = Random(seed)
+        self.done = trio.Event()
+        """Set when it is enough."""
+        self.answers = 0
+        self.codes: Counter[str] = Counter()
+        self.owed: set[int] = set()
+        """Jobs whose SET got OK and that nobody has completed."""
+        self.completed = 0
+        self.died = 0
+        self._finished = bytearray()
+        """By number of the job: 1 where it was completed."""
+        self._room = trio.Event()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Peer]:
+        """Connect for the length of the block."""
+        stream = await trio.open_tcp_stream(self._host, int(self._port))
+        try:
+            yield Peer(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Start everybody."""
+        crowd: list[tuple[int, Callable[[], Awaitable[None]]]] = [
+            (2, self._produce),
+            (4, self._work),
+            (4, self._ask_at_random),
+            (2, self._read_nothing),
+            (1, self._send_garbage),
+            (1, self._send_half),
+            (1, self._send_single_bytes),
+        ]
+        for number, member in crowd:
+            for _ in range(number):
+                nursery.start_soon(self._again_and_again, member)
+
+    async def _again_and_again(self, member: Callable[[], Awaitable[None]]) -> None:
+        while not self.done.is_set():
+            try:
+                await member()
+            except LostError:
+                self.codes["(lost)"] += 1
+            await trio.sleep(0.01)
+
+    def _count(self, reply: Reply, allowed: set[str], what: object) -> None:
+        self.answers += 1
+        self.codes[reply.code or "ok"] += 1
+        if reply.code not in allowed and reply.code not in ALWAYS:
+            raise AssertionError(f"{what!r} got {reply.error!r}")
+
+    # --- those who behave -------------------------------------------------------------------------
+
+    async def _produce(self) -> None:
+        async with self.connect() as peer:
+            for _ in range(self.chance.randrange(1, 500)):
+                if len(self.owed) >= OWED_MAX:
+                    self._room = trio.Event()
+                    with trio.move_on_after(1):
+                        await self._room.wait()
+                if self.done.is_set():
+                    return
+                number = len(self._finished)
+                self._finished.append(0)
+                key = b"%s:%d:0:%d" % (DOMAIN, self.chance.randrange(256), number)
+                reply = await peer.ask(self._request(Function.SET, key, value=value_of(number)))
+                self._count(reply, set(), "SET of a job")
+                if not reply.code and not self._finished[number]:
+                    # else a worker was faster
+                    self.owed.add(number)
+
+    async def _work(self) -> None:
+        async with self.connect() as peer:
+            for _ in range(self.chance.randrange(1, 200)):
+                if self.done.is_set():
+                    return
+                leased = await peer.ask(
+                    self._request(
+                        Function.NEXT,
+                        DOMAIN,
+                        flags=Flag.DATA | LISTEN,
+                        timeout=2 * SECOND,
+                        ttl=SECOND,
+                        count=self.chance.choice((1, 1, 10)),
+                    )
+                )
+                self._count(leased, set(), "NEXT")
+                if self.chance.random() < 0.02 and leased.pairs:
+                    # dies with the work in its hands
+                    self.died += 1
+                    return
+                for pair in leased.pairs or ():
+                    assert not self._finished[number_of(pair.key)], f"{pair.key!r} again"
+                    assert pair.value == value_of(number_of(pair.key))
+                    await self._deal_with(peer, pair.key, leased.timeout)
+
+    async def _deal_with(self, peer: Peer, key: bytes, token: int | None) -> None:
+        fields: dict[str, Any] = {"flags": Flag.WORKED_ON, "timeout": token}
+        lot = self.chance.random()
+        if lot < 0.05:
+            fields["ttl"] = self.chance.randrange(SECOND // 10)
+            reply = await peer.ask(self._request(Function.RELEASE, key, **fields))
+        elif lot < 0.1:
+            fields["ttl"] = 2 * SECOND
+            reply = await peer.ask(self._request(Function.TOUCH, key, **fields))
+            fields["timeout"] = reply.timeout
+            if not reply.code:
+                await self._complete(peer, key, fields)
+            return
+        elif lot < 0.12:
+            reply = await peer.ask(self._request(Function.BURY, key, value=b"why", **fields))
+            self._count(reply, {"lease-lost", "not-found"}, "BURY")
+            reply = await peer.ask(self._request(Function.KICK, key))
+        else:
+            await self._complete(peer, key, fields)
+            return
+        self._count(reply, {"lease-lost", "not-found"}, "the end of a lease")
+
+    async def _complete(self, peer: Peer, key: bytes, fields: dict[str, Any]) -> None:
+        number = number_of(key)
+        reply = await peer.ask(self._request(Function.DELETE, key, **fields))
+        self._count(reply, {"lease-lost", "not-found"}, "completion")
+        if not reply.code:
+            assert not self._finished[number], f"{key!r} was completed twice"
+            self._finished[number] = 1
+            self.completed += 1
+            self.owed.discard(number)
+            self._room.set()
+
+    async def _ask_at_random(self) -> None:
+        operations = taking_part()
+        weights = [operation.weight for operation in operations]
+        async with self.connect() as peer:
+            for _ in range(self.chance.randrange(1, 50)):
+                if self.done.is_set():
+                    return
+                chosen = self.chance.choices(operations, weights, k=self.chance.randrange(1, 40))
+                asked = {
+                    number: (build(operation, self.chance, number), operation)
+                    for number, operation in enumerate(chosen)
+                }
+                await peer.send(*(request for request, _ in asked.values()))
+                while asked:
+                    reply = await peer.reply()
+                    request, operation = asked.pop(reply.identifier)
+                    self._count(reply, operation.codes, request)
+
+    # --- the hostile ------------------------------------------------------------------------------
+
+    async def _read_nothing(self) -> None:
+        async with self.connect() as peer:
+            many = encode_request(self._request(Function.STATS, b"")) * 1000
+            with trio.move_on_after(self.chance.uniform(0.1, 8)):
+                try:
+                    while not self.done.is_set():
+                        await peer.stream.send_all(many)
+                except trio.BrokenResourceError:
+                    raise LostError from None
+
+    async def _send_garbage(self) -> None:
+        async with self.connect() as peer:
+            start = self.chance.choice((b"", b"FJ", b"FJ\0\1", b"FJ\0\1\0\2"))
+            try:
+                await peer.stream.send_all(start + self.chance.randbytes(2000))
+                await peer.stream.send_eof()
+            except trio.BrokenResourceError:
+                raise LostError from None
+            while True:
+                self.codes[(await peer.reply()).code] += 1
+
+    async def _send_half(self) -> None:
+        async with self.connect() as peer:
+            whole = encode_request(self._request(Function.SET, b"half", value=bytes(200_000)))
+            try:
+                await peer.stream.send_all(whole[: self.chance.randrange(1, len(whole))])
+            except trio.BrokenResourceError:
+                raise LostError from None
+            with trio.move_on_after(self.chance.uniform(0.1, 5)):
+                self.codes[(await peer.reply()).code] += 1
+
+    async def _send_single_bytes(self) -> None:
+        async with self.connect() as peer:
+            for byte in encode_request(self._request(Function.GET, b"soak-001", flags=Flag.DATA)):
+                await peer.stream.send_all(bytes([byte]))
+                await trio.sleep(0.001)
+            self._count(await peer.reply(), {"not-found"}, "GET in single bytes")
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Work off what is owed; the test fails if anything of it does not come.
+
+        Nobody else works any more; leases of the dead run out meanwhile.
+        """
+        async with self.connect() as peer:
+            # a worker that is stopped between BURY and KICK leaves it buried
+            await peer.ask(self._request(Function.KICK, b"", second_key=DOMAIN, count=OWED_MAX))
+            with trio.fail_after(SILENCE_SECONDS):
+                while self.owed:
+                    leased = await peer.ask(
+                        self._request(Function.NEXT, DOMAIN, flags=LISTEN, ttl=SECOND, count=100)
+                    )
+                    for pair in leased.pairs or ():
+                        fields = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
+                        await self._complete(peer, pair.key, fields)
+
+    @staticmethod
+    def _request(
+        function: int, key: bytes, *, value: bytes | None = None, flags: int = 0, **fields: Any
+    ) -> Request:
+        persist = Flag.PERSIST if function == Function.SET else 0
+        return Request(
+            function=function,
+            flags=int(flags | persist),
+            timestamp=unique_timestamp(),
+            key=key,
+            value_type=None if value is None else 1,
+            value=value or b"",
+            **fields,
+        )
