@@ -114,6 +114,10 @@ KICK_BYTES_MAX = 4 * 1024 * 1024
 PAUSED_DOMAINS_MAX = 100_000
 """Domains that are paused at a time, with entries or without: some 30 MB of memory."""
 
+SERVED_MAX = 100
+"""Waiting requests that are answered in one go, and those that have waited long enough: where a
+hundred thousand wait for one domain, others are served in between. Under 10 ms of work."""
+
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority that has something due. Under 5 ms of work; /metrics takes its time and looks at all."""

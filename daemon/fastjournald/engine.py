@@ -17,6 +17,8 @@ from fastjournal.limits import (
     CHANGES_MAX,
     MATCH_STEPS_MAX,
     NEWS_TURN_BYTES,
+    REPLIES_BYTES_MAX,
+    SERVED_MAX,
 )
 from fastjournal.protocol import (
     ErrorCode,
@@ -164,11 +166,17 @@ class Engine(State):
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
+        if self.store.newly_ready:
+            # more were waiting than are served in one go
+            return 0
         instant = min(self.store.wake, self.waiters.first_deadline())
         return None if instant == NEVER else instant
 
     def serve_waiters(self, now: int) -> list[tuple[Hashable, bytes]]:
-        """Hand out what is ready to those who wait for it, and answer those who waited enough."""
+        """Hand out what is ready to those who wait for it, and answer those who waited enough.
+
+        Where that are many, to a part of them; ``next_wake`` then tells that the rest waits.
+        """
         waiters = self.waiters
         answers: list[tuple[Hashable, bytes]] = []
         if not waiters:
@@ -178,35 +186,49 @@ class Engine(State):
         if now >= store.wake and now != store.behind_at:
             self.advance(now)
         if store.newly_ready:
-            if not self.read_only:
-                self._serve_ready(store.newly_ready, now, answers)
-            store.newly_ready.clear()
-        for waiter in waiters.overdue(now):
+            if self.read_only:
+                store.newly_ready.clear()
+            else:
+                store.newly_ready = self._serve_ready(store.newly_ready, now, answers)
+        for waiter in waiters.overdue(now, SERVED_MAX):
             answers.append(self.answer(waiter, nothing_due(self, waiter.request), now))
         self.stop_watching()
         return answers
 
     def _serve_ready(
         self, domains: list[Domain], now: int, answers: list[tuple[Hashable, bytes]]
-    ) -> None:
-        """Answer who asked first, as long as one of the domains has something for somebody."""
+    ) -> list[Domain]:
+        """Answer who asked first, as long as one of the domains has something for somebody.
+
+        Returns:
+            Those domains that may have something for more.
+        """
+        turns = self.store.turns
+        room = REPLIES_BYTES_MAX
+        domains, later = domains[:ADVANCE_ENTRIES_MAX], domains[ADVANCE_ENTRIES_MAX:]
         asked = [
             (waiter.serial, name)
-            for name in {domain.name for domain in domains if domain.name in self.store.turns}
+            for name in {domain.name for domain in domains if domain.name in turns}
             if (waiter := self.waiters.first_for(name)) is not None
         ]
         heapify(asked)
         while asked:
             serial, name = heappop(asked)
             waiter = self.waiters.first_for(name)
-            if name not in self.store.turns or waiter is None:
+            if name not in turns or waiter is None:
                 continue
             if waiter.serial == serial:
                 reply = next_work(self, waiter.request, now)
-                answers.append(self.answer(waiter, reply, now))
+                answer = self.answer(waiter, reply, now)
+                answers.append(answer)
                 waiter = self.waiters.first_for(name)
+                room -= len(answer[1])
             if waiter is not None:
                 heappush(asked, (waiter.serial, name))
+                if room < 0 or len(answers) >= SERVED_MAX:
+                    break
+        unserved = {name for _, name in asked}
+        return [domain for domain in domains if domain.name in unserved] + later
 
     def resume(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Hand out again what stood still while the engine was read-only."""

@@ -97,7 +97,11 @@ class State:
 
     def expects(self, session: Hashable) -> bool:
         """Return whether the daemon owes the connection something that is still to come. O(1)."""
-        return self.waiters.count_of(session) > 0 or self.subscriptions.has(session)
+        return (
+            self.waiters.count_of(session) > 0
+            or self.subscriptions.has(session)
+            or self.store.locks.count_of(session) > 0
+        )
 
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import islice
 
 import msgspec
 from sortedcontainers import SortedList
@@ -74,10 +75,10 @@ class Waiters:
         """Return when the next wait is over, ``NEVER`` where none ends by time. O(1)."""
         return self._deadlines[0][0] if self._deadlines else NEVER
 
-    def overdue(self, now: int) -> list[Waiter]:
-        """Return those whose wait is over."""
+    def overdue(self, now: int, number_max: int) -> list[Waiter]:
+        """Return those whose wait is over, at most so many."""
         overdue = []
-        for deadline, serial in self._deadlines:
+        for deadline, serial in islice(self._deadlines, number_max):
             if deadline > now:
                 break
             overdue.append(self._by_serial[serial])

@@ -146,3 +146,68 @@ def test_tombstones_without_a_life_are_not_kept() -> None:
     tombstones = Tombstones(ttl_us=0, number_max=3)
     tombstones.put(b"a", 1, NOW)
     assert len(tombstones) == 0
+
+
+def waiting(daemon: Daemon, number: int, key: bytes = b"d", **fields: object) -> None:
+    for asked in range(number):
+        request = Request(Function.NEXT, asked, int(Flag.LISTEN), NOW, key, **fields)  # type: ignore[arg-type]
+        assert daemon.engine.handle(f"waits {asked}", request, NOW) is None
+
+
+def served(daemon: Daemon, now: int) -> list[list[int]]:
+    """Serve as the timers do; return the identifiers that each go answers."""
+    goes = []
+    while (wake := daemon.engine.next_wake()) is not None and wake <= now:
+        daemon.engine.advance(now)
+        answers = daemon.engine.serve_waiters(now)
+        if answers:
+            goes.append([decode_reply(data).identifier for _, data in answers])
+        daemon.engine.check()
+    return goes
+
+
+def test_of_many_who_wait_a_part_is_served_at_a_time_in_the_order_of_asking(
+    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.SERVED_MAX", 4)
+    for number in range(PART):
+        daemon.set(b"d:1:%d:%d" % (LATER, number))
+    waiting(daemon, PART + 2)
+    goes = served(daemon, LATER)
+    assert goes == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(daemon.engine.waiters) == 2
+
+
+def test_of_many_domains_that_become_ready_a_part_is_looked_at_at_a_time(daemon: Daemon) -> None:
+    last = b"d%d" % (2 * PART)
+    for number in range(2 * PART + 1):
+        daemon.set(b"d%d:1:0:x" % number)
+    leased = daemon.ask(Function.NEXT, NOW, key=last)
+    request = Request(Function.NEXT, 7, int(Flag.LISTEN), NOW, last)
+    assert daemon.engine.handle("waits", request, NOW) is None
+    daemon.engine.read_only = True
+    release = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
+    assert not daemon.ask(Function.RELEASE, NOW, key=last + b":1:0:x", **release).error  # type: ignore[arg-type]
+    assert not daemon.engine.serve_waiters(NOW)
+    assert not daemon.engine.resume(NOW), "it is none of the first"
+    assert served(daemon, NOW) == [[7]]
+
+
+def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.REPLIES_BYTES_MAX", 1500)
+    for number in range(6):
+        daemon.set(b"d:1:%d:%d" % (LATER, number), value=bytes(1000))
+    for asked in range(6):
+        request = Request(Function.NEXT, asked, int(Flag.LISTEN | Flag.DATA), NOW, b"d")
+        assert daemon.engine.handle(f"waits {asked}", request, NOW) is None
+    assert served(daemon, LATER) == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_those_who_have_waited_long_enough_are_told_in_parts(
+    monkeypatch: pytest.MonkeyPatch, daemon: Daemon
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.SERVED_MAX", 4)
+    waiting(daemon, 10, ttl=LATER - NOW)
+    assert [len(go) for go in served(daemon, LATER)] == [4, 4, 2]
