@@ -17,7 +17,10 @@ from tests.property.model_parts import U64_MAX, Entry, Rules
 from tests.property.side_by_side import SideBySide
 from tests.property.subject import SECOND, START, EngineSubject, comparable, request
 
-ANSWERED = [Function.BURY, Function.KICK, Function.PAUSE]
+ANSWERED = [
+    *(Function.ADD, Function.NOT, Function.TRUNCATE, Function.BURY, Function.KICK, Function.PAUSE),
+    *(Function.LOCK, Function.UNLOCK, Function.RENAME, Function.LINK),
+]
 """Of the functions that are new, those that the engine and the model agree on."""
 QUERIES = True
 LISTENS = False

@@ -159,9 +159,12 @@ class Model(Values, Keys, Work, Scans):
         self.tombstones.pop(r.key, None)
         created, first_due = self.clock, 0
         if other is not None and other.token:
-            other.displaced_at = r.timestamp
-            self.displacements += 1
-            other.displacement = self.displacements
+            assert uri is not None
+            other.taken.append(uri)
+            if other.displaced_at is None:
+                other.displaced_at = r.timestamp
+                self.displacements += 1
+                other.displacement = self.displacements
         elif other is not None:
             created = other.created
             first_due = self.chain_of(other)
@@ -174,7 +177,11 @@ class Model(Values, Keys, Work, Scans):
             self.arrivals += 1
             self.entries.append(here)
         elif here.displaced_at is not None:
-            here.uri = here.displaced_at = None
+            if here.uri in here.taken:
+                here.uri = None
+            here.links = [link for link in here.links if link not in here.taken]
+            here.displaced_at, here.taken = None, []
+        here.links = [link for link in here.links if link != uri]
         here.uri = uri if uri is not None else here.uri
         here.value_type, here.value = r.value_type or 0, r.value
         here.timestamp, here.modified, here.accessed = r.timestamp, self.clock, self.clock

@@ -24,6 +24,10 @@ class Keys(State):
         key = second_key_of(r)
         e = self.writable(r.key, session)
         refuse("exists", self.find(key) is not None)
+        if key in e.taken:
+            # it led here before
+            e.taken.remove(key)
+            return Reply()
         refuse("too-large", len(e.links) >= LINKS_PER_ENTRY_MAX)
         refuse("too-large", sum(map(len, e.links)) + len(key) > LINK_BYTES_MAX)
         e.links.append(key)

@@ -38,7 +38,9 @@ class Entry:
     uri: bytes | None = None
     links: list[bytes] = field(default_factory=list)
     displaced_at: int | None = None
-    """Timestamp of the SET that took the URI while this entry was worked on."""
+    """Timestamp of the first SET that took its URI from this entry while it was worked on."""
+    taken: list[bytes] = field(default_factory=list)
+    """The keys that such SETs took: its URI or links."""
     displacement: int = 0
     """The how manieth displaced entry it is: they are dropped in this order."""
     value_type: int = 0
@@ -64,8 +66,8 @@ class Entry:
 
     def all_keys(self) -> list[bytes]:
         """All keys that lead here."""
-        uri = [] if self.uri is None or self.displaced_at is not None else [self.uri]
-        return [self.key, *uri, *self.links]
+        uri = [] if self.uri is None else [self.uri]
+        return [key for key in [self.key, *uri, *self.links] if key not in self.taken]
 
     def order(self) -> tuple[int, int, int]:
         assert self.parts is not None

@@ -38,11 +38,7 @@ class State:
     def find(self, key: bytes | None) -> Entry | None:
         """The entry that stands under this key, primary, URI or link."""
         for e in self.entries:
-            if key == e.key:
-                return e
-            if key == e.uri is not None and e.displaced_at is None:
-                return e
-            if key in e.links:
+            if key in e.all_keys():
                 return e
         return None
 
@@ -56,7 +52,7 @@ class State:
         """Other entries that are worked on and stand for the same URI."""
         if e.uri is None:
             return []
-        others = [o for o in self.entries if o is not e and o.uri == e.uri]
+        others = [o for o in self.entries if o is not e and e.uri in [o.uri, *o.taken]]
         return [o for o in others if o.token > self.clock]
 
     def waits(self, e: Entry) -> bool:
@@ -204,7 +200,7 @@ class State:
 
     def pair(self, e: Entry, r: Request, key: bytes | None = None) -> Pair:
         """The pair of a reply under this key, with the entry's other key."""
-        other = b"" if e.uri is None or e.displaced_at is not None else e.uri
+        other = b"" if e.uri is None or e.uri in e.taken else e.uri
         paused = e.parts is not None and e.parts.domain in self.pauses
         return Pair(
             key or e.key,

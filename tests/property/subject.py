@@ -247,6 +247,10 @@ class Subject:
         """Answers to those who wait."""
         return self.target.serve_waiters(self.now)
 
+    def forget(self, session: Hashable) -> None:
+        """The connection is gone."""
+        self.target.forget(session)
+
     def release(self, key: bytes, token: int, **fields: Any) -> str:
         fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}
         return self.ask(request(Function.RELEASE, key, **fields)).code
@@ -255,6 +259,35 @@ class Subject:
         if token is not None:
             fields = {**fields, "timeout": token, "flags": Flag.WORKED_ON}
         return self.ask(request(Function.TOUCH, key, **fields))
+
+    def add(self, key: bytes, value: bytes | None, kind: int, **fields: Any) -> Reply:
+        return self.ask(request(Function.ADD, key, value, kind=kind, **fields))
+
+    def flip(self, key: bytes, **fields: Any) -> Reply:
+        """NOT."""
+        return self.ask(request(Function.NOT, key, **fields))
+
+    def truncate(self, key: bytes, size: int, **fields: Any) -> str:
+        """TRUNCATE to a size of 8 bytes; returns the error code, empty for success."""
+        value = size.to_bytes(8, "big", signed=True)
+        fields = {"kind": ValueType.INTEGER, **fields}
+        return self.ask(request(Function.TRUNCATE, key, value, **fields)).code
+
+    def rename(self, key: bytes, to: bytes | None, **fields: Any) -> str:
+        """RENAME; returns the error code, empty for success."""
+        return self.ask(request(Function.RENAME, key, uri=to, **fields)).code
+
+    def link(self, key: bytes, link: bytes | None, **fields: Any) -> str:
+        """LINK; returns the error code, empty for success."""
+        return self.ask(request(Function.LINK, key, uri=link, **fields)).code
+
+    def lock(self, key: bytes, timeout: int | None = None, session: Hashable = SESSION) -> str:
+        """LOCK; returns the error code, empty for success."""
+        return self.ask(request(Function.LOCK, key, timeout=timeout), session).code
+
+    def unlock(self, key: bytes, session: Hashable = SESSION) -> str:
+        """UNLOCK; returns the error code, empty for success."""
+        return self.ask(request(Function.UNLOCK, key), session).code
 
     def bury(self, key: bytes, token: int | None = None, reason: bytes | None = None) -> str:
         """BURY; returns the error code, empty for success."""

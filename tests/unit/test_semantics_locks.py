@@ -1,0 +1,267 @@
+"""LOCK and UNLOCK: every sentence of docs/protocol.md about them, by example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function, State, ValueType
+from fastjournal.protocol.messages import Reply, Request
+from tests.property.model import Model
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+MINE, YOURS = "one", "two"
+ONE = b"\1"
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+def ask(s: Subject, req: Request, session: str) -> Reply:
+    return s.ask(req, session)
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 4097])
+def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+    assert s.lock(key) == "bad-key"
+    assert s.unlock(key) == "bad-key"
+
+
+def test_nothing_there_is_not_found(s: Subject) -> None:
+    assert s.lock(JOB) == "not-found"
+    assert s.unlock(JOB) == "not-found"
+
+
+def write(function: Function, key: bytes = JOB, **fields: Any) -> Request:
+    return request(function, key, **{"at": START + 10, **fields})
+
+
+WRITES = {
+    "set": write(Function.SET, value=b"v", flags=Flag.OVERWRITE),
+    "set without overwrite": write(Function.SET, value=b"v"),
+    "set of a further key": write(Function.SET, URI, value=b"v"),
+    "set with its uri": write(Function.SET, OTHER, value=b"v", uri=URI),
+    "delete": write(Function.DELETE),
+    "delete by a further key": write(Function.DELETE, URI),
+    "delete that is stale": write(Function.DELETE, at=1),
+    "delete with a token": write(Function.DELETE, flags=Flag.WORKED_ON, timeout=5),
+    "add": write(Function.ADD, value=ONE, kind=ValueType.INTEGER),
+    "add of another type": write(Function.ADD, value=bytes(4), kind=ValueType.FLOAT),
+    "not": write(Function.NOT),
+    "truncate": write(Function.TRUNCATE, value=ONE, kind=ValueType.INTEGER),
+    "rename": write(Function.RENAME, uri=b"new"),
+    "rename to it": write(Function.RENAME, b"free", uri=JOB, flags=Flag.OVERWRITE),
+    "rename to a further key": write(Function.RENAME, b"free", uri=URI),
+    "link": write(Function.LINK, uri=b"new"),
+    "touch": write(Function.TOUCH, ttl=SECOND),
+    "touch with a token": write(Function.TOUCH, ttl=SECOND, flags=Flag.WORKED_ON, timeout=5),
+    "release": write(Function.RELEASE, flags=Flag.WORKED_ON, timeout=5),
+    "bury": write(Function.BURY),
+    "bury with a token": write(Function.BURY, flags=Flag.WORKED_ON, timeout=5),
+    "kick": write(Function.KICK),
+    "lock": write(Function.LOCK),
+    "get with a lease": write(Function.GET, timeout=SECOND),
+    "get with an expiry": write(Function.GET, timeout=START, flags=Flag.UPDATE_TIMEOUT),
+}
+
+
+@pytest.mark.parametrize("wanted", WRITES.values(), ids=WRITES.keys())
+def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
+    s.set(JOB, ONE, kind=ValueType.INTEGER, uri=URI, at=START)
+    s.set(b"free", at=START)
+    s.lock(URI, session=MINE)
+    before = s.stats()
+    assert ask(s, wanted, YOURS).code == "locked"
+    assert s.stats() == before
+    assert ask(s, wanted, MINE).code != "locked"
+    s.forget(MINE)
+    assert ask(s, wanted, YOURS).code != "locked"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda s: s.unlock(JOB, MINE),
+        lambda s: s.lock(JOB, 0, MINE),
+        lambda s: s.later(60 * SECOND),
+        lambda s: s.forget(MINE),
+    ],
+    ids=["unlock", "a lock of no time", "60 s, if no time is given", "the connection"],
+)
+def test_a_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
+    s.set(JOB, at=START)
+    assert s.lock(JOB, session=MINE) == ""
+    s.later(1)
+    assert s.meta(JOB).state & State.LOCKED
+    assert s.lock(JOB, session=YOURS) == "locked"
+    end(s)
+    assert not s.meta(JOB).state & State.LOCKED
+    assert s.unlock(JOB, MINE) == "not-found"
+    assert s.lock(JOB, session=YOURS) == ""
+
+
+def test_the_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.lock(JOB, 5 * SECOND, MINE)
+    s.lock(JOB, 9 * SECOND, MINE)
+    s.later(9 * SECOND - 1)
+    assert s.lock(JOB, session=YOURS) == "locked"
+    s.lock(JOB, 9 * SECOND, MINE)
+    s.lock(JOB, SECOND, MINE)
+    s.later(SECOND)
+    assert s.lock(JOB, session=YOURS) == ""
+
+
+def test_a_lock_without_end_ends_at_the_last_instant(s: Subject) -> None:
+    s.set(JOB)
+    assert s.lock(JOB, 2**64 - 1) == ""
+    assert s.jobs() == []
+
+
+def test_a_lock_of_no_time_locks_nothing(s: Subject) -> None:
+    s.set(JOB)
+    assert s.lock(JOB, 0, MINE) == ""
+    assert s.unlock(JOB, MINE) == "not-found"
+
+
+def test_unlock_by_another_is_not_owner(s: Subject) -> None:
+    s.set(JOB)
+    s.lock(JOB, session=MINE)
+    assert s.unlock(JOB, YOURS) == "not-owner"
+    assert s.unlock(JOB, MINE) == ""
+
+
+def test_others_may_read_what_is_locked(s: Subject) -> None:
+    s.set(JOB, b"one", timeout=START + SECOND, ttl=5 * SECOND)
+    s.lock(JOB, session=MINE)
+    asked = request(Function.GET, JOB, flags=Flag.DATA | Flag.META | Flag.WORKED_ON)
+    (pair,) = ask(s, asked, YOURS).pairs or ()
+    assert pair.value == b"one"
+    assert pair.meta is not None
+    assert pair.meta.expires == START + 5 * SECOND
+
+
+def test_a_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
+    s.set(JOB, b"one", at=START)
+    s.lock(JOB, session=MINE)
+    assert ask(s, request(Function.SET, JOB, b"one", at=START), YOURS).code == ""
+
+
+def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subject) -> None:
+    s.set(JOB)
+    s.lock(JOB, 5 * SECOND)
+    reply = s.next()
+    assert (reply.pairs, reply.timeout) == ([], s.now + 5 * SECOND)
+    assert s.stats(b"a")["delayed"] == 1
+    s.later(5 * SECOND)
+    assert s.jobs() == [JOB]
+
+
+def test_who_waits_for_work_gets_it_when_the_lock_ends(s: Subject) -> None:
+    s.set(JOB)
+    s.lock(JOB, session=MINE)
+    s.listen(session="worker")
+    assert s.serve() == []
+    s.unlock(JOB, MINE)
+    ((session, reply),) = s.serve()
+    assert (session, [pair.key for pair in reply.pairs or ()]) == ("worker", [JOB])
+
+
+def test_who_waits_for_work_gets_it_when_the_owner_is_gone(s: Subject) -> None:
+    s.set(JOB)
+    s.lock(JOB, session=MINE)
+    s.listen(session="worker")
+    assert s.serve() == []
+    s.forget(MINE)
+    assert [session for session, _ in s.serve()] == ["worker"]
+
+
+def test_what_is_locked_while_worked_on_waits_for_both(s: Subject) -> None:
+    s.set(JOB)
+    token = s.lease(timeout=SECOND)
+    s.lock(JOB, 5 * SECOND)
+    assert s.release(JOB, token) == ""
+    assert s.jobs() == []
+    s.later(5 * SECOND)
+    assert s.jobs() == [JOB]
+
+
+def test_time_is_no_write(s: Subject) -> None:
+    s.set(JOB, timeout=START + 3 * SECOND)
+    s.set(OTHER)
+    s.lease(timeout=SECOND, count=2)
+    s.lock(JOB, session=MINE)
+    s.lock(OTHER, session=MINE)
+    s.later(2 * SECOND)
+    assert s.meta(OTHER).attempts == 1
+    s.later(SECOND)
+    assert s.value(JOB) is None
+
+
+def test_a_lock_goes_with_its_entry(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.lock(JOB, session=MINE)
+    ask(s, write(Function.DELETE), MINE)
+    assert ask(s, write(Function.SET, value=b"v", at=START + 20), YOURS).code == ""
+    assert s.unlock(JOB, MINE) == "not-found"
+
+
+def test_a_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.lock(JOB, session=MINE)
+    ask(s, write(Function.SET, value=b"two", flags=Flag.OVERWRITE), MINE)
+    assert s.lock(JOB, session=YOURS) == "locked"
+    assert s.jobs() == []
+    ask(s, write(Function.RENAME, uri=OTHER, at=START + 20), MINE)
+    assert s.lock(OTHER, session=YOURS) == "locked"
+    assert s.jobs() == []
+
+
+def test_the_lock_of_a_replaced_target_ends(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.set(OTHER, at=START)
+    s.lock(OTHER, session=MINE)
+    assert s.rename(JOB, OTHER, at=START + 1, flags=Flag.OVERWRITE) == ""
+    assert s.lock(OTHER, session=YOURS) == ""
+
+
+def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None:
+    s.set(JOB)
+    s.set(OTHER)
+    s.bury(JOB)
+    s.bury(OTHER)
+    s.lock(JOB, session=MINE)
+    assert ask(s, request(Function.KICK, uri=b"a", count=5), YOURS).ttl == 1
+    assert ask(s, request(Function.KICK, uri=b"a", count=5), MINE).ttl == 1
+
+
+def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
+    for number in range(1001):
+        s.set(b"%d" % number)
+    quiet = s.target
+    if isinstance(quiet, EngineSubject):
+        quiet.checks = False
+    assert {s.lock(b"%d" % number) for number in range(1000)} == {""}
+    assert s.lock(b"1000") == "busy"
+    assert s.lock(b"1000", 0) == ""
+    assert s.lock(b"1") == ""
+    assert s.lock(b"1000", session=YOURS) == ""
+    s.unlock(b"1")
+    assert s.lock(b"1000", session=YOURS) == ""
+
+
+def test_which_error_where_several_apply(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.lock(JOB, session=MINE)
+    ahead = START + 70 * SECOND
+    assert ask(s, write(Function.DELETE, at=ahead), YOURS).code == "clock-skew"
+    assert ask(s, write(Function.LINK, uri=None), YOURS).code == "bad-request"
+    assert ask(s, write(Function.RENAME, uri=JOB), YOURS).code == "bad-key"

@@ -1,0 +1,287 @@
+"""LINK and RENAME: every sentence of docs/protocol.md about them, by example."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, ValueType
+from tests.property.model import Model
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+MOVED = b"b:7:0:z"
+URI = b"http://example.org/"
+LINK = b"shortcut"
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+# --- LINK -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "link", "code"),
+    [
+        *((b"", LINK, "bad-key"), (b"k" * 4097, LINK, "bad-key"), (JOB, None, "bad-request")),
+        *((JOB, b"", "bad-key"), (JOB, b"k" * 4097, "bad-key"), (b"none", LINK, "not-found")),
+    ],
+)
+def test_link_needs_two_keys_and_an_entry(
+    s: Subject, key: bytes, link: bytes | None, code: str
+) -> None:
+    s.set(JOB)
+    assert s.link(key, link) == code
+    assert s.value(LINK) is None
+
+
+def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> None:
+    s.set(JOB, b"one", uri=URI, at=START)
+    assert s.link(URI, LINK) == ""
+    assert s.pair(LINK).second_key == JOB
+    assert s.value(LINK) == b"one"
+    assert s.delete(LINK, at=START + 1) == ""
+    assert (s.value(JOB), s.value(URI), s.value(LINK)) == (None, None, None)
+    assert s.set(LINK, at=START) == "", "the tombstone is under the primary key"
+    assert s.set(JOB, at=START) == "stale"
+
+
+@pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
+def test_a_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
+    s.set(JOB, uri=URI)
+    s.set(OTHER, uri=b"other's uri")
+    s.link(JOB, LINK)
+    assert s.link(JOB, taken) == "exists"
+
+
+def test_a_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> None:
+    s.set(JOB, at=START)
+    before = s.meta(JOB)
+    s.delete(LINK, at=START + 50)
+    s.later(SECOND)
+    assert s.link(JOB, LINK, at=1) == ""
+    after = s.meta(JOB)
+    assert (after.timestamp, after.modified) == (before.timestamp, before.modified)
+    s.delete(JOB, at=START)
+    assert s.set(LINK, at=START + 50) == "stale", "the tombstone under the link has stayed"
+
+
+def test_an_entry_has_at_most_64_links(s: Subject) -> None:
+    s.set(JOB)
+    assert [s.link(JOB, b"%d" % number) for number in range(65)] == [""] * 64 + ["too-large"]
+    assert s.link(JOB, b"0") == "exists"
+
+
+def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
+    s.set(JOB)
+    links = [b"%d" % number + bytes(4095) for number in range(8)]
+    assert [s.link(JOB, link) for link in links] == [""] * 8
+    assert s.link(JOB, b"1") == "too-large"
+
+
+def test_a_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
+    s.set(JOB, b"one", uri=URI, at=START)
+    s.link(JOB, LINK)
+    s.link(JOB, b"second")
+    assert s.set(JOB, b"two", uri=LINK, flags=Flag.OVERWRITE, at=START + 1) == ""
+    assert [s.value(key) for key in (URI, LINK, b"second")] == [None, b"two", b"two"]
+    assert s.pair(JOB).second_key == LINK
+    assert s.set(JOB, b"three", uri=URI, flags=Flag.OVERWRITE, at=START + 2) == ""
+    assert [s.value(key) for key in (URI, LINK, b"second")] == [b"three", None, b"three"]
+
+
+def test_a_uri_that_is_a_link_of_a_waiting_entry_replaces_it(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.link(JOB, LINK)
+    assert s.set(OTHER, uri=LINK, at=START - 1) == "stale"
+    assert s.set(OTHER, uri=LINK, at=START + 1) == ""
+    assert s.value(JOB) is None
+    assert s.jobs(count=5) == [OTHER]
+
+
+def test_a_uri_that_is_a_link_of_an_entry_worked_on_waits_for_that(s: Subject) -> None:
+    s.set(JOB, b"old", uri=URI, at=START)
+    s.link(JOB, LINK)
+    token = s.lease(timeout=5 * SECOND)
+    assert s.set(OTHER, b"new", uri=LINK, at=START + 1) == ""
+    assert [s.value(key) for key in (JOB, URI, LINK)] == [b"old", b"old", b"new"]
+    reply = s.next()
+    assert (reply.pairs, reply.timeout) == ([], token)
+    s.later(6 * SECOND)
+    assert s.jobs(count=5) == [OTHER]
+    assert (s.value(JOB), s.value(URI)) == (None, None)
+    assert s.set(JOB, at=START + 1) == "stale"
+
+
+def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) -> None:
+    s.set(JOB, b"old", at=START)
+    s.link(JOB, LINK)
+    s.lease(timeout=5 * SECOND)
+    s.set(OTHER, uri=LINK, at=START + 1)
+    assert s.link(JOB, LINK) == "exists"
+    s.delete(OTHER, at=START + 2)
+    assert s.value(LINK) is None
+    assert s.link(JOB, LINK) == ""
+    assert s.value(LINK) == b"old"
+
+
+# --- RENAME ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "to", "code"),
+    [
+        *((b"", MOVED, "bad-key"), (b"k" * 4097, MOVED, "bad-key"), (JOB, None, "bad-request")),
+        *((JOB, b"", "bad-key"), (JOB, b"k" * 4097, "bad-key"), (JOB, JOB, "bad-key")),
+        *((b"none", MOVED, "not-found"), (URI, MOVED, "bad-key")),
+    ],
+)
+def test_rename_needs_two_keys_and_an_entry_under_its_primary_key(
+    s: Subject, key: bytes, to: bytes | None, code: str
+) -> None:
+    s.set(JOB, uri=URI)
+    assert s.rename(key, to) == code
+    assert s.value(MOVED) is None
+
+
+def test_value_and_all_else_is_kept(s: Subject) -> None:
+    s.set(JOB, b"one", uri=URI, kind=ValueType.STRING, at=START, timeout=START + 99 * SECOND, ttl=5)
+    s.link(JOB, LINK)
+    before = s.meta(JOB)
+    s.later(SECOND)
+    assert s.rename(JOB, MOVED, at=START + 3) == ""
+    pair = s.pair(MOVED)
+    assert (pair.value_type, pair.value, pair.second_key) == (ValueType.STRING, b"one", URI)
+    assert [s.pair(key).second_key for key in (URI, LINK)] == [MOVED, MOVED]
+    after = pair.meta
+    assert after is not None
+    assert (after.timestamp, after.modified) == (START + 3, s.now)
+    assert (after.created, after.expires, after.ttl) == (before.created, before.expires, before.ttl)
+    assert s.value(JOB) is None
+
+
+def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
+    s.set(JOB)
+    to = b"b:7:%d:" % (s.now + SECOND)
+    s.rename(JOB, to)
+    meta = s.meta(to)
+    assert (meta.priority, meta.not_before) == (7, s.now + SECOND)
+    assert (s.stats(b"a")["entries"], s.stats(b"b")["delayed"]) == (0, 1)
+    s.later(SECOND)
+    assert s.jobs(b"b") == [to]
+
+
+def test_a_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None:
+    s.set(b"p")
+    s.rename(b"p", JOB)
+    assert s.meta(JOB).state == 8
+    s.rename(JOB, b"q", at=START + 1)
+    assert (s.meta(b"q").state, s.meta(b"q").priority, s.meta(b"q").not_before) == (0, 0, 0)
+    assert s.jobs() == []
+    s.rename(b"q", MOVED, at=START + 2)
+    assert s.jobs() == [MOVED]
+
+
+def test_arrival_is_kept(s: Subject) -> None:
+    s.set(b"a:1:0:1")
+    s.set(b"a:1:0:2")
+    s.rename(b"a:1:0:1", b"a:1:0:9")
+    assert s.jobs(count=2) == [b"a:1:0:9", b"a:1:0:2"]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "not_before"), [(0, 5 * SECOND), (2 * SECOND, 5 * SECOND), (9 * SECOND, 9 * SECOND)]
+)
+def test_a_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -> None:
+    s.set(JOB)
+    s.release(JOB, s.lease(), ttl=5 * SECOND)
+    to = b"a:1:%d:z" % (s.now + ahead)
+    s.rename(JOB, to)
+    assert s.meta(to).not_before == s.now + not_before
+
+
+def test_a_lease_goes_on_with_its_token(s: Subject) -> None:
+    s.set(JOB, uri=URI, at=START)
+    token = s.lease(timeout=5 * SECOND)
+    s.rename(JOB, MOVED, at=START + 1)
+    assert s.meta(MOVED).worked_on_until == token
+    assert s.set(OTHER, uri=URI, at=START + 2) == ""
+    assert s.jobs() == []
+    assert s.delete(MOVED, token=token) == ""
+    assert s.jobs() == [OTHER]
+
+
+@pytest.mark.parametrize("to", [MOVED, b"plain"])
+def test_a_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
+    s.set(JOB, at=START)
+    s.lease(timeout=5 * SECOND)
+    s.rename(JOB, to, at=START + 1)
+    s.later(6 * SECOND)
+    assert s.meta(to).attempts == 1
+    assert s.jobs() == ([MOVED] if to == MOVED else [])
+
+
+def test_the_buried_stay_so(s: Subject) -> None:
+    s.set(JOB)
+    s.bury(JOB, reason=b"why")
+    s.rename(JOB, MOVED)
+    assert (s.stats(b"a")["buried"], s.stats(b"b")["buried"]) == (0, 1)
+    assert s.stats(MOVED, flags=Flag.DATA)["buried_reason"] == "why"
+    assert s.kick_domain(b"b") == 1
+    assert s.jobs() == [MOVED]
+
+
+def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
+    s.set(JOB, at=START)
+    s.delete(MOVED, at=START)
+    assert s.rename(JOB, MOVED, at=START + 5) == ""
+    assert s.set(JOB, at=START + 5) == "stale"
+    assert s.set(JOB, at=START + 6) == ""
+    s.delete(MOVED, at=START + 5, flags=Flag.OVERWRITE)
+    assert s.set(MOVED, at=START) == ""
+
+
+def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
+    s.set(JOB, at=START + 5)
+    assert s.rename(JOB, MOVED, at=START + 4) == "stale"
+    s.delete(MOVED, at=START + 6)
+    assert s.rename(JOB, MOVED, at=START + 6) == "stale"
+    assert s.rename(JOB, MOVED, at=START + 7) == ""
+
+
+def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
+    s.set(JOB)
+    assert s.rename(JOB, MOVED, at=START + 60 * SECOND + 1) == "clock-skew"
+    assert s.rename(b"none", MOVED, at=START + 60 * SECOND + 1) == "not-found"
+
+
+def test_a_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> None:
+    s.set(JOB, b"one", at=START)
+    s.set(OTHER, b"two", uri=URI, at=START + 5)
+    assert s.rename(JOB, OTHER, at=START + 6) == "exists"
+    assert s.rename(JOB, OTHER, at=START + 4, flags=Flag.OVERWRITE) == "stale"
+    assert s.rename(JOB, OTHER, at=START + 4) == "exists"
+    assert s.rename(JOB, OTHER, at=START + 6, flags=Flag.OVERWRITE) == ""
+    assert (s.value(OTHER), s.value(JOB), s.value(URI)) == (b"one", None, None)
+    assert s.jobs(count=5) == [OTHER]
+
+
+@pytest.mark.parametrize("to", [URI, LINK, b"other's uri"])
+def test_a_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
+    s.set(JOB, uri=URI)
+    s.link(JOB, LINK)
+    s.set(OTHER, uri=b"other's uri")
+    assert s.rename(JOB, to, at=START + 1) == "exists"
+    assert s.rename(JOB, to, at=START + 1, flags=Flag.OVERWRITE) == "exists"
+
+
+def test_a_target_that_is_worked_on_is_not_replaced(s: Subject) -> None:
+    s.set(OTHER, at=START)
+    s.lease()
+    s.set(JOB, at=START)
+    assert s.rename(JOB, OTHER, at=START + 1) == "exists"
+    assert s.rename(JOB, OTHER, at=START + 1, flags=Flag.OVERWRITE) == "worked-on"
