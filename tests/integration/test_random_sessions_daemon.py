@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.protocol.constants import Flag, Function, Query
+from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.handlers import HANDLERS
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build
 from tests.property.model import Model
@@ -97,8 +96,7 @@ def test_random_sessions_over_sockets_pass_with_the_model_beside(
         START,
         durations=(HOUR, 2 * HOUR),
         waits=(0,),
-        functions=tuple(f for f in Function if f in HANDLERS and f not in NOT_ASKED),
-        queries=(Query.KEY,),
+        functions=tuple(f for f in Function if f not in NOT_ASKED),
         listens=False,
     )
     keys = [*choices.keys(), *FURTHER]

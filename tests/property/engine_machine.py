@@ -17,28 +17,6 @@ from tests.property.model_parts import U64_MAX, Entry, Rules
 from tests.property.side_by_side import SideBySide
 from tests.property.subject import SECOND, START, EngineSubject, comparable, request
 
-ANSWERED = [
-    *(Function.ADD, Function.NOT, Function.TRUNCATE, Function.BURY, Function.KICK, Function.PAUSE),
-    *(Function.LOCK, Function.UNLOCK, Function.RENAME, Function.LINK),
-]
-"""Of the functions that are new, those that the engine and the model agree on."""
-QUERIES = True
-LISTENS = False
-POSTPONES = True
-
-
-def answers(function: Function) -> bool:
-    return function in ANSWERED
-
-
-def answers_queries() -> bool:
-    return QUERIES
-
-
-def listens() -> bool:
-    return LISTENS
-
-
 VOLATILE = [b"q", b"a:1:0:y", b"b:1:0:x"]
 """Keys that are never persistent where ``keeping`` is "by key"."""
 
@@ -70,7 +48,7 @@ class EngineMachine(RuleBasedStateMachine):
             tombstone_ttl_us=tombstone_ttl_us,
             tombstones_max=tombstones_max,
             clock_skew_us_max=3 * SECOND,
-            postpone_us_max=postpone_us_max if POSTPONES else 0,
+            postpone_us_max=postpone_us_max,
         )
         self.keeping = keeping
         self.who: Hashable = SESSIONS[0]
@@ -167,17 +145,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         """The daemon is killed, and recovers its log."""
-        self.engine.restart(self.now)
-        self.model.restart()
-        self.wake()
-        self.model.adopt_turns(self.engine.turns())
         # of too many, replay drops the oldest at its end, and so may keep one that live had dropped
-        if self.keeping == "everything" and self.model.rules.tombstones_max >= 1000:
-            assert self.engine.tombstones(self.now) == {
-                key: timestamp for key, (timestamp, _) in self.model.tombstones.items()
-            }
-        else:
-            self.model.adopt_tombstones(self.engine.tombstones(self.now))
+        has_all = self.keeping == "everything" and self.model.rules.tombstones_max >= 1000
+        self.both.restart(self.now, has_all_tombstones=has_all)
+        self.serve()
         self.compare_everything()
 
     # --- whole states ----------------------------------------------------------------------------

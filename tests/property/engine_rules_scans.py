@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import rule
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from tests.property.engine_machine import EngineMachine, answers_queries, listens
+from tests.property.engine_machine import EngineMachine
 from tests.property.engine_strategies import (
     ALL_KEYS,
     SESSIONS,
@@ -47,7 +47,6 @@ class ScanRules(EngineMachine):
     def scan(self, req: Request, *, pages: int) -> None:
         self.both.scan(self.who, self.kept(req), self.now, pages=pages)
 
-    @precondition(lambda self: answers_queries())
     @rule(
         first=edges,
         last=edges,
@@ -73,7 +72,6 @@ class ScanRules(EngineMachine):
         req = request(Function.GET, first, uri=last, count=count, flags=bits, timeout=timeout)
         self.scan(req, pages=pages)
 
-    @precondition(lambda self: answers_queries())
     @rule(
         expression=st.sampled_from(EXPRESSIONS),
         count=counts | st.none(),
@@ -88,7 +86,6 @@ class ScanRules(EngineMachine):
         req = request(Function.GET, expression, count=count, flags=bits, timeout=timeout)
         self.scan(req, pages=pages)
 
-    @precondition(lambda self: answers_queries())
     @rule(cursor=st.sampled_from([b"", b"no cursor", b"\0" * 40]))
     def get_by_what_is_no_cursor(self, cursor: bytes) -> None:
         self.ask(request(Function.GET, cursor, flags=CURSOR))
@@ -97,7 +94,6 @@ class ScanRules(EngineMachine):
 class ListenRules(ScanRules):
     """LISTEN of SET and GET: what is told is compared after every request, see ``settle``."""
 
-    @precondition(lambda self: listens())
     @rule(
         key=findable,
         session=st.sampled_from(SESSIONS),
@@ -108,13 +104,11 @@ class ListenRules(ScanRules):
         bits = 0 if ends else Flag.LISTEN
         self.ask(request(Function.GET, key, flags=bits, identifier=identifier), session)
 
-    @precondition(lambda self: listens())
     @rule(key=settable, identifier=st.integers(1, 3), bits=flags(Flag.OVERWRITE))
     def set_and_listen(self, key: bytes, identifier: int, bits: int) -> None:
         at, bits = self.write_time(True, 0), bits | Flag.LISTEN
         self.ask(request(Function.SET, key, b"heard", at=at, flags=bits, identifier=identifier))
 
-    @precondition(lambda self: listens() and answers_queries())
     @rule(first=edges, last=edges, identifier=st.integers(1, 3), count=counts)
     def listen_to_a_range(self, first: bytes, last: bytes, identifier: int, count: int) -> None:
         req = request(
@@ -122,7 +116,6 @@ class ListenRules(ScanRules):
         )
         self.scan(req, pages=1)
 
-    @precondition(lambda self: listens() and answers_queries())
     @rule(expression=st.sampled_from(EXPRESSIONS), identifier=st.integers(1, 3))
     def listen_to_an_expression(self, expression: bytes, identifier: int) -> None:
         bits = Flag.LISTEN | REGEX

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from fastjournal.protocol.constants import Flag, Function
-from tests.property.engine_machine import EngineMachine, answers
+from tests.property.engine_machine import EngineMachine
 from tests.property.engine_strategies import (
     DOMAINS,
     JOURNAL_KEYS,
@@ -42,7 +42,6 @@ def with_value(value: Value, **fields: Any) -> dict[str, Any]:
 class ValueRules(EngineMachine):
     """ADD, NOT, TRUNCATE, LINK, RENAME, LOCK, UNLOCK."""
 
-    @precondition(lambda self: answers(Function.ADD))
     @rule(key=settable, value=storable, overwrite=st.booleans(), number=numbers)
     def store_and_add(self, key: bytes, value: Value, overwrite: bool, number: Value) -> None:
         bits = Flag.OVERWRITE * overwrite
@@ -50,7 +49,6 @@ class ValueRules(EngineMachine):
         self.ask(request(Function.SET, key, **with_value(value, at=at, flags=bits)))
         self.ask(request(Function.ADD, key, **with_value(number, at=at)))
 
-    @precondition(lambda self: answers(Function.ADD))
     @rule(
         key=findable, value=numbers, is_fresh=fresh, age=ages, bits=flags(Flag.OVERWRITE, Flag.META)
     )
@@ -59,7 +57,6 @@ class ValueRules(EngineMachine):
         fields = with_value(value, at=at, flags=bits, ttl=1, timeout=self.now + 1)
         self.ask(request(Function.ADD, key, **fields))
 
-    @precondition(lambda self: answers(Function.NOT))
     @rule(
         key=findable,
         value=storable,
@@ -71,48 +68,43 @@ class ValueRules(EngineMachine):
         at = self.write_time(is_fresh, age)
         self.ask(request(Function.NOT, key, **with_value(value, at=at, flags=bits)))
 
-    @precondition(lambda self: answers(Function.TRUNCATE))
     @rule(key=findable, size=sizes, is_fresh=fresh, age=ages)
     def truncate(self, key: bytes, size: Value, is_fresh: bool, age: int) -> None:
         at = self.write_time(is_fresh, age)
         self.ask(request(Function.TRUNCATE, key, **with_value(size, at=at)))
 
-    @precondition(lambda self: answers(Function.LINK))
     @rule(key=findable, link=link_keys)
     def link(self, key: bytes, link: bytes | None) -> None:
         self.ask(request(Function.LINK, key, uri=link))
 
-    @precondition(lambda self: answers(Function.LINK) and self.model.entries)
+    @precondition(lambda self: self.model.entries)
     @rule(pick=picks, link=link_keys)
     def link_what_is_there(self, pick: int, link: bytes | None) -> None:
         entry = self.model.entries[pick % len(self.model.entries)]
         self.ask(request(Function.LINK, entry.key, uri=link))
 
-    @precondition(lambda self: answers(Function.RENAME))
     @rule(key=findable, to=renames, is_fresh=fresh, age=ages, bits=flags(Flag.OVERWRITE))
     def rename(self, key: bytes, to: bytes | None, is_fresh: bool, age: int, bits: int) -> None:
         at = self.write_time(is_fresh, age)
         self.ask(request(Function.RENAME, key, uri=to, at=at, flags=bits))
 
-    @precondition(lambda self: answers(Function.RENAME) and self.model.entries)
+    @precondition(lambda self: self.model.entries)
     @rule(pick=picks, to=renames, bits=flags(Flag.OVERWRITE))
     def rename_what_is_there(self, pick: int, to: bytes | None, bits: int) -> None:
         entry = self.model.entries[pick % len(self.model.entries)]
         at = self.write_time(True, 0)
         self.ask(request(Function.RENAME, entry.key, uri=to, at=at, flags=bits))
 
-    @precondition(lambda self: answers(Function.LOCK))
     @rule(key=findable, timeout=lock_durations, session=st.sampled_from(SESSIONS))
     def lock(self, key: bytes, timeout: int | None, session: str) -> None:
         self.ask(request(Function.LOCK, key, timeout=timeout), session)
 
-    @precondition(lambda self: answers(Function.LOCK) and self.model.entries)
+    @precondition(lambda self: self.model.entries)
     @rule(pick=picks, timeout=lock_durations, session=st.sampled_from(SESSIONS))
     def lock_what_is_there(self, pick: int, timeout: int | None, session: str) -> None:
         entry = self.model.entries[pick % len(self.model.entries)]
         self.ask(request(Function.LOCK, entry.key, timeout=timeout), session)
 
-    @precondition(lambda self: answers(Function.UNLOCK))
     @rule(key=findable, session=st.sampled_from(SESSIONS))
     def unlock(self, key: bytes, session: str) -> None:
         self.ask(request(Function.UNLOCK, key), session)
@@ -121,30 +113,27 @@ class ValueRules(EngineMachine):
 class WorkRules(EngineMachine):
     """BURY, KICK, PAUSE."""
 
-    @precondition(lambda self: answers(Function.BURY))
     @rule(key=findable, reason=reasons, bits=flags(Flag.WORKED_ON))
     def bury(self, key: bytes, reason: bytes | None, bits: int) -> None:
         self.ask(request(Function.BURY, key, reason, flags=bits))
 
-    @precondition(lambda self: answers(Function.BURY) and self.model.entries)
+    @precondition(lambda self: self.model.entries)
     @rule(pick=picks, reason=reasons)
     def bury_what_is_there(self, pick: int, reason: bytes | None) -> None:
         entry = self.model.entries[pick % len(self.model.entries)]
         self.ask(request(Function.BURY, entry.uri or entry.key, reason))
 
-    @precondition(lambda self: answers(Function.BURY) and self.leased())
+    @precondition(lambda self: self.leased())
     @rule(pick=picks, reason=reasons, off=st.sampled_from([0, 0, 0, 1]))
     def bury_by_token(self, pick: int, reason: bytes | None, off: int) -> None:
         entry = self.leased()[pick % len(self.leased())]
         bits, token = Flag.WORKED_ON, entry.token + off
         self.ask(request(Function.BURY, entry.key, reason, flags=bits, timeout=token))
 
-    @precondition(lambda self: answers(Function.KICK))
     @rule(key=findable, count=st.sampled_from([None, 2]))
     def kick(self, key: bytes, count: int | None) -> None:
         self.ask(request(Function.KICK, key or b"p", count=count))
 
-    @precondition(lambda self: answers(Function.KICK))
     @rule(
         domain=st.sampled_from([*DOMAINS, b"a", b"b", b"a:1"]),
         count=st.sampled_from([None, 0, 1, 2, 65535]),
@@ -152,14 +141,12 @@ class WorkRules(EngineMachine):
     def kick_a_domain(self, domain: bytes, count: int | None) -> None:
         self.ask(request(Function.KICK, uri=domain, count=count))
 
-    @precondition(lambda self: answers(Function.BURY) and answers(Function.KICK))
     @rule(key=st.sampled_from(JOURNAL_KEYS), uri=st.sampled_from([None, b"u"]))
     def set_bury_and_kick(self, key: bytes, uri: bytes | None) -> None:
         self.ask(request(Function.SET, key, b"job", uri=uri, at=self.write_time(True, 0)))
         self.ask(request(Function.BURY, key, b"set aside"))
         self.ask(request(Function.KICK, uri=key[:1], count=3))
 
-    @precondition(lambda self: answers(Function.PAUSE))
     @rule(
         domain=st.sampled_from([b"a", b"a", b"b", b"c", b"none", b"", b"a:"]), ttl=pause_durations
     )

@@ -124,6 +124,7 @@ class Model(Values, Keys, Work, Scans):
         for w in [w for w in self.waiters if w.session == session]:
             self.waiters.remove(w)
             self.ended.append((session, self.stamp(self.nothing(w.request), w.request)))
+        self.subscriptions = [s for s in self.subscriptions if s.session != session]
         return Reply()
 
     def advance(self, now: int) -> None:

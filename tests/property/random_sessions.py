@@ -17,12 +17,14 @@ from tests.property.side_by_side import SideBySide
 from tests.property.subject import SECOND
 
 SESSIONS = ("one", "two")
+RESTART = -1
+"""Stands for a function: the subject is killed, and recovers what is persistent."""
 PAGES_MAX = 1000
 
 
 @dataclass(frozen=True)
 class Step:
-    """One request of a session; times in microseconds."""
+    """One request of a session, or a restart; times in microseconds."""
 
     function: int
     key: bytes = b""
@@ -46,8 +48,9 @@ class Step:
     def __repr__(self) -> str:
         given = [f.name for f in fields(self)[1:] if getattr(self, f.name) != f.default]
         told = {name: getattr(self, name) for name in given}
+        name = "RESTART" if self.function == RESTART else f"Function.{Function(self.function).name}"
         code = [f"{k}={int(v) if isinstance(v, int) else v!r}" for k, v in told.items()]
-        return f"Step({', '.join([f'Function.{Function(self.function).name}', *code])})"
+        return f"Step({', '.join([name, *code])})"
 
     def request(self, now: int, tokens: Sequence[int]) -> Request:
         timeout = self.timeout
@@ -82,6 +85,8 @@ class Choices:
     waits: tuple[int, ...] = (1, 1, 1, 2, 500, SECOND, 2 * SECOND, 70 * SECOND)
     queries: tuple[Query, ...] = (Query.KEY, Query.KEY, Query.RANGE, Query.REGEX)
     listens: bool = True
+    restarts: bool = False
+    """And all requests are persistent."""
     functions: tuple[Function, ...] = tuple(f for f in Function if f is not Function.SNAPSHOT)
 
     def keys(self) -> list[bytes]:
@@ -120,19 +125,26 @@ EXPRESSIONS = (b"^a:", b"x$", b"u|v|l", b".", b"(")
 def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
     """The session that this seed stands for."""
     draw = random.Random(seed)
-    functions = list(choices.functions)
+    functions: list[int] = list(choices.functions)
     weights = [WEIGHTS.get(function, 1) for function in functions]
     keys = choices.keys()
+    if choices.restarts:
+        functions.append(RESTART)
+        weights.append(1)
     return [
         draw_step(draw, draw.choices(functions, weights)[0], keys, choices) for _ in range(length)
     ]
 
 
 def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Choices) -> Step:
+    if function == RESTART:
+        return Step(RESTART, wait=draw.choice(choices.waits))
     key = draw.choice(keys)
     if function != Function.SET and draw.random() < 0.25:
         key = draw.choice(FURTHER)
-    flags = draw.choice((0, 0, 0, Flag.OVERWRITE)) | draw.choice((0, Flag.PERSIST))
+    flags = (
+        draw.choice((0, 0, 0, Flag.OVERWRITE)) | draw.choice((choices.restarts, 1)) * Flag.PERSIST
+    )
     flags |= draw.choice((0, Flag.DATA, Flag.DATA | Flag.META, Flag.META))
     kind, value = draw.choice(VALUES)
     duration = draw.choice((None, 0, *choices.durations))
@@ -209,6 +221,9 @@ def play(steps: Sequence[Step], both: SideBySide, clock: Callable[[int], int]) -
     """
     for step in steps:
         now = clock(step.wait)
+        if step.function == RESTART:
+            both.restart(now)
+            continue
         request = step.request(now, both.tokens)
         if request.function == Function.GET and request.query != Query.KEY:
             both.scan(step.session, request, now, pages=PAGES_MAX)

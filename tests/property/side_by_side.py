@@ -10,7 +10,7 @@ import msgspec
 from fastjournal.protocol.constants import QUERY_MASK, QUERY_SHIFT, Flag, Query
 from fastjournal.protocol.messages import Reply, Request
 from tests.property.model import Model
-from tests.property.subject import comparable
+from tests.property.subject import EngineSubject, comparable
 
 CURSOR = Query.CURSOR << QUERY_SHIFT
 
@@ -63,6 +63,19 @@ class SideBySide:
             )
         self.settle(now)
 
+    def restart(self, now: int, *, has_all_tombstones: bool = False) -> None:
+        """Kill the subject, and recover it; the model forgets what is not persistent."""
+        assert isinstance(self.subject, EngineSubject)
+        self.subject.restart(now)
+        self.model.restart()
+        self.model.advance(now)
+        self.subject.advance(now)
+        self.model.adopt_turns(self.subject.turns())
+        if has_all_tombstones:
+            timestamps = {key: at for key, (at, _) in self.model.tombstones.items()}
+            assert self.subject.tombstones(now) == timestamps
+        self.model.adopt_tombstones(self.subject.tombstones(now))
+
     def _expected_page(self, session: Hashable, asked: Request, got: Reply) -> Reply:
         """What the model answers, with as many pairs as the page has that came."""
         self.model.page_pairs = None if got.pairs is None else len(got.pairs)
@@ -78,7 +91,8 @@ class SideBySide:
         expected = self.model.tell()
         got = self.subject.tell(now)
         if got is not None:
-            assert sorted(map(heard, got)) == sorted(map(heard, expected))
+            told, due = sorted(map(heard, got)), sorted(map(heard, expected))
+            assert told == due, f"told {told}, not {due}"
 
     def _leased(self, reply: Reply | None) -> None:
         if reply is not None and reply.timeout is not None and reply.flags & Flag.WORKED_ON:
@@ -98,5 +112,6 @@ def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
     assert len(reply.pairs) == 1
     assert reply.flags & Flag.LISTEN
     pair = reply.pairs[0]
-    said = (session, reply.identifier, reply.code, pair.key, pair.value_type, pair.value, pair.meta)
+    kind = int(pair.value_type)
+    said = (session, reply.identifier, reply.code, pair.key, kind, pair.value, pair.meta)
     return tuple(map(repr, said))

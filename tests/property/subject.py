@@ -78,9 +78,14 @@ class EngineSubject:
     def _append(self, data: bytes, records: int, now: int) -> int:
         return self.writer.append(data, records, now)
 
-    def tell(self, now: int) -> list[tuple[Hashable, Reply]] | None:
-        """What those are told who listen; None: the engine tells nothing yet."""
-        return None
+    def tell(self, now: int) -> list[tuple[Hashable, Reply]]:
+        """Return what those are told who listen."""
+        told: list[tuple[Hashable, Reply]] = []
+        while self.engine.unmatched:
+            for session in self.engine.match_changes()[0]:
+                while self.engine.has_news(session):
+                    told += [(session, reply) for reply in decoded(self.engine.tell(session, now))]
+        return told
 
     def restart(self, now: int) -> None:
         """All that was appended is on disk; recover it."""
@@ -108,11 +113,7 @@ class EngineSubject:
         if data is None:
             return None
         self.reply_bytes = len(data)
-        connection = ClientConnection()
-        connection.receive_data(data)
-        replies = []
-        while isinstance(event := connection.next_event(), Reply):
-            replies.append(event)
+        replies = decoded(data)
         self.ended += [(session, reply) for reply in replies[:-1]]
         return replies[-1]
 
@@ -133,6 +134,12 @@ class EngineSubject:
         self.ended = [(s, reply) for s, reply in self.ended if s != session]
         self.engine.forget(session)
         self.check()
+
+
+def decoded(data: bytes) -> list[Reply]:
+    connection = ClientConnection()
+    connection.receive_data(data)
+    return connection.next_events()
 
 
 def request(

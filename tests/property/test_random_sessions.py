@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from fastjournal.protocol.constants import Function, Query
-from fastjournald.handlers import HANDLERS
+from fastjournal.protocol.constants import Function
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import (
@@ -26,12 +26,8 @@ from tests.property.subject import SECOND, START, EngineSubject
 SESSIONS = int(os.environ.get("FASTJOURNAL_SESSIONS", "1000"))
 REQUESTS = 200
 PARTS = 20
-CHOICES = Choices(
-    START,
-    functions=tuple(f for f in Function if f in HANDLERS),
-    queries=(Query.KEY,),
-    listens=False,
-)
+CHOICES = Choices(START)
+RESTARTING = replace(CHOICES, restarts=True)
 
 
 def run(steps: Sequence[Step], attempts_max: int) -> None:
@@ -59,7 +55,7 @@ def run(steps: Sequence[Step], attempts_max: int) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
     for seed in range(part, SESSIONS, PARTS):
-        steps = draw_session(seed, REQUESTS, CHOICES)
+        steps = draw_session(seed, REQUESTS, RESTARTING if seed % 2 else CHOICES)
         assert len(steps) == REQUESTS
         check_session(steps, partial(run, attempts_max=seed % 3), START, seed)
 
