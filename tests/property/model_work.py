@@ -17,7 +17,7 @@ from tests.property.model_parts import (
 from tests.property.model_state import State
 
 REASON_BYTES_MAX = 4096
-KICK_ENTRIES_MAX = 1000
+KICK_ENTRIES_MAX = 250
 
 
 def check_domain(domain: bytes) -> None:

@@ -1,12 +1,14 @@
-"""KICK and PAUSE are bounded: entries and bytes of one request, domains that are paused."""
+"""KICK and PAUSE are bounded, and what they do on a disk that is nearly full."""
 
 from __future__ import annotations
 
 import pytest
 
 from fastjournal.limits import KICK_BYTES_MAX, KICK_ENTRIES_MAX, PAUSED_DOMAINS_MAX
+from fastjournal.protocol import decode_reply
+from fastjournal.protocol.constants import Function
 from tests.property.model_parts import Rules
-from tests.property.subject import SECOND, EngineSubject, Subject
+from tests.property.subject import SECOND, EngineSubject, Subject, request
 
 
 @pytest.fixture
@@ -14,8 +16,10 @@ def s() -> Subject:
     return Subject(EngineSubject(Rules()))
 
 
-def test_at_most_a_thousand_a_request(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert KICK_ENTRIES_MAX == 1000
+def test_at_most_250_entries_are_kicked_by_one_request(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert KICK_ENTRIES_MAX == 250
     monkeypatch.setattr("fastjournald.handlers.burial.KICK_ENTRIES_MAX", 3)
     for n in range(4):
         s.set(b"a:1:0:%d" % n)
@@ -41,3 +45,61 @@ def test_more_paused_domains_than_the_limit_are_busy(
     assert s.pause(b"a", 2 * SECOND) == ""
     s.later(SECOND)
     assert s.pause(b"c", SECOND) == ""
+
+
+# --- a disk that is nearly full -------------------------------------------------------------------
+
+JOB = b"a:1:0:x"
+
+
+@pytest.fixture
+def full(s: Subject) -> Subject:
+    """With a buried, a leased and a waiting entry, and a paused domain; then read-only."""
+    assert isinstance(s.target, EngineSubject)
+    for key in (JOB, b"b:1:0:x", b"b:1:0:y"):
+        s.set(key)
+    s.bury(JOB)
+    s.pause(b"c", SECOND)
+    s.target.engine.read_only = True
+    return s
+
+
+def test_what_grows_the_log_without_ending_work_is_read_only(full: Subject) -> None:
+    for req in (
+        request(Function.KICK, JOB),
+        request(Function.KICK, uri=b"a"),
+        request(Function.PAUSE, b"a", ttl=1),
+        request(Function.PAUSE, b"c", ttl=2 * SECOND),
+    ):
+        assert full.ask(req).code == "read-only"
+    assert full.stats()["buried"] == 1
+    assert full.stats(b"c")["paused_until"] == full.now + SECOND
+
+
+def test_read_only_comes_last(full: Subject) -> None:
+    assert full.ask(request(Function.KICK, b"no:1:0:x")).code == "not-found"
+    assert full.ask(request(Function.KICK)).code == "bad-request"
+    assert full.ask(request(Function.PAUSE, b"a:", ttl=1)).code == "bad-key"
+    assert full.ask(request(Function.PAUSE, b"a")).code == "bad-request"
+
+
+def test_what_changes_nothing_or_ends_work_goes_on(full: Subject) -> None:
+    assert full.kick(b"b:1:0:x") == 0
+    assert full.kick_domain(b"b") == 0
+    assert full.bury(b"b:1:0:x") == ""
+    assert full.bury(b"b:1:0:x", reason=b"another") == ""
+    assert full.pause(b"c", 0) == ""
+    assert full.stats(b"c")["paused_until"] == 0
+
+
+def test_who_waits_is_not_served_by_the_end_of_a_pause_before_there_is_room(full: Subject) -> None:
+    assert isinstance(full.target, EngineSubject)
+    engine = full.target.engine
+    engine.read_only = False
+    full.pause(b"b", SECOND)
+    full.listen()
+    engine.read_only = True
+    full.later(SECOND)
+    assert full.serve() == []
+    [(_, data)] = engine.resume(full.now)
+    assert decode_reply(data).pairs

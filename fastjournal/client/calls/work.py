@@ -149,7 +149,7 @@ def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
 
     Args:
         domain: Its name.
-        count: At most that many, 1 to 65,535; the daemon takes at most 1,000 at a time.
+        count: At most that many, 1 to 65,535; the daemon takes at most 250 at a time.
 
     Raises:
         RefusedError: ``bad-key``.
