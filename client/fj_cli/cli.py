@@ -28,6 +28,7 @@ COMMANDS = {
     "export": (_C + "export", "Write a snapshot's live entries as Parquet."),
     "spool": (_C + "spool", "Look at a local spool."),
     "log": (_C + "log", "Look at a command log, or repair it, without a daemon."),
+    "token": (_C + "token", "Make tokens for AUTH."),
     "demo": (_C + "demo", "Play real change events through all parts, and count."),
 }
 

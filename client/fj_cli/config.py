@@ -1,7 +1,9 @@
-"""Which daemon to talk to: ``--server``, then FASTJOURNAL_SERVER, then a configuration file.
+"""Which daemon to talk to, and how to be let in: options, then the environment, then a file.
 
 The files, the first that is there: ``$XDG_CONFIG_HOME/fastjournal/fj-cli.toml`` (usually
-``~/.config/...``), ``/etc/fastjournal/fj-cli.toml``. The one name in them is ``server``.
+``~/.config/...``), ``/etc/fastjournal/fj-cli.toml``. The names in them are those of the options:
+``server``, ``tls_ca``, ``tls_cert``, ``tls_key`` and ``auth_file``. What a file says of TLS and the
+token is for its own server: it counts only where no option and no variable names another one.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from pathlib import Path
 
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.errors import BadRequestError, ConfigError
+from fastjournal.options import ENVIRONMENT
 
 ENVIRONMENT_NAME = "FASTJOURNAL_SERVER"
+NAMES = ("server", *ENVIRONMENT)
 SYSTEM_FILE = Path("/etc/fastjournal/fj-cli.toml")
 
 
@@ -25,52 +29,68 @@ def config_files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def find_server(option: str | None, environment: Mapping[str, str], files: list[Path]) -> str:
-    """Return the address of the daemon.
+    """Return the address of the daemon; see ``find_daemon``.
+
+    Raises:
+        ConfigError: The address, or the file, is wrong; the message names where it came from.
+    """
+    return find_daemon({"server": option}, environment, files)["server"]
+
+
+def find_daemon(
+    options: Mapping[str, str | None], environment: Mapping[str, str], files: list[Path]
+) -> dict[str, str]:
+    """Return the address of the daemon as ``server``, and what there is of TLS and the token.
 
     Args:
-        option: What ``--server`` says.
+        options: What the command line says, by name; None: nothing.
         environment: Of the process.
         files: Configuration files, the first that is there counts.
 
     Raises:
         ConfigError: The address, or the file, is wrong; the message names where it came from.
     """
-    source, address = _choose(option, environment, files)
+    found: dict[str, str] = {}
+    source = "default"
+    if (server := options.get("server")) is not None:
+        source, found["server"] = "--server", server
+    elif environment.get(ENVIRONMENT_NAME):
+        source, found["server"] = ENVIRONMENT_NAME, environment[ENVIRONMENT_NAME]
+    else:
+        for file in files:
+            content = _read(file)
+            if content is not None:
+                found |= content
+                if "server" in content:
+                    source = str(file)
+                break
+        found.setdefault("server", DEFAULT_ADDRESS)
+    for name, variable in ENVIRONMENT.items():
+        if value := options.get(name) or environment.get(variable):
+            found[name] = value
     try:
-        parse_address(address)
+        parse_address(found["server"])
     except BadRequestError as error:
         raise ConfigError(f"{source}: {error.message}", hint=error.hint) from error
-    return address
+    return found
 
 
-def _choose(
-    option: str | None, environment: Mapping[str, str], files: list[Path]
-) -> tuple[str, str]:
-    if option is not None:
-        return "--server", option
-    if environment.get(ENVIRONMENT_NAME):
-        return ENVIRONMENT_NAME, environment[ENVIRONMENT_NAME]
-    for file in files:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot be read: {error}", path=file) from error
-        server = _server_in(text, file)
-        return (str(file), server) if server is not None else ("default", DEFAULT_ADDRESS)
-    return "default", DEFAULT_ADDRESS
-
-
-def _server_in(text: str, file: Path) -> str | None:
+def _read(file: Path) -> dict[str, str] | None:
+    """Return what a file says; None: there is none."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot be read: {error}", path=file) from error
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"is not TOML: {error}", path=file) from error
-    for name in content:
-        if name != "server":
-            raise ConfigError(f"unknown name {name!r}", path=file, hint="the one name is 'server'")
-    server = content.get("server")
-    if server is not None and not isinstance(server, str):
-        raise ConfigError("server is not a string", path=file, hint='write server = "HOST:PORT"')
-    return server
+    for name, value in content.items():
+        if name not in NAMES:
+            names = ", ".join(NAMES)
+            raise ConfigError(f"unknown name {name!r}", path=file, hint=f"there are: {names}")
+        if not isinstance(value, str):
+            raise ConfigError(f"{name} is not a string", path=file, hint=f'write {name} = "..."')
+    return content

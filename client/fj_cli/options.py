@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from fastjournal.errors import BadRequestError
+from fastjournal.options import ENVIRONMENT, HELP, flag
 from fj_cli.times import parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
+    from fastjournal.client.access import Access
 
     IntParamType = click.ParamType[int]
 else:
     IntParamType = click.ParamType  # generic only since click 8.4
 
-_SERVER_KEY = "fj_cli.server"
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_KEY = "fj_cli."
 DONE, REFUSED, USAGE, CANNOT_CONNECT, IO_FAILED, NOTHING_TO_DO = 0, 1, 2, 69, 74, 75
 """Exit codes."""
 
@@ -58,19 +63,26 @@ DURATION = Duration()
 INSTANT = Instant()
 
 
-def _remember_server(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None:
-        ctx.meta[_SERVER_KEY] = value
+        ctx.meta[_KEY + str(param.name)] = value
 
 
-server_option = click.option(
-    "--server",
-    metavar="ADDRESS",
-    expose_value=False,
-    callback=_remember_server,
-    help="The daemon: HOST:PORT, [::1]:PORT or unix:PATH.  [default: FASTJOURNAL_SERVER, then"
-    " 'server' in fj-cli.toml, then 127.0.0.1:9923]",
-)
+def server_option(command: Decorated) -> Decorated:
+    """Add the options that say which daemon, and how to be let in."""
+    for name in reversed(ENVIRONMENT):
+        command = click.option(
+            flag(name), metavar="FILE", expose_value=False, callback=_remember, help=HELP[name]
+        )(command)
+    return click.option(
+        "--server",
+        metavar="ADDRESS",
+        expose_value=False,
+        callback=_remember,
+        help="The daemon: HOST:PORT, [::1]:PORT, tls://HOST:PORT or unix:PATH."
+        "  [default: FASTJOURNAL_SERVER, then 'server' in fj-cli.toml, then 127.0.0.1:9923]",
+    )(command)
+
 
 json_option = click.option(
     "--json/--table",
@@ -80,24 +92,29 @@ json_option = click.option(
 )
 
 
-def server_of(ctx: click.Context) -> str:
-    """Return the address of the daemon that options, environment and configuration name.
+def daemon_of(ctx: click.Context) -> tuple[str, Access]:
+    """Return the address of the daemon, and how to be let in, as options and all that say it.
 
     Raises:
-        ConfigError: It is no address, or the configuration file is wrong.
+        ConfigError: It is no address, or a file is wrong.
     """
-    from fj_cli.config import config_files, find_server  # noqa: PLC0415 - only where needed
+    # only where needed
+    from fastjournal.client.access import load_access  # noqa: PLC0415
+    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415
 
-    return find_server(ctx.meta.get(_SERVER_KEY), os.environ, config_files(os.environ))
+    options = {name: ctx.meta.get(_KEY + name) for name in NAMES}
+    found = find_daemon(options, os.environ, config_files(os.environ))
+    return found.pop("server"), load_access(**found)
 
 
 def open_client(ctx: click.Context) -> SyncClient:
     """Return a client of that daemon, for a ``with`` block, which connects it.
 
     Raises:
-        ConfigError: See ``server_of``.
+        ConfigError: See ``daemon_of``.
     """
     from fastjournal.client import SyncClient  # noqa: PLC0415 - only where needed
 
+    address, access = daemon_of(ctx)
     # One request and an answer, or an exit code that says what happened.
-    return SyncClient(server_of(ctx), reconnect=None)
+    return SyncClient(address, tls=access.tls, auth=access.auth, reconnect=None)

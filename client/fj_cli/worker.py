@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from fastjournal.client import Client, Entry, Jobs, calls
+from fastjournal.client.access import Access
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
@@ -39,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is to do. Times are microseconds."""
 
     server: str
+    access: Access
     domain: bytes
     argv: list[str]
     jobs: int
@@ -86,13 +88,16 @@ class Worker:
             CannotConnectError: The daemon stayed away.
             RefusedError: It hands out no work.
         """
-        server = self._plan.server
+        plan = self._plan
         refusal: RefusedError | None = None
         # The signals come first: from here on, none of them ends the program by itself.
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             # Couriers send again by themselves, for as long as each request is worth it.
-            asking_client = Client(server, reconnect=None)
-            async with asking_client as asking, Client(server, reconnect=None) as telling:
+            asking_client, telling_client = (
+                Client(plan.server, tls=plan.access.tls, auth=plan.access.auth, reconnect=None)
+                for _ in range(2)
+            )
+            async with asking_client as asking, telling_client as telling:
                 self._asking, self._telling = Courier(asking), Courier(telling)
                 async with trio.open_nursery() as nursery:
                     commands = trio.CancelScope()

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 import trio
 
-from fastjournal.client.address import Address, TcpAddress
-from fastjournal.errors import ProtocolError
+from fastjournal.client.access import Access
+from fastjournal.client.address import Address
+from fastjournal.client.streams import close_stream, open_stream
+from fastjournal.errors import CannotConnectError, ConfigError, ProtocolError, RefusedError
 from fastjournal.limits import RECEIVE_BYTES_MAX, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
@@ -45,6 +47,8 @@ class Settings:
     slot_seconds: int = SLOT_SECONDS
     once: bool = False
     seed: int | None = None
+    load_access: Callable[[], Access] = Access
+    """Reads certificates and token, anew for every connection: they may be renewed meanwhile."""
 
 
 class Forwarder:
@@ -108,7 +112,7 @@ class Forwarder:
             try:
                 lost = await self._session(stream)
             finally:
-                await trio.aclose_forcefully(stream)
+                await close_stream(stream)
             if lost:
                 log.warning("%s: connection lost: %s", self._address(), lost)
                 self._server += 1
@@ -127,15 +131,18 @@ class Forwarder:
                 return False
             await self._wait()
 
-    async def _connect(self) -> trio.SocketStream | None:
+    async def _connect(self) -> trio.abc.Stream | None:
         """Try each server once, beginning with the last one that was good."""
         for _ in self._settings.servers:
             address = self._address()
             try:
-                with trio.fail_after(CONNECT_SECONDS_MAX):
-                    stream = await _open(address)
-            except (OSError, trio.TooSlowError) as error:
-                log.warning("%s: cannot connect: %s", address, error)
+                access = self._settings.load_access()
+                stream = await open_stream(address, access, CONNECT_SECONDS_MAX)
+            except (CannotConnectError, ConfigError) as error:
+                log.warning("%s", error)
+                self._server += 1
+            except RefusedError as error:
+                log.error("%s: %s: %s", address, error.code, error)
                 self._server += 1
             else:
                 log.info("%s: connected", address)
@@ -145,7 +152,7 @@ class Forwarder:
     def _address(self) -> Address:
         return self._settings.servers[self._server % len(self._settings.servers)]
 
-    async def _session(self, stream: trio.SocketStream) -> str:
+    async def _session(self, stream: trio.abc.Stream) -> str:
         """Send and receive until the connection is lost (return why) or all is done ("")."""
         self._last_heard = trio.current_time()
         lost = ""
@@ -168,7 +175,7 @@ class Forwarder:
                 nursery.cancel_scope.cancel()
         return lost
 
-    async def _send(self, stream: trio.SocketStream) -> None:
+    async def _send(self, stream: trio.abc.Stream) -> None:
         """Send what the engine gives; return when all is done."""
         while True:
             if not self._stopping:
@@ -183,7 +190,7 @@ class Forwarder:
                 return
             await self._wait()
 
-    async def _receive(self, stream: trio.SocketStream) -> str:
+    async def _receive(self, stream: trio.abc.Stream) -> str:
         """Take replies until the connection is lost; return why."""
         connection = ClientConnection()
         try:
@@ -251,11 +258,3 @@ class Forwarder:
     def _now_us(self) -> int:
         """Return the instant by a clock that never jumps: the machine's at the start, going on."""
         return self._start_us + int((time.monotonic() - self._start) * 1_000_000)
-
-
-async def _open(address: Address) -> trio.SocketStream:
-    if isinstance(address, TcpAddress):
-        stream = await trio.open_tcp_stream(address.host, address.port)
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        return stream
-    return await trio.open_unix_socket(address.path)

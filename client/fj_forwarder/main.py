@@ -10,16 +10,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import click
 import trio
 
+from fastjournal.client.access import load_access
 from fastjournal.client.address import Address, parse_address
-from fastjournal.errors import BadRequestError, SpoolError, SpoolLockedError
+from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
+from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.spool.slots import FILE_MODE, LOCK_NAME, spool_failed, write_directory
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
 
@@ -41,6 +44,19 @@ def _addresses(
         raise click.BadParameter(str(error), context, parameter) from error
 
 
+def _access_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options that say how to be let in."""
+    for name in reversed(ENVIRONMENT):
+        command = click.option(
+            flag(name),
+            metavar="FILE",
+            envvar=ENVIRONMENT[name],
+            show_envvar=True,
+            help=HELP[name],
+        )(command)
+    return command
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--spool",
@@ -55,8 +71,10 @@ def _addresses(
     multiple=True,
     callback=_addresses,
     metavar="ADDRESS",
-    help="HOST:PORT or unix:PATH of a daemon; repeat it for daemons to move on to.",
+    help="HOST:PORT, tls://HOST:PORT or unix:PATH of a daemon; repeat it for daemons to move on"
+    " to.",
 )
+@_access_options
 @click.option(
     "--batch",
     "in_flight_max",
@@ -89,6 +107,7 @@ def command(
     once: bool,
     seed: int | None,
     log_level: str,
+    **files: str | None,
 ) -> int:
     """Send the records of a spool to fastjournald and erase each one that is safe there.
 
@@ -97,6 +116,11 @@ def command(
     logging.basicConfig(
         level=log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
     )
+    try:
+        load_access(**files)
+    except ConfigError as wrong:
+        click.echo(f"fj-forwarder: {wrong}", err=True)
+        return EXIT_USAGE
     settings = Settings(
         spool=spool,
         servers=servers,
@@ -104,6 +128,7 @@ def command(
         slot_seconds=slot_seconds,
         once=once,
         seed=seed,
+        load_access=partial(load_access, **files),
     )
     status = 0
     try:

@@ -129,6 +129,22 @@ def make_access(tls: Tls = None, auth: str | bytes | None = None) -> Access:
     return Access(context, auth)
 
 
+def load_access(
+    *,
+    tls_ca: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    auth_file: str | None = None,
+) -> Access:
+    """Return what the options of the programs mean, which have the names of these arguments.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    tls = make_context(tls_ca, tls_cert, tls_key) if tls_ca or tls_cert or tls_key else None
+    return Access(tls, read_auth_file(auth_file) if auth_file else None)
+
+
 def system_context() -> ssl.SSLContext:
     """Return a TLS context that trusts what the system trusts."""
     return make_context(None)

@@ -6,21 +6,37 @@ What comes of it: ``fastjournal.spark.report``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import click
 from rich.console import Console
 
 from fastjournal.client import SyncClient
+from fastjournal.client.access import load_access
 from fastjournal.errors import (
     CannotConnectError,
     FastjournalError,
     JavaMissingError,
     LogError,
 )
+from fastjournal.options import ENVIRONMENT, HELP, flag
 
 _WIDTH_OF_FILES = 120
 _EXIT_UNAVAILABLE = 69
 _EXIT_IO = 74
+
+
+def _access_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that say how to be let in."""
+    for name in reversed(ENVIRONMENT):
+        command = click.option(
+            flag(name),
+            metavar="FILE",
+            envvar=ENVIRONMENT[name],
+            show_envvar=True,
+            help=HELP[name],
+        )(command)
+    return command
 
 
 @click.command()
@@ -30,8 +46,9 @@ _EXIT_IO = 74
     default="127.0.0.1:9923",
     show_default=True,
     metavar="ADDRESS",
-    help="The daemon that takes the snapshot: HOST:PORT or unix:PATH.",
+    help="The daemon that takes the snapshot: HOST:PORT, tls://HOST:PORT or unix:PATH.",
 )
+@_access_options
 @click.option(
     "--snapshot",
     metavar="DIRECTORY",
@@ -48,7 +65,9 @@ _EXIT_IO = 74
     metavar="URL",
     help="Spark's master.  [default: what spark-submit says, else local[*]]",
 )
-def command(server: str, snapshot: str | None, output: str, master: str | None) -> None:
+def command(
+    server: str, snapshot: str | None, output: str, master: str | None, **files: str | None
+) -> None:
     """Take a snapshot, save its entries as Parquet, and run the analysis jobs over it."""
     # What the extra "spark" brings: main says so where it is not there.
     from fastjournal.spark.files import LogDirectory  # noqa: PLC0415
@@ -62,7 +81,8 @@ def command(server: str, snapshot: str | None, output: str, master: str | None) 
     errors = Console(stderr=True)
     with errors.status("taking a snapshot") as status:
         if snapshot is None:
-            with SyncClient(server) as client:
+            access = load_access(**files)
+            with SyncClient(server, tls=access.tls, auth=access.auth) as client:
                 snapshot = client.snapshot()
         status.update("starting Spark")
         size = sum(segment.bytes for segment in LogDirectory(snapshot).segments)

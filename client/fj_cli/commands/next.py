@@ -172,11 +172,13 @@ def _print_next(ctx: click.Context, domain: str, options: dict[str, Any]) -> int
 def _work(ctx: click.Context, domain: str, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
-    from fj_cli.options import server_of
+    from fj_cli.options import daemon_of
     from fj_cli.worker import Plan, Worker, find_program
 
+    server, access = daemon_of(ctx)
     plan = Plan(
-        server=server_of(ctx),
+        server=server,
+        access=access,
         domain=argument_bytes(domain),
         argv=[find_program(argv[0]), *argv[1:]],
         jobs=options["jobs"],

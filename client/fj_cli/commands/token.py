@@ -1,0 +1,34 @@
+"""``fj-cli token``: tokens for AUTH, made where they are used."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from fastjournal.errors import ConfigError
+
+
+@click.group("token")
+def command() -> None:
+    """Make tokens for AUTH, without a daemon."""
+
+
+@command.command("new")
+@click.argument("file", type=click.Path(dir_okay=False))
+def new(file: str) -> None:
+    """Write a new random token to FILE, mode 0600, and print its line for the daemon's tokens.
+
+    The token itself is shown nowhere: --auth-file FILE uses it, and the daemon keeps its hash.
+    """
+    import hashlib
+    import secrets
+
+    token = secrets.token_urlsafe(32)
+    try:
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError as error:
+        raise ConfigError("is there already: remove it first", path=file) from error
+    with open(descriptor, "w", encoding="ascii") as out:
+        out.write(f"{token}\n")
+    click.echo(f'token_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
