@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import ConfigError
-from fj_cli.config import SYSTEM_FILE, config_files, find_server
+from fj_cli.config import SYSTEM_FILE, config_files, find_daemon, find_server
 
 
 def test_option_then_environment_then_file_then_default(tmp_path: Path) -> None:
@@ -71,3 +71,26 @@ def test_a_wrong_address_says_where_it_came_from(
 ) -> None:
     with pytest.raises(ConfigError, match=source):
         find_server(option, environment, [])
+
+
+def test_each_name_comes_from_its_option_or_variable_and_the_file_is_for_its_own_server(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "fj-cli.toml"
+    file.write_text('server = "file:1"\nauth_file = "/f/token"\ntls_ca = "/f/ca"\n')
+    assert find_daemon({}, {}, [file]) == {
+        "server": "file:1",
+        "auth_file": "/f/token",
+        "tls_ca": "/f/ca",
+    }
+    environment = {"FASTJOURNAL_AUTH_FILE": "/e/token", "FASTJOURNAL_TLS_KEY": ""}
+    assert find_daemon({"tls_ca": "/o/ca"}, environment, [file]) == {
+        "server": "file:1",
+        "auth_file": "/e/token",
+        "tls_ca": "/o/ca",
+    }
+    assert find_daemon({"server": "option:1"}, environment, [file]) == {
+        "server": "option:1",
+        "auth_file": "/e/token",
+    }
+    assert find_daemon({}, {"FASTJOURNAL_SERVER": "variable:1"}, [file]) == {"server": "variable:1"}

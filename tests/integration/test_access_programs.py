@@ -1,0 +1,178 @@
+"""fj-cli and fj-forwarder, as installed, through mutual TLS and with tokens."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.client.access import make_context
+from fastjournal.spool import Spool
+from tests.certificates import Authority, Files
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import START_S, DaemonProcess, installed
+
+
+class House(NamedTuple):
+    """A daemon that lets in who has a certificate and a token, and both."""
+
+    directory: Path
+    daemon: DaemonProcess
+    authority: Authority
+    own: Files
+    token: Path
+
+    def options(self) -> list[str]:
+        """What the programs are told."""
+        return [
+            *("--tls-ca", self.authority.path, "--tls-cert", self.own.cert),
+            *("--tls-key", self.own.key, "--auth-file", str(self.token)),
+        ]
+
+    def client(self) -> SyncClient:
+        """Return a client that is let in."""
+        context = make_context(self.authority.path, *self.own)
+        return SyncClient(self.daemon.address, tls=context, auth=self.token.read_text().strip())
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    authority = Authority(tmp_path)
+    server, own = authority.sign("server"), authority.sign("own", "client")
+    token = tmp_path / "token"
+    made = Cli(tmp_path, None)("token", "new", str(token))
+    assert made.returncode == 0, made.stderr
+    assert token.stat().st_mode & 0o7777 == 0o600
+    assert token.read_bytes().strip() not in made.stdout
+    assert Cli(tmp_path, None)("token", "new", str(token)).returncode == 2
+    tokens = tmp_path / "tokens.toml"
+    tokens.touch(0o600)
+    tokens.write_text(
+        f"[[token]]\nname = 'worker'\n{made.stdout.decode()}"
+        "rights = ['read', 'write', 'next']\nprefixes = ['work:', 'plain']\n"
+    )
+    daemon = DaemonProcess(
+        tmp_path,
+        *("--tls-cert", server.cert, "--tls-key", server.key),
+        *("--tls-client-ca", authority.path, "--auth-tokens", str(tokens)),
+    )
+    with daemon:
+        yield House(tmp_path, daemon, authority, own, token)
+
+
+def test_fj_cli_works_by_options_environment_and_file(house: House) -> None:
+    cli = Cli(house.directory, house.daemon.address)
+    options = house.options()
+    assert cli("set", "plain", "1", *options).returncode == 0
+    assert cli(*options, "get", "plain").returncode == 0
+    assert cli("get", "plain").returncode == 69
+    without_token = cli(*options[:-2], "get", "plain")
+    assert without_token.returncode == 1
+    assert b"auth-required" in without_token.stderr
+    forbidden = cli("get", "other", *options)
+    assert forbidden.returncode == 1
+    assert b"forbidden" in forbidden.stderr
+    names = ("FASTJOURNAL_TLS_CA", "FASTJOURNAL_TLS_CERT", "FASTJOURNAL_TLS_KEY")
+    by_environment = Cli(house.directory, house.daemon.address)
+    by_environment.environment |= dict(
+        zip((*names, "FASTJOURNAL_AUTH_FILE"), options[1::2], strict=True)
+    )
+    assert by_environment("get", "plain").returncode == 0
+    by_file = Cli(house.directory, None)
+    file = house.directory / "config" / "fastjournal" / "fj-cli.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        f"server = '{house.daemon.address}'\ntls_ca = '{options[1]}'\ntls_cert = '{options[3]}'\n"
+        f"tls_key = '{options[5]}'\nauth_file = '{options[7]}'\n"
+    )
+    assert by_file("get", "plain").returncode == 0
+    # what the file says is for its own server: another one is not told the token
+    other = by_file("get", "plain", "--server", f"tls://{house.daemon.address}")
+    assert other.returncode == 69
+    assert b"certificate" in other.stderr
+
+
+def test_a_wrong_token_or_file_is_said_without_the_token(house: House) -> None:
+    cli = Cli(house.directory, house.daemon.address)
+    house.token.write_text("wrong-token-0123456789")
+    failed = cli("get", "plain", *house.options())
+    assert failed.returncode == 1
+    assert b"auth-failed" in failed.stderr
+    house.token.chmod(0o644)
+    refused = cli("get", "plain", *house.options())
+    assert refused.returncode == 2
+    assert b"chmod 600" in refused.stderr
+    assert b"wrong-token" not in failed.stderr + refused.stderr
+
+
+def test_a_worker_works_through_it(house: House) -> None:
+    with house.client() as client:
+        for number in range(3):
+            client.set(f"work:1:0:{number}", b"x", uri=f"https://example.org/{number}")
+    cli = Cli(house.directory, house.daemon.address)
+    program = [sys.executable, "-c", "print('done')"]
+    done = cli("next", "work", *house.options(), "--exec", *program)
+    assert done.returncode == 0, done.stderr
+    assert cli("next", "work", *house.options()).returncode == 75
+
+
+def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(house: House) -> None:
+    spool = house.directory / "spool"
+    with Spool(spool) as writer:
+        writer.append(domain="work", uri="https://example.org/1", value="1")
+        writer.append(domain="other", uri="https://example.org/2", value="2")
+        writer.append(domain="work", uri="https://example.org/3", value="3")
+    right = house.token.read_text()
+    house.token.write_text("wrong-token-0123456789")
+    command = [
+        *(installed("fj-forwarder"), "--spool", str(spool), "--server", house.daemon.address),
+        *house.options(),
+    ]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        said = ""
+        while "auth-failed" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        house.token.write_text(right)
+        # a record that is forbidden waits; the others do not
+        while "connected" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        with house.client() as client:
+            while client.stats("work")["entries"] < 2:
+                time.sleep(0.01)
+    finally:
+        process.terminate()
+        assert process.wait(START_S) == 0
+        rest = process.stderr.read() if process.stderr else ""
+        if process.stderr:
+            process.stderr.close()
+    assert right.strip() not in said + rest
+    assert "wrong-token" not in said + rest
+
+
+def test_a_forwarder_with_a_bad_file_does_not_start(house: House) -> None:
+    for options in (["--auth-file", "/nowhere/token"], ["--tls-key", house.own.key]):
+        done = subprocess.run(
+            [
+                *(installed("fj-forwarder"), "--spool", str(house.directory / "spool")),
+                *("--server", house.daemon.address, *options),
+            ],
+            check=False,
+            capture_output=True,
+            timeout=START_S,
+            env=dict(os.environ),
+        )
+        assert done.returncode == 64
+        assert options[1].encode() in done.stderr
