@@ -13,7 +13,6 @@ then is durable, so no reply shows anybody a change that a crash could undo.
 from __future__ import annotations
 
 import math
-from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -205,9 +204,10 @@ class Session:
         replies: list[bytes] = []
         room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
         turn_over = perf_counter() + TURN_SECONDS
-        ahead = iter(requests)
+        ahead_bytes = self._taken_bytes + len(requests) * limits.REQUEST_OBJECT_BYTES
+        self._hold(ahead_bytes)
         self._serving = True
-        for request in ahead:
+        for request in requests:
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
                 replies.append(await server.take_snapshot(self, request))
@@ -215,7 +215,7 @@ class Session:
                 continue
             reply = handle(self, request, now)
             if isinstance(reply, Scan):
-                await self._finish(replies, now, length_hint(ahead))
+                await self._finish(replies, now)
                 reply = await server.scanning.run(reply, self._stream)
                 now = server.clock.now_us()
             if reply is not None:
@@ -223,7 +223,7 @@ class Session:
                 size = len(reply)
                 room -= size
                 if room < 0 or (size > SHORT_REPLY_BYTES and perf_counter() > turn_over):
-                    await self._finish(replies, now, length_hint(ahead))
+                    await self._finish(replies, now)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
                     now = server.clock.now_us()
                     turn_over = perf_counter() + TURN_SECONDS
@@ -236,13 +236,16 @@ class Session:
                     # so that nobody guesses fast, this answer takes its time
                     refusal = replies[-1:]
                     del replies[-1:]
-                    await self._finish(replies, now, length_hint(ahead))
+                    await self._finish(replies, now)
                     await self._slow_down()
                     replies += refusal
                     now = server.clock.now_us()
                     if self._done:
                         break
+        # not held any more while the last replies are on their way
         requests.clear()
+        del request
+        self._hold(-ahead_bytes)
         await self._finish(replies, now)
         self._serving = False
 
@@ -252,14 +255,13 @@ class Session:
         self._done = self._server.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
         await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
-    async def _finish(self, replies: list[bytes], now: int, ahead: int = 0) -> None:
-        """Wait until all that was appended is durable, then send, with ``ahead`` requests to go."""
+    async def _finish(self, replies: list[bytes], now: int) -> None:
+        """Wait until all that was appended is durable, then send."""
         server = self._server
         server.after_requests(now)
         data = b"".join(replies)
         replies.clear()
-        held = len(data) + self._taken_bytes + ahead * limits.REQUEST_OBJECT_BYTES
-        self._hold(held)
+        self._hold(len(data))
         writer = server.writer
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
@@ -268,7 +270,7 @@ class Session:
             await self._flush()
         if data:
             await self._send(data)
-        self._hold(-held)
+        self._hold(-len(data))
 
     async def _send(self, data: bytes) -> None:
         async with self._sending:

@@ -11,7 +11,8 @@ from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
-from fastjournald.engine import Engine, Settings, new_journal
+from fastjournal.protocol.constants import QUERY_SHIFT, Query
+from fastjournald.engine import Engine, Scan, Settings, new_journal
 from fastjournald.indexes import TOMBSTONES_DROPPED, Tombstones
 
 NOW = 1_790_000_000_000_000
@@ -211,3 +212,22 @@ def test_those_who_have_waited_long_enough_are_told_in_parts(
     monkeypatch.setattr("fastjournald.engine.SERVED_MAX", 4)
     waiting(daemon, 10, ttl=LATER - NOW)
     assert [len(go) for go in served(daemon, LATER)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("timeout", [None, 1_000_000])
+def test_a_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int | None) -> None:
+    daemon = Daemon()
+    for number in range(50):
+        daemon.set(b"k%02d" % number, value=bytes(1000))
+    flags = int(Flag.DATA) | Query.RANGE << QUERY_SHIFT
+    request = Request(Function.GET, 0, flags, NOW, b"k", b"l", timeout=timeout, count=0)
+    scan = daemon.engine.handle("s", request, NOW)
+    assert isinstance(scan, Scan)
+    daemon.engine.ration(4096)
+    while (data := daemon.engine.step(scan, NOW)) is None:
+        pass
+    reply = decode_reply(data)
+    assert reply.pairs
+    assert len(data) < 4096
+    assert reply.cursor
+    assert daemon.engine.store.worked_on == (0 if timeout is None else len(reply.pairs))

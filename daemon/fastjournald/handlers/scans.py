@@ -157,7 +157,7 @@ class Scan:
         self._plan = plan
         number_max = SCAN_LEASES_MAX if self.leases else PAIRS_MAX
         self._number_max = min(plan.count or number_max, number_max)
-        self._room = state.reply_bytes_max - _REPLY_BYTES - CURSOR_BYTES - len(plan.text)
+        self._room = state.reply_bytes_max - self._reply_bytes
         self._batch = state.store.index_keys().mark()
         self._next_key: bytes | None = plan.selection.start
         """Where the search goes on; in the end where the next reply begins, None: nowhere."""
@@ -170,6 +170,11 @@ class Scan:
         self._key_bytes_max = 0
         self._value_bytes_max = 0
         self._encoder: ReplyEncoder | None = None
+
+    @property
+    def _reply_bytes(self) -> int:
+        """The reply without its pairs."""
+        return _REPLY_BYTES + CURSOR_BYTES + len(self._plan.text)
 
     @property
     def selection(self) -> Selection:
@@ -209,6 +214,8 @@ class Scan:
         Returns:
             An error, where memory is scarce and the first pair takes too much of it.
         """
+        if not self._pairs:
+            self._keep_to_ration(state)
         store = state.store
         selection = self._plan.selection
         instructions = selection.instructions
@@ -255,6 +262,10 @@ class Scan:
         self._next_key = None
         self._searched = True
         return None
+
+    def _keep_to_ration(self, state: State) -> None:
+        """Memory may have become scarce while the scan waited."""
+        self._room = min(self._room, state.reply_bytes_max - self._reply_bytes)
 
     def _is_too_large(self, state: State, entry: Entry) -> bool:
         """Whether memory is scarce and the value large."""
@@ -311,6 +322,7 @@ class Scan:
 
     def _lease(self, state: State, reply: Reply, now: int) -> str | None:
         """Lease what was chosen, as far as it may be leased still, and fits the reply."""
+        self._keep_to_ration(state)
         store = state.store
         leased: list[tuple[bytes, Entry]] = []
         seen: set[int] = set()
