@@ -151,14 +151,14 @@ class Multiplexer:
 
     def unsubscribe(self, identifier: int) -> None:
         """End a subscription; what still comes of it is dropped."""
-        if identifier not in self._subscriptions or self._failure is not None:
+        if self._subscriptions.get(identifier, _tell_nobody) is _tell_nobody:
             return
         self._subscriptions[identifier] = _tell_nobody
         asked = self._in_flight.get(identifier)
         if asked is None:
-            self._owed.append((end_of_listening(), identifier))
+            self._end_subscription(identifier)
         else:
-            asked.notify = lambda: self.unsubscribe(identifier)
+            asked.notify = lambda: self._end_subscription(identifier)
 
     def data_to_send(self) -> bytes:
         """Return the bytes that wait to be sent, and forget them."""
@@ -230,6 +230,10 @@ class Multiplexer:
             return
         gain = pending.undo(pending.request, pending.reply)
         self._owed.extend((request, None) for request in gain)
+
+    def _end_subscription(self, identifier: int) -> None:
+        if identifier in self._subscriptions and self._failure is None:
+            self._owed.append((end_of_listening(), identifier))
 
     def _free_identifier(self) -> int:
         taken = len(self._in_flight) + len(self._subscriptions)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal import RefusedError, State, SyncClient, build_journal_key
-from tests.integration.both_clients import KINDS, AnyClient, connected
+from fastjournal import RefusedError, State, SyncClient, ValueType, build_journal_key
+from tests.integration.both_clients import KINDS, AnyClient, all_of, connected
 from tests.integration.daemon_process import DaemonProcess
 
 S = 1_000_000
@@ -194,3 +194,33 @@ async def test_nop_auth_and_snapshot(client: AnyClient, daemon: DaemonProcess) -
     assert await client.nop() > 0
     await client.auth("whatever: this daemon asks for none")
     assert (await client.snapshot()).startswith(str(daemon.log_path))
+
+
+async def test_ranges_prefixes_and_expressions(client: AnyClient) -> None:
+    for n in range(25):
+        await client.set(f"a:{n:02d}", n)
+    await client.set("b", "other", uri="a:uri")
+    await client.set(b"a\xff", "behind")
+
+    async def keys(scan: str, *args: str, **kwargs: object) -> list[bytes]:
+        return [entry.key for entry in await all_of(client, scan, *args, page=4, **kwargs)]
+
+    numbered = [b"a:%02d" % n for n in range(25)]
+    assert await keys("range", "a:03", "a:06") == numbered[3:7]
+    assert await keys("prefix", "a:") == [*numbered, b"a:uri"]
+    assert await keys("prefix", b"a\xff") == [b"a\xff"]
+    assert await keys("regex", "^a:.[05]$") == numbered[::5]
+    assert await keys("range", "b") == [b"b"]
+    assert len(await keys("range")) == 28
+    entries = await all_of(client, "prefix", "a:0", page=4, meta=True)
+    assert [entry.decoded() for entry in entries] == list(range(10))
+    assert all(entry.meta.state == State.PERSISTENT for entry in entries)
+    probed = await all_of(client, "prefix", "a:0", data=False)
+    assert {(entry.value_type, entry.value) for entry in probed} == {(ValueType.INTEGER, b"")}
+    leased = await all_of(client, "prefix", "a:0", lease_us=60 * S)
+    assert len({entry.token for entry in leased}) == 1
+    assert await keys("prefix", "a:", skip_worked_on=True) == [*numbered[10:], b"a:uri"]
+    for entry in leased:
+        await client.release(entry.key, entry.token)
+    with refused("bad-regex"):
+        await keys("regex", "(")

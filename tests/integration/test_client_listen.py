@@ -1,0 +1,191 @@
+"""Listening with both clients against a daemon that follows a script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from fastjournal import CannotConnectError, ChangeKind, Client, Reconnect, RefusedError, SyncClient
+from fastjournal.protocol import Flag, Function, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+
+LISTEN = int(Flag.LISTEN)
+QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+
+
+class Telling:
+    """Tells those who listen of every SET and DELETE that comes on the same connection."""
+
+    def __init__(self) -> None:
+        self.identifiers: list[int] = []
+        self.ended = threading.Event()
+        self.refusal = ""
+
+    def __call__(self, request: Request) -> Answer:
+        if request.function == Function.GET and request.flags & LISTEN:
+            self.identifiers = [request.identifier]
+            told = Reply(request.identifier, flags=LISTEN, pairs=[Pair(b"first", 1, b"v")])
+            return [Reply(request.identifier, error=self.refusal, pairs=[]), told]
+        if request.function == Function.GET and request.identifier in self.identifiers:
+            self.ended.set()
+        if request.key == b"drop":
+            return [Do.CLOSE]
+        answers = [Reply(request.identifier)]
+        for identifier in self.identifiers:
+            pair, error = Pair(request.key, request.value_type or 0, request.value), ""
+            if request.function == Function.DELETE:
+                pair, error = Pair(request.key), "not-found"
+            if request.function in (Function.SET, Function.DELETE):
+                answers.append(Reply(identifier, flags=LISTEN, error=error, pairs=[pair]))
+        return answers
+
+
+@pytest.fixture
+def script() -> Telling:
+    return Telling()
+
+
+@pytest.fixture
+def daemon(script: Telling) -> Iterator[ScriptedDaemon]:
+    with ScriptedDaemon(script) as daemon:
+        yield daemon
+
+
+async def test_changes_come_as_they_are_told_and_the_end_of_the_block_ends_it(
+    daemon: ScriptedDaemon, script: Telling
+) -> None:
+    async with Client(daemon.address) as client:
+        async with client.listen(prefix="a") as changes:
+            first = await anext(changes)
+            assert (first.kind, first.key, first.decoded()) == (ChangeKind.SET, b"first", b"v")
+            await client.set("a1", "text")
+            change = await anext(changes)
+            assert (change.kind, change.key, change.decoded()) == (ChangeKind.SET, b"a1", "text")
+            await client.delete("a1")
+            change = await anext(changes)
+            assert (change.kind, change.key) == (ChangeKind.GONE, b"a1")
+        with trio.fail_after(20):
+            await trio.to_thread.run_sync(script.ended.wait)
+        await client.set("a2")
+        assert await client.nop() == 0
+
+
+async def test_a_listener_that_lost_its_connection_listens_again_and_says_so(
+    daemon: ScriptedDaemon,
+) -> None:
+    async with (
+        Client(daemon.address, reconnect=QUICK) as client,
+        client.listen("first") as changes,
+    ):
+        await anext(changes)
+        daemon.drop_connections()
+        kinds = [(await anext(changes)).kind for _ in range(2)]
+        assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
+    assert daemon.connections == 2
+
+
+async def test_a_quiet_listener_notices_that_the_daemon_is_gone(
+    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournal.client.trio_listen.LISTENER_PING_S", 0.01)
+    async with (
+        Client(daemon.address, reconnect=QUICK) as client,
+        client.listen("first") as changes,
+    ):
+        await anext(changes)
+        with trio.move_on_after(0.1):
+            await anext(changes)
+    assert Function.NOP in {request.function for request in daemon.requests}
+
+
+async def test_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) -> None:
+    async with (
+        Client(daemon.address, reconnect=None) as client,
+        client.listen("first") as changes,
+    ):
+        await anext(changes)
+        daemon.drop_connections()
+        with pytest.raises(CannotConnectError):
+            await anext(changes)
+        await client.connect()
+        assert (await anext(changes)).kind == ChangeKind.MISSED
+
+
+async def test_a_refused_subscription_is_an_error(daemon: ScriptedDaemon, script: Telling) -> None:
+    script.refusal = "busy too many listen"
+    async with Client(daemon.address) as client:
+        with pytest.raises(RefusedError, match="too many listen"):
+            async with client.listen("first"):
+                pass
+    with SyncClient(daemon.address) as blocking, pytest.raises(RefusedError):
+        blocking.listen("first").__enter__()
+
+
+async def test_a_cancelled_subscription_is_ended_when_its_reply_comes() -> None:
+    held: list[Request] = []
+
+    def slow(request: Request) -> Answer:
+        if request.flags & LISTEN:
+            held.append(request)
+            return []
+        return [Reply(one.identifier) for one in [*held, request]] if held else []
+
+    with ScriptedDaemon(slow) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.move_on_after(0.05) as scope:
+                async with client.listen("k"):
+                    raise AssertionError("it was answered")
+            assert scope.cancelled_caught
+            await client.nop()
+            with trio.fail_after(20):
+                while len(daemon.requests) < 3:  # noqa: ASYNC110 - another thread
+                    await trio.sleep(0.005)
+    assert daemon.requests[2].identifier == held[0].identifier
+
+
+def test_blocking_changes_come_on_a_connection_of_their_own(
+    daemon: ScriptedDaemon, script: Telling
+) -> None:
+    with SyncClient(daemon.address) as client, client.listen(prefix="a") as changes:
+        change = changes.wait(timeout_s=20)
+        assert change is not None
+        assert (change.kind, change.key) == (ChangeKind.SET, b"first")
+        assert changes.wait(timeout_s=0) is None
+        assert changes.wait(timeout_s=0.01) is None
+        client.nop()
+    assert daemon.connections == 2
+
+
+def test_blocking_a_listener_that_lost_its_connection_listens_again_and_says_so(
+    daemon: ScriptedDaemon,
+) -> None:
+    with (
+        SyncClient(daemon.address, reconnect=QUICK) as client,
+        client.listen("first") as changes,
+    ):
+        assert next(changes).key == b"first"
+        daemon.drop_connections()
+        kinds = [next(changes).kind for _ in range(2)]
+        assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
+
+
+def test_blocking_a_quiet_listener_asks_whether_the_daemon_is_there(
+    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournal.client.sync_listen.LISTENER_PING_S", 0.01)
+    with SyncClient(daemon.address) as client, client.listen("first") as changes:
+        next(changes)
+        assert changes.wait(timeout_s=0.1) is None
+    assert Function.NOP in {request.function for request in daemon.requests}
+
+
+def test_blocking_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) -> None:
+    with SyncClient(daemon.address, reconnect=None) as client, client.listen("first") as changes:
+        next(changes)
+        daemon.drop_connections()
+        with pytest.raises(CannotConnectError) as caught:
+            next(changes)
+        assert caught.value.code == "connection-lost"

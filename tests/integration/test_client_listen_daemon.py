@@ -1,0 +1,81 @@
+"""Listening with both clients to a real daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from fastjournal import Change, ChangeKind, Client, Reconnect, SyncClient, build_journal_key
+from tests.integration.daemon_process import DaemonProcess
+
+QUICK = Reconnect(first_pause_s=0.01, longest_pause_s=0.1, patience_s=60)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+def told(change: Change) -> tuple[str, bytes, bytes]:
+    return str(change.kind), change.key, change.value
+
+
+async def test_every_kind_of_query_is_told_of_its_changes(daemon: DaemonProcess) -> None:
+    async with Client(daemon.address) as client, Client(daemon.address) as other:
+        for query in ({"key": "a1"}, {"prefix": "a"}, {"start": "a", "end": "b"}, {"regex": "^a."}):
+            async with client.listen(**query) as changes:
+                with trio.fail_after(60):
+                    await other.set("a1", b"one")
+                    assert told(await anext(changes)) == ("set", b"a1", b"one")
+                    await client.set("c", b"elsewhere")
+                    await other.set("a1", b"two", overwrite=True)
+                    assert told(await anext(changes)) == ("set", b"a1", b"two")
+                    await client.delete("a1", overwrite=True)
+                    assert told(await anext(changes)) == ("gone", b"a1", b"")
+            await client.delete("c", overwrite=True)
+        await other.set("a1")
+        assert await client.nop() > 0
+
+
+async def test_work_that_comes_and_goes_is_told(daemon: DaemonProcess) -> None:
+    key = build_journal_key("d", "1")
+    async with Client(daemon.address) as client, client.listen(prefix="d:") as changes:
+        with trio.fail_after(60):
+            await client.set(key, b"work", uri="uri:1")
+            change = await anext(changes)
+            assert (change.key, change.value) == (key, b"work")
+            assert change.meta is not None
+            async for _job in client.jobs("d", wait_us=None):
+                pass
+            assert (await anext(changes)).kind == ChangeKind.GONE
+
+
+async def test_a_restart_of_the_daemon_is_told(daemon: DaemonProcess) -> None:
+    port = daemon.address.rpartition(":")[2]
+    async with (
+        Client(daemon.address, reconnect=QUICK) as client,
+        client.listen(prefix="a") as changes,
+    ):
+        daemon.kill()
+        daemon._options = ("--listen", f"127.0.0.1:{port}")
+        await trio.to_thread.run_sync(daemon.start)
+        with trio.fail_after(60):
+            assert (await anext(changes)).kind == ChangeKind.MISSED
+            await client.set("a", b"new")
+            assert told(await anext(changes)) == ("set", b"a", b"new")
+
+
+def test_blocking_a_listener_is_told_of_changes(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address) as client, client.listen(prefix="a") as changes:
+        client.set("a1", b"one")
+        client.set("b", b"elsewhere")
+        change = changes.wait(timeout_s=60)
+        assert change is not None
+        assert told(change) == ("set", b"a1", b"one")
+        client.delete("a1")
+        assert told(next(changes)) == ("gone", b"a1", b"")
+        assert changes.wait(timeout_s=0) is None
