@@ -166,10 +166,16 @@ class Metrics(Collector):
         entries.add_metric(["delayed"], store.delayed)
         entries.add_metric(["worked_on"], store.worked_on)
         entries.add_metric(["buried"], store.buried)
-        entries.add_metric(["plain"], store.plain.entries - store.plain_worked_on)
+        plain = store.plain.entries - store.plain_worked_on - store.plain.buried
+        entries.add_metric(["plain"], plain)
         yield entries
         yield GaugeMetricFamily(
             "fastjournal_domains", "Domains that have entries.", len(store.domains)
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_paused_domains",
+            "Domains that are paused, with entries or without.",
+            len(store.pauses),
         )
         now = self._server.clock.now_us()
         yield GaugeMetricFamily(

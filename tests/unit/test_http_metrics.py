@@ -61,10 +61,11 @@ class Subject:
         *,
         value: bytes = b"",
         timeout: int | None = None,
+        ttl: int | None = None,
     ) -> str:
         kind = int(ValueType.BUFFER)
         request = Request(
-            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout
+            function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
         )
         data = self.engine.handle("session", request, self.clock.now)
         assert data is not None
@@ -163,6 +164,20 @@ def test_entries_stand_under_their_state(s: Subject) -> None:
     assert [figures[f"fastjournal_entries{{{state}}}"] for state in states] == [3, 1, 1, 0, 1]
     assert figures["fastjournal_domains"] == 2
     assert sum(figures[f"fastjournal_entries{{{state}}}"] for state in states) == 6
+
+
+def test_a_plain_entry_that_is_buried_counts_once(s: Subject) -> None:
+    s.set(b"just a key")
+    assert s.ask(Function.BURY, b"just a key") == ""
+    figures = s.figures()
+    assert figures["fastjournal_entries{buried}"] == 1
+    assert figures["fastjournal_entries{plain}"] == 0
+
+
+def test_paused_domains_are_counted(s: Subject) -> None:
+    assert s.figures()["fastjournal_paused_domains"] == 0
+    assert s.ask(Function.PAUSE, b"a", ttl=SECOND) == ""
+    assert s.figures()["fastjournal_paused_domains"] == 1
 
 
 def test_a_plain_entry_that_is_worked_on_counts_once(s: Subject) -> None:
