@@ -40,6 +40,10 @@ EXIT_IO = 74
 EXIT_LOCKED = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
+SWITCH_SECONDS = 0.0005
+"""How long a thread that syncs the log waits for the interpreter at most: by default 5 ms, three
+times a sync, and a reply waits for that while scans keep the event loop busy."""
+
 LOG = logging.getLogger("fastjournald")
 
 
@@ -205,6 +209,7 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         trio.run(check_addresses, config.listen)
         settings = config.settings()
         clock = SystemClock()
+        sys.setswitchinterval(SWITCH_SECONDS)
         gc.disable()
         engine, writer = recover_engine(
             disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress

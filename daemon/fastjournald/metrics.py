@@ -246,6 +246,17 @@ class Metrics(Collector):
             self._server.timers.lag_us,
             1e-6,
         )
+        yield histogram(
+            "fastjournal_scan_slice_seconds",
+            "How long a slice of a scan held the event loop.",
+            self._server.scanning.slice_us,
+            1e-6,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_scans",
+            "Scans that are being carried out or wait to begin.",
+            self._server.scanning.count,
+        )
         memory = resident_bytes()
         if memory is not None:
             yield GaugeMetricFamily(

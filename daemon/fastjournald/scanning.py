@@ -1,9 +1,9 @@
-"""Scans beside everything else: one slice of one of them in each round of the event loop.
+"""Scans beside everything else: one slice of one of them in every few rounds of the event loop.
 
 A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
 share one turnstile, so that fifty of them hold the loop no longer than one: whoever waits in a
-round waits for one slice. They take their slices in turns, so a short scan is not behind a long
-one. Only so many gather replies at a time, because these are memory; the others wait to begin.
+round waits for one slice at most. They take their slices in turns, so a short scan is not behind a
+long one. Only so many gather replies at a time, because these are memory; the others wait to begin.
 
 The index that they go through is also brought up to date here, while nobody asks for anything.
 """
@@ -29,6 +29,11 @@ SLICE_SECONDS = 0.001
 """A slice ends with the first step that ends after this: steps are far shorter, but for a match of
 a long key with an expression that was made to be slow."""
 
+REST_ROUNDS = 3
+"""Rounds of the event loop without a slice after each that has one. A request takes some rounds
+from its first byte to its reply; so it meets one slice or two, and not one in each of them. Where
+nobody else has work these rounds take a tenth of a slice."""
+
 STOP_SECONDS = 1.0
 """How long scans go on when the daemon stops; then they are told so."""
 
@@ -49,6 +54,8 @@ class Scanning:
     def __init__(self, server: Server) -> None:
         self.slice_us = Histogram(24)
         """How long the slices took, up to 16.8 s."""
+        self.count = 0
+        """Scans that are being carried out or wait to begin."""
         self._server = server
         self._gathering = trio.CapacityLimiter(limits.SCANS_MAX)
         self._turn = trio.Lock()
@@ -64,22 +71,25 @@ class Scanning:
         Raises:
             BrokenResourceError: The client is not there any more.
         """
-        server = self._server
         self._scanned.set()
-        async with self._gathering:
-            slices = 0
-            while True:
-                async with self._turn:
-                    reply = self._slice(scan)
-                if reply is not None:
-                    return reply
-                if trio.current_time() > self._stop_at:
-                    error = ErrorCode.SHUTTING_DOWN
-                    server.engine.end(scan, error)
-                    return encode_error(scan.request.identifier, server.clock.now_us(), error)
-                slices += 1
-                if slices % HANG_UP_SLICES == 0 and _has_hung_up(stream):
-                    raise trio.BrokenResourceError
+        self.count += 1
+        try:
+            async with self._gathering:
+                slices = 0
+                while True:
+                    async with self._turn:
+                        reply = self._slice(scan)
+                        if reply is not None:
+                            return reply
+                        for _ in range(REST_ROUNDS):
+                            await trio.lowlevel.checkpoint()
+                    if trio.current_time() > self._stop_at:
+                        return self._stop_short(scan)
+                    slices += 1
+                    if slices % HANG_UP_SLICES == 0 and _has_hung_up(stream):
+                        raise trio.BrokenResourceError
+        finally:
+            self.count -= 1
 
     def _slice(self, scan: Scan) -> bytes | None:
         server = self._server
@@ -92,6 +102,11 @@ class Scanning:
         self.slice_us.add(round((perf_counter() - begin) * 1_000_000))
         server.after_requests(now)
         return reply
+
+    def _stop_short(self, scan: Scan) -> bytes:
+        error = ErrorCode.SHUTTING_DOWN
+        self._server.engine.end(scan, error)
+        return encode_error(scan.request.identifier, self._server.clock.now_us(), error)
 
     def stop(self) -> None:
         """The daemon stops: scans that are not done soon are not carried out."""

@@ -3,8 +3,8 @@
     start -> Scan.step, again and again: merge the key index -> look at keys -> lease -> encode
 
 A step does bounded work, counted, not measured: the same requests give the same steps. Between two
-steps anything may come, go and change. What a step returns is as it stood then; what is leased is
-looked at again in the one step that leases all of it.
+steps anything may come, go and change. What a step finds is returned as it stood then; what is to
+be leased is looked at again in the step that leases it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _BYTE_INSTRUCTIONS = 100
 _PAIR_WORK = 5
 _EXPIRY_WORK = 20
 _ENCODE_WORK = 2
+_LEASE_WORK = 20
 
 _PAIR_BYTES = 2 + 2 + 4 + 1
 """A pair's sizes and type at their widest."""
@@ -144,6 +145,7 @@ class Scan:
         "_room",
         "_searched",
         "_seen",
+        "_token",
         "_value_bytes_max",
         "leases",
         "request",
@@ -165,6 +167,8 @@ class Scan:
         self._pairs: list[Pair] = []
         self._chosen: list[tuple[bytes, Entry]] = []
         """What is to be leased, and the key under which it was found first."""
+        self._token = 0
+        """Of all that is leased; 0: nothing yet."""
         self._seen: set[int] = set()
         """Addresses of the chosen entries: each is leased once."""
         self._key_bytes_max = 0
@@ -193,12 +197,13 @@ class Scan:
             index.merge(SCAN_STEP_WORK // _MERGE_WORK)
         elif not self._searched:
             return self._search(state, now)
+        elif self._chosen:
+            return self._lease(state, now)
         elif self._encoder is None:
             reply = Reply(flags=TWO_KEYS, identifier=self.request.identifier, timestamp=now)
-            if self.leases:
-                error = READ_ONLY if state.read_only else self._lease(state, reply, now)
-                if error is not None:
-                    return error
+            if self._token:
+                reply.flags |= WORKED_ON
+                reply.timeout = self._token
             reply.pairs = self._pairs
             reply.cursor = self._cursor()
             self._encoder = ReplyEncoder(reply, self._key_bytes_max, self._value_bytes_max)
@@ -281,7 +286,9 @@ class Scan:
         if (self.leases or flags & WORKED_ON) and entry.place == Place.LEASED:
             return True
         return self.leases and (
-            entry.place == Place.BURIED
+            # no entry gets the token that it had before
+            0 < self._token == entry.token_before
+            or entry.place == Place.BURIED
             or (entry.uri is not None and entry.uri in state.store.running)
         )
 
@@ -320,37 +327,52 @@ class Scan:
 
     # --- leasing --------------------------------------------------------------------------------
 
-    def _lease(self, state: State, reply: Reply, now: int) -> str | None:
-        """Lease what was chosen, as far as it may be leased still, and fits the reply."""
+    def _lease(self, state: State, now: int) -> str | None:
+        """Lease some of what was chosen, as far as it may be leased still, and fits the reply.
+
+        Returns:
+            An error, where nothing may be leased now, or the first pair takes too much memory.
+        """
         self._keep_to_ration(state)
         store = state.store
+        number = SCAN_STEP_WORK // _LEASE_WORK
+        chosen, self._chosen = self._chosen[:number], self._chosen[number:]
+        if not self._token:
+            if state.read_only:
+                return READ_ONLY
+            self._seen.clear()
         leased: list[tuple[bytes, Entry]] = []
-        seen: set[int] = set()
-        for key, _ in self._chosen:
+        for key, _ in chosen:
             entry = store.find(key)
-            if entry is None or id(entry) in seen or self._left_out(state, entry, now):
+            if entry is None or id(entry) in self._seen or self._left_out(state, entry, now):
                 continue
-            if not leased and self._is_too_large(state, entry):
+            first = not (leased or self._pairs)
+            if first and self._is_too_large(state, entry):
                 return SCARCE
-            if not self._fits(entry, key, first=not leased):
+            if not self._fits(entry, key, first=first):
                 self._next_key = key
+                self._chosen.clear()
                 break
-            seen.add(id(entry))
+            self._seen.add(id(entry))
             leased.append((key, entry))
-        if not leased:
-            return None
+        if leased:
+            self._lease_all(state, leased, now)
+        return None
+
+    def _lease_all(self, state: State, leased: list[tuple[bytes, Entry]], now: int) -> None:
+        """Lease these, under the token of those before, and add their pairs."""
+        store = state.store
         entries = [entry for _, entry in leased]
-        token = state.lease_token(entries, state.lease_deadline(self.request.timeout, now))
+        if not self._token:
+            chosen = entries + [entry for _, entry in self._chosen]
+            self._token = state.lease_token(chosen, state.lease_deadline(self.request.timeout, now))
         for entry in entries:
             entry.accessed = now
             move_expiry(state, entry, self.request, now)
             store.take(entry)
         persistent = [entry for entry in entries if entry.persistent]
         if persistent:
-            state.journal.leased(persistent, token, now)
+            state.journal.leased(persistent, self._token, now)
         for key, entry in leased:
-            store.lease(entry, token)
+            store.lease(entry, self._token)
             self._add(state, entry, key, now)
-        reply.flags |= WORKED_ON
-        reply.timeout = token
-        return None
