@@ -20,7 +20,14 @@ from fastjournal.client import Client, SyncClient
 from fastjournal.client.access import make_context
 from fastjournal.client.address import parse_address
 from fastjournal.errors import CannotConnectError, ConfigError, FastjournalError, RefusedError
-from fastjournal.protocol import ClientConnection, Flag, Function, encode_request
+from fastjournal.protocol import (
+    QUERY_SHIFT,
+    ClientConnection,
+    Flag,
+    Function,
+    Query,
+    encode_request,
+)
 from fastjournal.protocol.messages import Request
 from fastjournald.security import load_grants
 from tests.certificates import LONG_AGO, Authority, Files
@@ -496,3 +503,57 @@ def test_a_file_of_tokens_that_others_have_access_to_is_refused(tmp_path: Path, 
     file.chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
         load_grants(str(file))
+
+
+def test_scans_show_and_lease_only_what_a_token_is_for(tmp_path: Path) -> None:
+    reader = "token-of-a-reader-0123"
+    file = write_tokens(tmp_path)
+    file.write_text(
+        f"{file.read_text()}\n[[token]]\nname = 'reader'\ntoken = '{reader}'\n"
+        "rights = ['read', 'next']\nprefixes = ['crawl:', 'shown']\n"
+    )
+    with DaemonProcess(tmp_path, "--auth-tokens", str(file)) as daemon:
+        with SyncClient(daemon.address, auth=ALL) as client:
+            for key in ("crawl:1:0:a", "other:1:0:b", "shown", "hidden"):
+                client.set(key, b"v", uri=f"uri-of-{key}")
+        inside = {b"crawl:1:0:a", b"shown", b"uri-of-crawl:1:0:a", b"uri-of-shown"}
+        with RawClient(daemon.address) as raw:
+            assert raw.ask(build(Function.AUTH, value=reader.encode())).code == ""
+            every = build(Function.GET, b"", uri=b"", count=0)
+            assert {pair.key for pair in raw.ask(every).pairs or ()} == inside
+            matching = build(Function.GET, b"e", flags=Query.REGEX << QUERY_SHIFT)
+            assert {pair.key for pair in raw.ask(matching).pairs or ()} <= inside
+            one = raw.ask(build(Function.GET, b"", uri=b"", count=1))
+            found = {pair.key for pair in one.pairs or ()}
+            while one.cursor:
+                one = raw.ask(build(Function.GET, one.cursor, flags=Query.CURSOR << QUERY_SHIFT))
+                found |= {pair.key for pair in one.pairs or ()}
+            assert found == inside
+            every.timeout = 60_000_000
+            assert len(raw.ask(every).pairs or ()) == 2
+        with SyncClient(daemon.address, auth=ALL) as client:
+            assert client.stats("other")["worked_on"] == 0
+            assert client.stats("crawl")["worked_on"] == 1
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_client_that_connects_anew_shows_its_token_again(tmp_path: Path, sync: bool) -> None:
+    address = f"unix:{tmp_path}/s"
+    options = ("--listen", address, "--auth-tokens", str(write_tokens(tmp_path)))
+    with DaemonProcess(tmp_path, *options) as daemon:
+        if sync:
+            with SyncClient(address, auth=ALL) as client:
+                client.set("k", b"v")
+                daemon.kill()
+                daemon.start()
+                assert client.get("k").value == b"v"
+            return
+
+        async def over_a_restart() -> None:
+            async with Client(address, auth=ALL) as client:
+                await client.set("k", b"v")
+                daemon.kill()
+                daemon.start()
+                assert (await client.get("k")).value == b"v"
+
+        trio.run(over_a_restart)
