@@ -21,6 +21,7 @@ from fastjournal import limits
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
+from fastjournald.engine import Scan
 from fastjournald.session import Session
 from tests.property.subject import request
 from tests.unit.house import House, Peer
@@ -443,3 +444,35 @@ async def test_a_session_that_is_over_leaves_memory_at_once_without_garbage_coll
             assert session() is None
     finally:
         gc.enable()
+
+
+async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_begin(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
+    monkeypatch.setattr("fastjournald.scanning.SLICE_SECONDS", -1.0)
+    room = Room()
+    gathering: set[int] = set()
+    most = 0
+    step = room.engine.step
+
+    def watched(scan: Scan, now: int) -> bytes | None:
+        nonlocal most
+        gathering.add(id(scan))
+        most = max(most, len(gathering))
+        reply = step(scan, now)
+        if reply is not None:
+            gathering.discard(id(scan))
+        return reply
+
+    monkeypatch.setattr(room.engine, "step", watched)
+    async with room.open():
+        peers = [room.connect_in_memory() for _ in range(6)]
+        assert codes([await peers[0].ask(request(Function.SET, b"k", b"v"))]) == [""]
+        for peer in peers:
+            await peer.send(request(Function.GET, b"", uri=b"", count=0))
+        for peer in peers:
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.pairs
+    assert most == 2
