@@ -15,6 +15,7 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine import Settings
 from fastjournald.recovery import load_engine
 from tests.property.asides import ASIDE, aside_request
+from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 
 START = 1_795_165_389_000_000
 SECOND = 1_000_000
@@ -101,9 +102,9 @@ class Run:
                 Function.NEXT,
                 Function.RELEASE,
                 Function.TOUCH,
-                *ASIDE,
+                *(*ASIDE, *CHANGES),
             ),
-            (6, 2, 4, 4, 3, 1, 2, 2, 1),
+            (12, 2, 4, 6, 3, 1, 2, 2, 1, *CHANGE_WEIGHTS),
         )[0]
         key, token = chance.choice(KEYS), None
         flags = 0 if chance.random() < 0.1 else Flag.PERSIST
@@ -113,10 +114,12 @@ class Run:
             return aside_request(chance, function, key, token, self.now)
         if chance.random() < 0.3:
             flags |= Flag.OVERWRITE
+        if function in CHANGES:
+            return change_request(chance, function, key, KEYS, flags, self.now)
         request = Request(function, 1, flags, timestamp=self.now - chance.choice((0, 0, 5, SECOND)))
         request.key = key
         if function == Function.SET:
-            request.value_type, request.value = 1, chance.randbytes(chance.choice((0, 5, 300)))
+            request.value_type, request.value = any_value(chance)
             request.second_key = chance.choice(URIS)
             if request.second_key is not None:
                 request.flags |= Query.RANGE << QUERY_SHIFT

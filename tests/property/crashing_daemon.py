@@ -22,6 +22,7 @@ from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
 from tests.property.asides import ASIDE, aside_request
+from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
@@ -247,9 +248,9 @@ class CrashingDaemon:
             [
                 *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
                 *(Function.RELEASE, Function.TOUCH),
-                *ASIDE,
+                *(*ASIDE, *CHANGES),
             ],
-            (14, 2, 2, 4, 3, 2, 2, 2, 1),
+            (20, 2, 2, 6, 3, 2, 2, 2, 1, *CHANGE_WEIGHTS),
         )[0]
         kept = self.exact or draw.random() < 0.6
         flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
@@ -258,10 +259,12 @@ class CrashingDaemon:
             key, uri = draw.choice(KEYS), draw.choice(URIS)
             if not kept:
                 key, uri = draw.choice(((key, None), (draw.choice(VOLATILE_KEYS), b"volatile")))
+            kind, value = any_value(draw)
             return request(
                 function,
                 key,
-                draw.randbytes(draw.choice((0, 5, 300))),
+                value,
+                kind=kind,
                 uri=uri,
                 flags=flags,
                 at=at,
@@ -286,6 +289,8 @@ class CrashingDaemon:
         elif self.tokens and draw.random() < 0.7:
             key, token = draw.choice(self.tokens)
             flags |= Flag.WORKED_ON
+        if function in CHANGES:
+            return change_request(draw, function, key, KEYS, flags, at)
         if function in ASIDE:
             return aside_request(draw, function, key, token, at)
         ttl = draw.choice((None, SECOND, 20 * SECOND))

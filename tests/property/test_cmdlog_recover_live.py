@@ -17,6 +17,7 @@ from fastjournald.engine import Engine, Settings
 from fastjournald.entry import Entry, Place
 from fastjournald.recovery import load_engine
 from tests.property.asides import ASIDE, aside_request
+from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
@@ -81,9 +82,9 @@ class Daemon:
             [
                 *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
                 *(Function.RELEASE, Function.TOUCH),
-                *ASIDE,
+                *(*ASIDE, *CHANGES),
             ],
-            (8, 2, 3, 4, 3, 2, 3, 2, 1),
+            (16, 2, 4, 8, 4, 3, 3, 2, 1, *CHANGE_WEIGHTS),
         )[0]
         flags = Flag.PERSIST | draw.choice((0, 0, Flag.OVERWRITE))
         at = self.now - draw.choice((0, 0, 5, SECOND))
@@ -92,10 +93,12 @@ class Daemon:
             key, token = draw.choice(self.tokens)
             flags |= Flag.WORKED_ON
         if function == Function.SET:
+            kind, value = any_value(draw)
             return request(
                 function,
                 key,
-                draw.randbytes(draw.choice((0, 5, 300))),
+                value,
+                kind=kind,
                 uri=draw.choice(URIS),
                 flags=flags,
                 at=at,
@@ -111,6 +114,8 @@ class Daemon:
                 count=draw.choice((None, 2, 5)),
                 timeout=draw.choice((None, 3 * SECOND)),
             )
+        if function in CHANGES:
+            return change_request(draw, function, key, KEYS, flags, at)
         if function in ASIDE:
             return aside_request(draw, function, key, token, at)
         ttl = draw.choice((None, SECOND, 20 * SECOND))
@@ -130,6 +135,7 @@ def lasting(pauses: dict[bytes, int], now: int) -> dict[bytes, int]:
 def told(entry: Entry) -> dict[str, object]:
     fields = {name: getattr(entry, name) for name in KEPT}
     fields["uri"] = entry.uri
+    fields["links"] = entry.links or []
     fields["leased"] = entry.place == Place.LEASED
     fields["reason"] = entry.reason if entry.place == Place.BURIED else None
     return fields
@@ -139,7 +145,12 @@ def replayed(state: LogState) -> dict[bytes, dict[str, object]]:
     entries = {}
     for job in state.jobs.values():
         fields: dict[str, object] = {name: getattr(job, name) for name in KEPT}
-        fields |= {"uri": job.uri, "leased": job.token > 0, "reason": job.reason}
+        fields |= {
+            "uri": job.uri,
+            "links": job.links,
+            "leased": job.token > 0,
+            "reason": job.reason,
+        }
         entries[job.key] = fields
     return entries
 
