@@ -10,10 +10,14 @@ from fastjournal.cmdlog.envelope import (
     Delay,
     Extend,
     Forget,
+    Link,
     Pause,
+    Rename,
+    Resize,
     SegmentRemoved,
     Tombstone,
     Touch,
+    Value,
 )
 from fastjournal.cmdlog.records import Command
 from fastjournal.cmdlog.segments import segment_name, unpack_position
@@ -51,7 +55,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
 
     kind = draw.choices(
         ("entry", "foreign", "lease", "simple", "complete", "fail", "operation", "batch"),
-        (10, 3, 4, 6, 3, 2, 4, 2),
+        (10, 3, 4, 6, 3, 2, 8, 2),
     )[0]
     now = builder.now_us
     if kind in ("entry", "batch"):
@@ -109,6 +113,12 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     Extend(job(), now + 60 * SECOND),
                     Touch(job(), now + 60 * SECOND),
                     Delay(job(), now + 60 * SECOND),
+                    Value(job(), draw.randbytes(2), now),
+                    Resize(job(), draw.choice((0, 4, 500)), now),
+                    Link(job(), draw.choice((*LINKS, _key(draw)))),
+                    Link(job(), draw.choice((*LINKS, _key(draw)))),
+                    Rename(job(), _key(draw), now),
+                    Rename(job(), _key(draw), now),
                     Tombstone(_key(draw), now),
                     Forget(_key(draw)),
                     SegmentRemoved(77),
