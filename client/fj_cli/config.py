@@ -28,15 +28,6 @@ def config_files(environment: Mapping[str, str]) -> list[Path]:
     return [Path(home) / "fastjournal" / "fj-cli.toml", SYSTEM_FILE]
 
 
-def find_server(option: str | None, environment: Mapping[str, str], files: list[Path]) -> str:
-    """Return the address of the daemon; see ``find_daemon``.
-
-    Raises:
-        ConfigError: The address, or the file, is wrong; the message names where it came from.
-    """
-    return find_daemon({"server": option}, environment, files)["server"]
-
-
 def find_daemon(
     options: Mapping[str, str | None], environment: Mapping[str, str], files: list[Path]
 ) -> dict[str, str]:

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import ConfigError
-from fj_cli.config import SYSTEM_FILE, config_files, find_daemon, find_server
+from fj_cli.config import SYSTEM_FILE, config_files, find_daemon
+
+
+def find_server(option: str | None, environment: dict[str, str], files: list[Path]) -> str:
+    """Return the address alone."""
+    return find_daemon({"server": option}, environment, files)["server"]
 
 
 def test_option_then_environment_then_file_then_default(tmp_path: Path) -> None:
