@@ -2,7 +2,7 @@
 
 It remembers the persistent state after every step since the last acknowledged one. Whatever
 happens to the disk, what a recovery finds must be one of these: everything acknowledged, nothing
-half.
+half. Somebody listens to every key: what was heard, and did not change since, must be found too.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.errors import LogFailedError
-from fastjournal.protocol import Flag, Function, decode_request, encode_request
-from fastjournal.protocol.messages import Request
+from fastjournal.protocol import ClientConnection, Flag, Function, decode_request, encode_request
+from fastjournal.protocol.messages import Pair, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config import Config
 from fastjournald.engine import Engine
 from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
+from fastjournald.selection import Selection, select_range
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
 from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
@@ -27,6 +28,7 @@ from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
 SNAPSHOTS = "/snapshots"
+LISTENER = "listener"
 
 KEYS = [
     *(b"a:1:0:x", b"a:1:0:y", b"a:0:%d:later" % (START + 30 * SECOND)),
@@ -45,6 +47,15 @@ class Dump(NamedTuple):
     pauses: dict[bytes, int]
     tombstones: dict[bytes, int]
     lease_counter: int
+
+
+class Told(NamedTuple):
+    """A notification."""
+
+    mark: int
+    """Bytes that had been appended: it is sent once these are settled."""
+    pair: Pair
+    """Without metadata: the key is gone."""
 
 
 class Step(NamedTuple):
@@ -136,6 +147,10 @@ class CrashingDaemon:
         self.tokens: list[tuple[bytes, int]] = []
         self.steps: list[Step] = []
         """The newest acknowledged one, then all others."""
+        self.tells = random.Random(seed)
+        self.told: list[Told] = []
+        """Not sent yet."""
+        self.heard: dict[bytes, Told] = {}
         self.recover()
 
     # --- life and death -------------------------------------------------------------------------
@@ -147,6 +162,8 @@ class CrashingDaemon:
             LogFailedError: The disk failed meanwhile.
             LogCorruptError: There is damage, and ``repair`` was not asked for.
         """
+        if self.steps:
+            self.tell()
         self.config.repair = repair
         settings = self.config.settings()
         self.engine, self.writer = recover_engine(
@@ -158,10 +175,42 @@ class CrashingDaemon:
             assert any(
                 dump(self.engine, step.now, exact=self.exact) == step.state for step in self.steps
             ), self.explain(now)
+            if self.exact:
+                self.assert_heard()
+        self.told, self.heard = [], {}
+        everything = select_range(b"", b"")
+        assert isinstance(everything, Selection)
+        self.engine.listen(LISTENER, 1, everything)
         # what recovery found is durable, for the writer has synced it
         self.latest = self.clock.now
         self.steps = []
         self.take_down()
+
+    def assert_heard(self) -> None:
+        """What was heard, and of which nothing else was to be told when it crashed, is there."""
+        changed = {told.pair.key for told in self.told}
+        for key, told in self.heard.items():
+            meta = told.pair.meta
+            found = self.engine.store.find(key)
+            if key in changed:
+                continue
+            if meta is None:
+                assert found is None, f"{key!r} was told to be gone"
+            elif not 0 < (meta.worked_on_until or meta.expires) <= self.clock.now:
+                assert found is not None, f"{key!r} was told to stand"
+                shown = found.value, found.timestamp
+                assert shown == (told.pair.value, meta.timestamp), f"{key!r} was told otherwise"
+
+    def tell(self) -> None:
+        """Tell the listener all that changed, in memory; it hears that later."""
+        while self.engine.unmatched:
+            self.engine.match_changes()
+        connection = ClientConnection()
+        while self.engine.has_news(LISTENER):
+            connection.receive_data(self.engine.tell(LISTENER, self.clock.now))
+        for told in connection.next_events():
+            assert told.pairs
+            self.told.append(Told(self.writer.appended, told.pairs[0]))
 
     def explain(self, now: int) -> str:
         """Tell what was found and what might have been."""
@@ -187,6 +236,9 @@ class CrashingDaemon:
     def acknowledge(self) -> None:
         """Whoever asked for what is settled by now has been told OK."""
         settled = self.writer.settled
+        while self.told and self.told[0].mark <= settled:
+            told = self.told.pop(0)
+            self.heard[told.pair.key] = told
         acknowledged = [at for at, step in enumerate(self.steps) if step.mark <= settled]
         del self.steps[: acknowledged[-1]]
 
@@ -240,6 +292,8 @@ class CrashingDaemon:
         self.tokens += [(entry.key, entry.token) for entry in engine.store if entry.token]
         del self.tokens[:-6]
         self.take_down()
+        if self.tells.random() < 0.5:
+            self.tell()
 
     def request(self) -> Request:
         """Draw a request; few keys and URIs, so that they collide."""
