@@ -23,6 +23,7 @@ COMMANDS = {
     "kick": (_C + "kick", "Make buried entries ready again."),
     "pause": (_C + "pause", "Have nothing of a domain handed out for a while."),
     "resume": (_C + "resume", "End the pause of a domain."),
+    "watch": (_C + "watch", "Print changes as they happen."),
     "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
     "export": (_C + "export", "Write a snapshot's live entries as Parquet."),

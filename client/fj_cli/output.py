@@ -34,7 +34,12 @@ def wants_json(as_json: bool | None) -> bool:
 
 def write_json(fields: Mapping[str, Any]) -> None:
     """Write one object on a line of its own."""
-    click.echo(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+    click.echo(json_line(fields))
+
+
+def json_line(fields: Mapping[str, Any]) -> str:
+    """Return one object as a line."""
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
 
 
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

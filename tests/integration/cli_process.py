@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.integration.daemon_process import installed
 
@@ -42,12 +42,14 @@ class Cli:
             check=False,
         )
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
         """Start it, and return while it runs."""
         return subprocess.Popen(
             [installed("fj-cli"), *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             env=self.environment,
         )

@@ -1,0 +1,45 @@
+"""``fj-cli watch``: print changes as they happen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fj_cli.options import json_option, server_of, server_option
+from fj_cli.output import argument_bytes, wants_json
+
+
+@click.command("watch")
+@click.argument("key", required=False)
+@click.option("--prefix", metavar="TEXT", help="All keys that begin so.")
+@click.option("--regex", metavar="RE", help="All keys in which this is found (RE2 syntax).")
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    key: str | None,
+    prefix: str | None,
+    regex: str | None,
+    as_json: bool | None,
+) -> None:
+    """Print each change of KEY, or of all keys, until Ctrl-C or until nobody reads it.
+
+    A line says when it came, whether the key was set or is gone, and the value. Changes that follow
+    faster than they are printed are one line, with the last value. A line 'missed' says that some
+    may be missing: the connection was lost, and made anew.
+    """
+    given = {"key": key, "prefix": prefix, "regex": regex}
+    query: dict[str, Any] = {
+        name: argument_bytes(text) for name, text in given.items() if text is not None
+    }
+    if len(query) > 1:
+        raise click.UsageError("give one of KEY, --prefix and --regex", ctx)
+
+    import trio
+
+    from fj_cli.watching import watch
+
+    server, in_json = server_of(ctx), wants_json(as_json)
+    trio.run(lambda: watch(server, query or {"prefix": b""}, as_json=in_json))
