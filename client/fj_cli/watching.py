@@ -23,11 +23,11 @@ from fj_cli.output import entry_fields, json_line, note, put_bytes, show_bytes, 
 from fj_cli.times import format_instant
 
 
-async def watch(server: str, query: dict[str, Any], *, as_json: bool) -> None:
+async def watch(client: Client, query: dict[str, Any], *, as_json: bool) -> None:
     """Print changes until SIGINT or SIGTERM, or until nobody reads the output any more.
 
     Args:
-        server: The daemon's address.
+        client: Of the daemon, not connected yet.
         query: Arguments of ``Client.listen``.
         as_json: One JSON object a line, else text.
 
@@ -42,7 +42,7 @@ async def watch(server: str, query: dict[str, Any], *, as_json: bool) -> None:
             nursery.start_soon(_end_on_signal, signals, nursery.cancel_scope)
             nursery.start_soon(_end_with_reader, nursery.cancel_scope)
             try:
-                async with Client(server) as client, client.listen(**query) as changes:
+                async with client, client.listen(**query) as changes:
                     note("watching; Ctrl-C ends it")
                     async for change in changes:
                         await _write(line_of(change, SystemClock().now_us()))

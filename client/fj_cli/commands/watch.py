@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fj_cli.options import json_option, server_of, server_option
+from fj_cli.options import daemon_of, json_option, server_option
 from fj_cli.output import argument_bytes, wants_json
 
 
@@ -39,7 +39,10 @@ def command(
 
     import trio
 
+    from fastjournal.client import Client
     from fj_cli.watching import watch
 
-    server, in_json = server_of(ctx), wants_json(as_json)
-    trio.run(lambda: watch(server, query or {"prefix": b""}, as_json=in_json))
+    address, access = daemon_of(ctx)
+    client = Client(address, tls=access.tls, auth=access.auth)
+    in_json = wants_json(as_json)
+    trio.run(lambda: watch(client, query or {"prefix": b""}, as_json=in_json))
