@@ -145,7 +145,7 @@ def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:
 
 
 def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**62)) as daemon:
+    with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**50)) as daemon:
         wait_until(lambda: "event=read-only" in daemon.said(), what="the log tells")
         status, text = get(daemon, "/readyz")
         assert status == 503

@@ -350,7 +350,7 @@ def test_a_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) ->
             assert client.ask(set_request(b"a:2:0:y")).code == ""
             token = client.ask(build(Function.NEXT, b"a")).timeout
         assert daemon.stop() == 0
-    full = DaemonProcess(tmp_path, "--min-free-bytes", str(2**62))
+    full = DaemonProcess(tmp_path, "--min-free-bytes", str(2**50))
     with full:
         with RawClient(full.address) as client:
             client.send(

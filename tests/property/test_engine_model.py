@@ -289,7 +289,7 @@ EXAMPLES = int(os.environ.get("FASTJOURNAL_EXAMPLES", "0"))
 
 TestEngineAgainstModel = EngineAgainstModel.TestCase
 TestEngineAgainstModel.settings = settings(
-    max_examples=EXAMPLES or 300,
+    max_examples=EXAMPLES or 150,
     stateful_step_count=50,
     derandomize=not EXAMPLES,
     deadline=None,
