@@ -60,6 +60,10 @@ demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark
 test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
+.PHONY: fuzz
+fuzz: $(VENV)/.ready ## look for inputs that break the codec; ARGS=600 for so many seconds
+	$(BIN)/python -m tests.property.fuzzing $(ARGS)
+
 .PHONY: lint
 lint: $(VENV)/.ready ## format, ruff, mypy --strict, import contracts: changes nothing
 	$(BIN)/ruff format --check .
