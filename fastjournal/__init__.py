@@ -1,15 +1,13 @@
 """fastjournal: a durable, de-duplicated, delayed job journal.
 
-    from fastjournal import Spool, SyncClient, build_journal_key
+    from fastjournal import Spool, SyncClient
 
     with Spool("/var/spool/fastjournal") as spool:
         spool.append(domain="pages", uri="https://example.org/", value=b"...")
 
     with SyncClient("127.0.0.1:9923") as client:
-        jobs = client.next("pages", lease_us=300_000_000)
-        for job in jobs:
+        for job in client.jobs("pages"):
             ...
-            client.delete(job.key, token=job.token)
 
 ``Spool`` appends to local files and needs no daemon, ``SyncClient`` talks to one from any program,
 ``Client`` from a trio program. All else is in the modules: ``fastjournal.protocol``,
