@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request, decode_reply
+from fastjournal.protocol import (
+    ClientConnection,
+    ErrorCode,
+    Flag,
+    Function,
+    Query,
+    Request,
+    decode_reply,
+)
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournald.access import OPEN, RIGHTS, RULES, Grant, Grants
 from fastjournald.engine import Engine
@@ -301,3 +309,26 @@ def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
     made.check()
     less = Grant("k", keep.digest, 4, (b"in:",))
     assert made.grant_anew(Grants([less, lose]), START)[0] == ["k"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
+    made = engine()
+    first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
+    made.grants = Grants([first, second])
+    made.handle("s", request(F.AUTH, value=b"a", at=START), START)
+    assert made.handle("s", request(F.NEXT, b"z", flags=Flag.LISTEN, identifier=7), START) is None
+    # the same token again changes nothing
+    made.handle("s", request(F.AUTH, value=b"a", at=START), START)
+    assert len(made.waiters) == 1
+    asked = request(F.AUTH, value=b"b" if right else b"c", identifier=8, at=START)
+    reply = made.handle("s", asked, START)
+    assert reply is not None
+    connection = ClientConnection()
+    connection.receive_data(reply)
+    assert [(one.identifier, one.code) for one in connection.next_events()] == [
+        (7, "auth-required"),
+        (8, "" if right else "auth-failed"),
+    ]
+    assert not made.waiters
+    made.check()

@@ -9,8 +9,16 @@ import msgspec
 
 from fastjournal.cmdlog.segments import unpack_position
 from fastjournal.limits import OLDEST_DUE_LOOKS_MAX
-from fastjournal.protocol import ErrorCode, Pair, Reply, Request, ValueType, encode_success
-from fastjournald.access import AUTH_FAILED
+from fastjournal.protocol import (
+    ErrorCode,
+    Pair,
+    Reply,
+    Request,
+    ValueType,
+    encode_error,
+    encode_success,
+)
+from fastjournald.access import AUTH_FAILED, AUTH_REQUIRED
 from fastjournald.backlog import oldest_due, oldest_due_anywhere
 from fastjournald.entry import PLACE_NAMES, Entry
 from fastjournald.handlers.arguments import DATA
@@ -28,22 +36,37 @@ def nop(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
     return ""
 
 
-def auth(state: State, session: Hashable, request: Request, _now: int) -> str:
+def auth(state: State, session: Hashable, request: Request, now: int) -> str | bytes:
     """Let the session do what its token gives; where no token is asked for, any will do."""
     grants = state.grants
     if grants is None:
         return ""
     grant = grants.find(request.value)
+    ended = b""
     if grant is None or grants.sessions.get(session) != grant:
-        # it listens by the rights that it had
+        # it listens and waits by the rights that it had
         state.subscriptions.forget(session)
         state.stop_noting()
-    if grant is None:
-        grants.sessions.pop(session, None)
-        state.auth_failures[session] = state.auth_failures.get(session, 0) + 1
-        return AUTH_FAILED
-    grants.sessions[session] = grant
-    return ""
+        ended = _end_waits(state, session, AUTH_REQUIRED, now)
+    if grant is not None:
+        grants.sessions[session] = grant
+        return ended + encode_success(request.identifier, now) if ended else ""
+    grants.sessions.pop(session, None)
+    state.auth_failures[session] = state.auth_failures.get(session, 0) + 1
+    if ended:
+        state.count_error(request.function, AUTH_FAILED)
+        return ended + encode_error(request.identifier, now, AUTH_FAILED)
+    return AUTH_FAILED
+
+
+def _end_waits(state: State, session: Hashable, error: str, now: int) -> bytes:
+    """Return the replies to what a session waits for."""
+    answers = [
+        state.answer(waiter, Reply(error=error), now)[1]
+        for waiter in state.waiters.of_session(session)
+    ]
+    state.stop_watching()
+    return b"".join(answers)
 
 
 def quit_(state: State, session: Hashable, request: Request, now: int) -> bytes:
