@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from fastjournal.cmdlog.writer import LogWriter
-from fastjournal.protocol import Flag, Function, decode_request, encode_request
+from fastjournal.protocol import Flag, Function, ValueType, decode_request, encode_request
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.config import Config
@@ -19,6 +19,8 @@ from tests.property.crashing_daemon import LOG, VirtualClock
 from tests.property.subject import SECOND, START, request
 
 REQUESTS = 6000
+WITH_VALUE = (Function.SET, Function.ADD, Function.TRUNCATE)
+WITH_URI = (Function.SET, Function.LINK, Function.RENAME)
 
 
 @pytest.fixture
@@ -56,8 +58,9 @@ def any_request(draw: random.Random, now: int, tokens: list[tuple[bytes, int]]) 
     return request(
         function,
         key,
-        b"v" * draw.randrange(50) if function == Function.SET else None,
-        uri=draw.choice((None, b"u%d" % draw.randrange(5))) if function == Function.SET else None,
+        b"v" * draw.randrange(50) if function in WITH_VALUE else None,
+        kind=draw.choice((ValueType.BUFFER, ValueType.INTEGER)),
+        uri=draw.choice((None, b"u%d" % draw.randrange(5))) if function in WITH_URI else None,
         flags=flags,
         at=now - draw.choice((0, 0, SECOND)),
         timeout=token if function != Function.SET else draw.choice((None, now + SECOND)),

@@ -1,0 +1,82 @@
+"""A daemon whose disk is nearly full: what needs room is refused, what ends work is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.messages import Request
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+
+JOB = b"a:1:0:x"
+ONE = {"value": b"\1", "kind": ValueType.INTEGER}
+
+
+@pytest.fixture
+def s() -> Subject:
+    subject = Subject(EngineSubject(Rules()))
+    subject.set(JOB, b"\1", kind=ValueType.INTEGER)
+    subject.set(b"flag", b"\1", kind=ValueType.BOOLEAN)
+    subject.set(b"text", b"text")
+    subject.set(b"buried")
+    subject.bury(b"buried")
+    return subject
+
+
+def full(s: Subject) -> Subject:
+    assert isinstance(s.target, EngineSubject)
+    s.target.engine.read_only = True
+    return s
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        request(Function.SET, b"new", b"v"),
+        request(Function.NEXT, b"a"),
+        request(Function.ADD, JOB, **ONE),
+        request(Function.ADD, b"new", flags=Flag.OVERWRITE, **ONE),
+        request(Function.NOT, b"flag"),
+        request(Function.TRUNCATE, b"text", **ONE),
+        request(Function.RENAME, JOB, uri=b"new"),
+        request(Function.LINK, JOB, uri=b"new"),
+        request(Function.KICK, b"buried"),
+        request(Function.PAUSE, b"a", ttl=1),
+        request(Function.TOUCH, JOB, ttl=1),
+        request(Function.GET, JOB, timeout=SECOND),
+        request(Function.GET, JOB, timeout=START + SECOND, flags=Flag.UPDATE_TIMEOUT),
+    ],
+    ids=lambda asked: Function(asked.function).name,
+)
+def test_what_needs_room_is_refused_and_changes_nothing(s: Subject, asked: Request) -> None:
+    before = [s.pair(key) for key in (JOB, b"flag", b"text", b"buried")]
+    assert full(s).ask(asked).code == "read-only"
+    assert [s.pair(key) for key in (JOB, b"flag", b"text", b"buried")] == before
+    assert s.value(b"new") is None
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (request(Function.SET, JOB, b"v", at=START - 1), "stale"),
+        (request(Function.ADD, b"new", **ONE), "not-found"),
+        (request(Function.ADD, b"text", **ONE), "type-mismatch"),
+        (request(Function.NOT, JOB), "type-mismatch"),
+        (request(Function.TRUNCATE, JOB, **ONE), "type-mismatch"),
+        (request(Function.RENAME, JOB, uri=b"text"), "exists"),
+        (request(Function.LINK, JOB, uri=b"text"), "exists"),
+    ],
+)
+def test_it_is_the_last_of_the_errors(s: Subject, asked: Request, code: str) -> None:
+    assert full(s).ask(asked).code == code
+
+
+def test_what_ends_work_is_done(s: Subject) -> None:
+    token = s.lease()
+    full(s)
+    assert s.touch(JOB, token, ttl=SECOND).code == ""
+    assert s.release(JOB, s.meta(JOB).worked_on_until) == ""
+    assert (s.lock(JOB), s.unlock(JOB), s.bury(JOB)) == ("", "", "")
+    assert s.pause(b"a", 0) == ""
+    assert s.delete(JOB) == ""
