@@ -1,0 +1,134 @@
+"""``fj-cli list``: the keys that stand there, in byte order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fj_cli.options import json_option, open_client, server_option
+from fj_cli.output import (
+    argument_bytes,
+    entry_fields,
+    note,
+    put_bytes,
+    show_bytes,
+    show_field,
+    show_value,
+    wants_json,
+    write_json,
+    write_table,
+)
+
+if TYPE_CHECKING:
+    from fastjournal.client import Entry, SyncClient
+
+TABLE_ROWS = 1000
+"""More than that becomes several tables: a terminal shows the first at once."""
+
+
+@click.command("list")
+@click.option("--prefix", metavar="P", help="Keys that begin with P.")
+@click.option("--from", "first", metavar="A", help="Keys from A on.")
+@click.option("--to", "last", metavar="B", help="Keys up to B, included.")
+@click.option("--regex", metavar="RE", help="Keys in which RE (RE2 syntax, bytes) is found.")
+@click.option("--data", is_flag=True, help="Show the values too.")
+@click.option("--meta", is_flag=True, help="Show states and times too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Keys at most; 0: all.",
+)
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    prefix: str | None,
+    first: str | None,
+    last: str | None,
+    regex: str | None,
+    data: bool,
+    meta: bool,
+    limit: int,
+    as_json: bool | None,
+) -> None:
+    """List keys in byte order: all, or those of a prefix, a range or an expression.
+
+    An entry comes under each of its keys, also its URI. Reading an entry that has a ttl keeps it
+    alive, as get does.
+    """
+    ways = [prefix is not None, first is not None or last is not None, regex is not None]
+    if sum(ways) > 1:
+        raise click.UsageError("--prefix, --from and --to, and --regex exclude each other")
+    with open_client(ctx) as client:
+        page = min(limit + 1, TABLE_ROWS) if limit else TABLE_ROWS
+        found = _find(client, prefix, first, last, regex, page=page, data=data, meta=meta)
+        entries = islice(found, limit) if limit else found
+        if wants_json(as_json):
+            for entry in entries:
+                write_json(_fields(entry, data))
+        else:
+            _write_tables(entries, data, meta)
+        if limit and next(found, None) is not None:
+            note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
+
+
+def _find(
+    client: SyncClient,
+    prefix: str | None,
+    first: str | None,
+    last: str | None,
+    regex: str | None,
+    *,
+    page: int,
+    data: bool,
+    meta: bool,
+) -> Iterator[Entry]:
+    if regex is not None:
+        return client.regex(argument_bytes(regex), page=page, data=data, meta=meta)
+    if prefix is not None:
+        return client.prefix(argument_bytes(prefix), page=page, data=data, meta=meta)
+    start, end = argument_bytes(first or ""), argument_bytes(last or "")
+    return client.range(start, end, page=page, data=data, meta=meta)
+
+
+def _fields(entry: Entry, data: bool) -> dict[str, Any]:
+    """Return the JSON object: that of get, and the key under which the entry was found."""
+    fields: dict[str, Any] = {}
+    put_bytes(fields, "found", entry.key)
+    fields |= entry_fields(entry)
+    if not data:
+        fields.pop("value", None)
+        fields.pop("value_b64", None)
+    return fields
+
+
+def _write_tables(entries: Iterator[Entry], data: bool, meta: bool) -> None:
+    columns = ["key", "other key", "type"]
+    if data:
+        columns.append("value")
+    if meta:
+        columns += ["state", "written", "worked on until", "attempts"]
+    while True:
+        rows = [_row(entry, data, meta) for entry in islice(entries, TABLE_ROWS)]
+        if rows:
+            write_table(None, columns, rows)
+        if len(rows) < TABLE_ROWS:
+            return
+
+
+def _row(entry: Entry, data: bool, meta: bool) -> list[str]:
+    fields = _fields(entry, data)
+    row = [show_bytes(entry.key), show_bytes(entry.second_key), fields["type"]]
+    if data:
+        row.append(show_value(entry))
+    if meta:
+        row.append(", ".join(fields["state"]))
+        names = ("written_us", "worked_on_until_us", "attempts")
+        row += [show_field(name, fields[name]) for name in names]
+    return row

@@ -1,0 +1,223 @@
+"""Ranges, expressions and cursors over real sockets: beside other clients, restarts and the end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from os import kill
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol import QUERY_SHIFT, Flag, Function, Query, Reply, Request
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import RawClient, build, set_request
+
+PAIRS_MAX = 65_535
+CURSOR = Query.CURSOR << QUERY_SHIFT
+REGEX = Query.REGEX << QUERY_SHIFT
+NEVER_MATCHES = b"[0-9a-f]*[0-9][0-9a-f]x{3}[0-9]*$"
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+def fill(client: RawClient, number: int, start: int = 0) -> list[bytes]:
+    """Set that many plain keys, which are not kept on disk."""
+    keys = [b"%08x" % key for key in range(start, start + number)]
+    for at in range(0, number, 500):
+        part = keys[at : at + 500]
+        client.send(*(build(Function.SET, key, b"v") for key in part))
+        assert not any(client.reply().code for _ in part)
+    return keys
+
+
+def all_keys(first: bytes = b"", last: bytes = b"", count: int = 0) -> Request:
+    return build(Function.GET, first, uri=last, count=count)
+
+
+def next_page(reply: Reply) -> Request:
+    assert reply.cursor is not None
+    return build(Function.GET, reply.cursor, flags=CURSOR)
+
+
+def found(reply: Reply) -> list[bytes]:
+    assert reply.error == ""
+    assert reply.pairs is not None
+    return [pair.key for pair in reply.pairs]
+
+
+def test_200000_keys_are_paged_through_while_others_come_and_go(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
+        throughout = fill(client, 200_000)
+        draw = random.Random(1)
+        done = threading.Event()
+
+        def change() -> None:
+            while not done.is_set():
+                key = b"%08x+" % draw.randrange(200_000)
+                writer.ask(build(draw.choice([Function.SET, Function.DELETE]), key, b"w"))
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        try:
+            reply = client.ask(all_keys(count=30_000))
+            keys = found(reply)
+            while reply.cursor is not None:
+                reply = client.ask(next_page(reply))
+                keys += found(reply)
+        finally:
+            done.set()
+            changing.join()
+        assert keys == sorted(set(keys))
+        assert [key for key in keys if not key.endswith(b"+")] == throughout
+
+
+def test_a_reply_of_65535_pairs_comes_whole_and_the_cursor_brings_the_rest(
+    daemon: DaemonProcess,
+) -> None:
+    with RawClient(daemon.address) as client:
+        keys = fill(client, PAIRS_MAX + 10)
+        reply = client.ask(all_keys())
+        assert found(reply) == keys[:PAIRS_MAX]
+        reply = client.ask(next_page(reply))
+        assert (found(reply), reply.cursor) == (keys[PAIRS_MAX:], None)
+
+
+def test_a_cursor_goes_on_after_a_restart(tmp_path: Path) -> None:
+    daemon = DaemonProcess(tmp_path)
+    with daemon:
+        with RawClient(daemon.address) as client:
+            client.send(*(set_request(b"k%d" % number) for number in range(9)))
+            assert not any(client.reply().code for _ in range(9))
+            ranged = client.ask(all_keys(b"k1", b"k7", count=3))
+            searched = client.ask(build(Function.GET, b"[2468]$", flags=REGEX, count=1))
+        assert daemon.stop() == 0
+        daemon.start()
+        with RawClient(daemon.address) as client:
+            ranged = client.ask(next_page(ranged))
+            assert found(ranged) == [b"k4", b"k5", b"k6"]
+            assert found(client.ask(next_page(ranged))) == [b"k7"]
+            assert found(client.ask(next_page(searched))) == [b"k4"]
+
+
+def test_replies_stay_in_order_around_a_scan(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        fill(client, 20_000)
+        client.send(
+            build(Function.NOP, identifier=1),
+            build(Function.GET, NEVER_MATCHES, flags=REGEX, identifier=2),
+            build(Function.GET, b"00000001", identifier=3),
+            build(Function.GET, b"", uri=b"00000003", count=0, identifier=4),
+            build(Function.SET, b"00000000", b"w", identifier=5),
+        )
+        replies = [client.reply() for _ in range(5)]
+        assert [reply.identifier for reply in replies] == [1, 2, 3, 4, 5]
+        assert [len(reply.pairs or ()) for reply in replies] == [0, 0, 1, 4, 0]
+
+
+def test_others_are_served_while_many_clients_scan(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        fill(client, 60_000)
+        scanning = [RawClient(daemon.address) for _ in range(24)]
+        try:
+            for scanner in scanning:
+                scanner.send(build(Function.GET, NEVER_MATCHES, flags=REGEX))
+                scanner.socket.settimeout(0)
+            asked = 0
+            waiting = list(scanning)
+            while waiting:
+                assert client.ask(build(Function.NEXT, b"none")).pairs == []
+                asked += 1
+                for scanner in list(waiting):
+                    try:
+                        assert found(scanner.reply()) == []
+                    except BlockingIOError:
+                        continue
+                    waiting.remove(scanner)
+            assert asked > 100
+        finally:
+            for scanner in scanning:
+                scanner.socket.close()
+
+
+def test_clients_that_go_away_in_the_middle_of_a_scan_hurt_nobody(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        keys = fill(client, 30_000)
+        for _ in range(20):
+            with RawClient(daemon.address) as other:
+                other.send(*[all_keys() for _ in range(5)])
+        assert found(client.ask(all_keys(keys[0], keys[9]))) == keys[:10]
+        assert client.ask(build(Function.STATS)).error == ""
+
+
+def test_a_slow_reader_of_scans_holds_up_nobody_else(daemon: DaemonProcess) -> None:
+    with (
+        RawClient(daemon.address) as client,
+        RawClient(daemon.address, receive_bytes=4096) as slow,
+    ):
+        keys = fill(client, 20_000)
+        slow.send(*[all_keys() for _ in range(50)])
+        for _ in range(20):
+            assert found(client.ask(all_keys(keys[-3]))) == keys[-3:]
+        for _ in range(50):
+            assert found(slow.reply()) == keys
+
+
+def test_sigterm_in_the_middle_of_scans_is_orderly(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        fill(client, 100_000)
+        client.ask(all_keys(count=1))
+        scanning = [RawClient(daemon.address) for _ in range(40)]
+        try:
+            for scanner in scanning:
+                scanner.send(build(Function.GET, NEVER_MATCHES, flags=REGEX, identifier=7))
+            assert client.ask(build(Function.NOP)).error == ""
+            kill(daemon.pid, signal.SIGTERM)
+            replies = [scanner.reply() for scanner in scanning]
+            assert {reply.identifier for reply in replies} == {7}
+            assert {reply.code for reply in replies} <= {"", "shutting-down"}
+            assert daemon.wait() == 0
+        finally:
+            for scanner in scanning:
+                scanner.socket.close()
+
+
+def test_half_a_connection_still_gets_its_scan(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client:
+        keys = fill(client, 5000)
+        client.send(all_keys())
+        client.end()
+        (reply,) = client.rest()
+        assert found(reply) == keys
+
+
+def test_a_listener_hears_of_what_changes_while_its_scan_goes_on(daemon: DaemonProcess) -> None:
+    with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
+        keys = fill(client, 50_000)
+        client.send(build(Function.GET, b"", uri=b"", count=0, flags=Flag.LISTEN, identifier=9))
+        assert writer.ask(build(Function.DELETE, keys[0])).error == ""
+        reply = client.reply()
+        assert (reply.identifier, reply.flags & Flag.LISTEN) == (9, 0)
+        heard = keys[0] not in found(reply)
+        if not heard:
+            told = client.reply()
+            assert told.flags & Flag.LISTEN
+            assert [pair.key for pair in told.pairs or ()] == [keys[0]]
+            assert told.code == "not-found"
+
+
+def test_a_scan_over_a_unix_socket(tmp_path: Path) -> None:
+    with (
+        DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/fj") as daemon,
+        RawClient(daemon.address) as client,
+    ):
+        assert client.socket.family == socket.AF_UNIX
+        keys = fill(client, 3000)
+        assert found(client.ask(all_keys())) == keys
