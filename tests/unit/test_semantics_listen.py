@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol import ClientConnection
-from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.access import NEXT, READ, WRITE, Grant, Grants
 from tests.property.model_parts import Rules
@@ -465,3 +465,124 @@ def test_a_token_that_counts_no_more_ends_subscriptions() -> None:
     s.engine.grant_anew(Grants([]), s.now)
     assert len(s.engine.subscriptions) == 0
     s.engine.check()
+
+
+# --- many keys ----------------------------------------------------------------------------------
+
+
+def test_a_range_listens_to_every_key_in_it_also_to_new_ones(s: Listening) -> None:
+    s.set(b"c")
+    assert s.listen_to(b"b", uri=b"d", count=1).pairs
+    for key in (b"a", b"b", b"d", b"d0"):
+        s.set(key, key)
+    s.delete(b"c", at=START + 1)
+    assert sorted(s.told()) == [(7, b"b", b"b"), (7, b"c", None), (7, b"d", b"d")]
+
+
+def test_a_range_that_finds_nothing_listens_all_the_same(s: Listening) -> None:
+    assert s.listen_to(b"", uri=b"", count=0).pairs == []
+    s.set(b"new", b"v")
+    assert s.told() == [(7, b"new", b"v")]
+
+
+def test_an_expression_listens_to_every_key_that_it_matches(s: Listening) -> None:
+    assert s.listen_to(b"^a|z", flags=Query.REGEX << QUERY_SHIFT).code == ""
+    for key in (b"a1", b"ba", b"bz"):
+        s.set(key, key)
+    assert sorted(s.told()) == [(7, b"a1", b"a1"), (7, b"bz", b"bz")]
+
+
+def test_an_expression_that_is_none_listens_to_nothing(s: Listening) -> None:
+    assert s.listen_to(b"(", flags=Query.REGEX << QUERY_SHIFT).code == "bad-regex"
+    assert len(s.engine.subscriptions) == 0
+
+
+def test_a_cursor_listens_to_the_rest_of_its_range(s: Listening) -> None:
+    for key in (b"a", b"b", b"c"):
+        s.set(key)
+    page = s.ask(request(Function.GET, b"", uri=b"", count=1))
+    assert page.cursor is not None
+    assert s.listen_to(page.cursor, flags=Query.CURSOR << QUERY_SHIFT).pairs
+    for key in (b"a", b"b", b"c"):
+        s.delete(key, at=START + 1)
+    assert sorted(s.told()) == [(7, b"b", None), (7, b"c", None)]
+
+
+def test_who_listens_to_a_range_is_not_told_of_what_its_token_may_not_read() -> None:
+    s = under_tokens(all=b"", a=b"a:")
+    everything = request(Function.GET, b"", uri=b"", count=0, flags=LISTEN)
+    assert s.ask(everything, session="a").code == ""
+    s.ask(put(b"b:1:0:x", uri=b"secret"), session="all")
+    s.ask(put(JOB, b"1", uri=URI), session="all")
+    assert sorted(s.told("a")) == [(7, JOB, b"1"), (7, URI, b"1")]
+    s.ask(request(Function.DELETE, b"secret", at=START + 1), session="all")
+    s.ask(request(Function.DELETE, JOB, at=START + 1), session="all")
+    assert sorted(s.told("a")) == [(7, JOB, None), (7, URI, None)]
+
+
+# --- functions that change values and keys ------------------------------------------------------
+
+
+def listening_to_everything() -> Listening:
+    s = Listening()
+    s.listen_to(b"", uri=b"", count=0)
+    return s
+
+
+def test_add_not_and_truncate_are_told_under_all_keys() -> None:
+    s = listening_to_everything()
+    s.set(b"n", b"\1", kind=ValueType.INTEGER, uri=b"u")
+    s.set(b"b", b"\1", kind=ValueType.BOOLEAN)
+    s.set(b"t", b"text")
+    s.told()
+    s.ask(request(Function.ADD, b"u", b"\2", kind=ValueType.INTEGER))
+    s.ask(request(Function.NOT, b"b"))
+    s.ask(request(Function.TRUNCATE, b"t", b"\2", kind=ValueType.INTEGER))
+    assert sorted(s.told()) == [
+        (7, b"b", b"\0"),
+        (7, b"n", b"\3"),
+        (7, b"t", b"te"),
+        (7, b"u", b"\3"),
+    ]
+    assert s.ask(request(Function.ADD, b"n", b"\x7f", kind=ValueType.INTEGER)).code == "overflow"
+    assert s.told() == []
+
+
+def test_add_that_creates_is_told() -> None:
+    s = listening_to_everything()
+    s.ask(request(Function.ADD, b"n", b"\2", kind=ValueType.INTEGER, flags=Flag.OVERWRITE))
+    assert s.told() == [(7, b"n", b"\2")]
+
+
+def test_link_tells_the_new_key_alone() -> None:
+    s = listening_to_everything()
+    s.set(b"k", b"v", uri=b"u")
+    s.told()
+    assert s.ask(request(Function.LINK, b"k", uri=b"more")).code == ""
+    assert s.told() == [(7, b"more", b"v")]
+    s.delete(b"more", at=START + 1)
+    assert sorted(s.told()) == [(7, b"k", None), (7, b"more", None), (7, b"u", None)]
+
+
+def test_rename_tells_the_old_and_the_new_key_and_what_it_replaces() -> None:
+    s = listening_to_everything()
+    s.set(b"k", b"v", uri=b"u")
+    s.set(b"target", b"old", uri=b"t")
+    s.told()
+    s.ask(request(Function.RENAME, b"k", uri=b"target", flags=Flag.OVERWRITE, at=START + 1))
+    assert sorted(s.told()) == [(7, b"k", None), (7, b"t", None), (7, b"target", b"v")]
+
+
+def test_what_is_locked_paused_buried_and_kicked_is_not_told() -> None:
+    s = listening_to_everything()
+    s.set(JOB)
+    s.told()
+    for asked in (
+        request(Function.LOCK, JOB),
+        request(Function.UNLOCK, JOB),
+        request(Function.PAUSE, b"a", ttl=SECOND),
+        request(Function.BURY, JOB),
+        request(Function.KICK, JOB),
+    ):
+        assert s.ask(asked).code == ""
+    assert s.told() == []
