@@ -2,11 +2,12 @@
 
 ``calls`` builds each request and reads its reply, ``multiplexer`` matches replies to requests, and
 ``SyncClient`` (blocking sockets) and ``Client`` (trio) only move the bytes. Trio is loaded when
-``Client`` is first named.
+``Client``, or a class of what it gives, is first named.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastjournal.client.backoff import Reconnect
@@ -23,9 +24,13 @@ from fastjournal.client.results import (
     Written,
 )
 from fastjournal.client.sync_client import SyncClient
+from fastjournal.client.sync_jobs import SyncJob, SyncJobLoop
+from fastjournal.client.sync_listen import SyncListener
 
 if TYPE_CHECKING:
     from fastjournal.client.trio_client import Client
+    from fastjournal.client.trio_jobs import Job, JobLoop
+    from fastjournal.client.trio_listen import Listener
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -37,17 +42,29 @@ __all__ = [
     "DomainStats",
     "Entry",
     "EntryStats",
+    "Job",
+    "JobLoop",
     "Jobs",
+    "Listener",
     "Page",
     "Reconnect",
     "SyncClient",
+    "SyncJob",
+    "SyncJobLoop",
+    "SyncListener",
     "Written",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "Client":
-        from fastjournal.client.trio_client import Client  # noqa: PLC0415 - loads trio
+_WITH_TRIO = {
+    "Client": "fastjournal.client.trio_client",
+    "Job": "fastjournal.client.trio_jobs",
+    "JobLoop": "fastjournal.client.trio_jobs",
+    "Listener": "fastjournal.client.trio_listen",
+}
 
-        return Client
+
+def __getattr__(name: str) -> Any:
+    if name in _WITH_TRIO:
+        return getattr(import_module(_WITH_TRIO[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
