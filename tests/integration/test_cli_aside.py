@@ -100,3 +100,24 @@ def test_work_that_waits_for_the_end_of_a_pause_is_handed_out(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "x")
     assert cli("pause", "d", "300ms").returncode == DONE
     assert len(cli.json("next", "d", "--wait", "60s")) == 1
+
+
+def test_the_log_tells_of_burials_kicks_and_pauses(cli: Cli) -> None:
+    (added,) = cli.json("set", "--domain", "d", "x")
+    for arguments in (
+        ("bury", added["key"], "--reason", "why"),
+        ("kick", added["key"]),
+        ("pause", "d", "1h"),
+        ("resume", "d"),
+    ):
+        assert cli(*arguments).returncode == DONE
+    (taken,) = cli.json("snapshot")
+    records = cli.json("log", "dump", taken["path"])
+    assert [r["failure"]["reason"] for r in records if "failure" in r] == ["why"]
+    told = [r["operation"] for r in records if r.get("operation", {}).get("op") == "pause"]
+    assert [pause["domain"] for pause in told] == ["d", "d"]
+    assert told[0]["until"] > 0
+    assert told[1]["until"] == 0
+    entries = [r["entry"] for r in records if "entry" in r]
+    assert [entry["key"] for entry in entries] == [added["key"]] * 2
+    assert b"pause" in cli("log", "dump", taken["path"], "--table").stdout

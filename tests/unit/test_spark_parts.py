@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal.cmdlog.envelope import Pause
+from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.fold import ENTRY_COLUMNS, PartReplay
 from fastjournal.spark.parts import Packed, Roots, read_rows, split
+from fastjournal.spark.rows import Row
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 
@@ -65,3 +68,9 @@ def test_a_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_pa
         last.write_bytes(data[:length])
         records = list(read_rows(LogDirectory(log), lambda _: None))
         assert rows_of([records]) == replayed(log), length
+
+
+def test_the_record_of_a_pause_tells_its_domain_and_its_end() -> None:
+    row = Row(1, 8, b"", operation=Pause(b"d\xff", 77))
+    told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
+    assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}
