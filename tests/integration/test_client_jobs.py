@@ -255,6 +255,42 @@ async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_awa
     assert states(producer) == {}
 
 
+async def test_what_many_loops_do_while_the_daemon_is_killed_is_done_once(
+    daemon: DaemonProcess,
+) -> None:
+    port = daemon.address.rpartition(":")[2]
+    done: list[bytes] = []
+    over = trio.Event()
+
+    async def work(client: Client) -> None:
+        while not over.is_set():
+            try:
+                async for job in client.jobs("e", lease_us=5 * S, wait_us=200_000, count=2):
+                    await trio.sleep(0.005)
+                    await job.complete()
+                    done.append(job.value)
+            except LeaseLostError:
+                continue  # an extension was lost with the connection: somebody does it again
+
+    async def produce(client: Client) -> None:
+        for n in range(150):
+            await client.set(build_journal_key("e", str(n)), b"%d" % n)
+            await trio.sleep(0.005)
+
+    async with Client(daemon.address, reconnect=QUICK) as client, trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(work, client)
+        nursery.start_soon(produce, client)
+        for at in (20, 70):
+            await until(lambda: len(done) >= at)  # noqa: B023
+            daemon.kill()
+            daemon._options = ("--listen", f"127.0.0.1:{port}")
+            await trio.to_thread.run_sync(daemon.start)
+        await until(lambda: len(done) == 150)
+        over.set()
+    assert sorted(done, key=int) == [b"%d" % n for n in range(150)]
+
+
 async def test_a_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
