@@ -253,11 +253,11 @@ class Store(Queues):
                     self.resume(first[1])
                     left -= 1
                 elif domain.leases.first() <= first[0]:
-                    left -= self._run_out(domain.leases, first[0], now)
+                    left -= self._run_out(domain.leases, first[0], now, left)
                 else:
                     left -= self._become_ready(domain, first[0], now, left)
             elif plain <= now:
-                left -= self._run_out(self.plain.leases, plain, now)
+                left -= self._run_out(self.plain.leases, plain, now, left)
             else:
                 break
         while left > 0 and self.expiry.first() <= now:
@@ -272,8 +272,8 @@ class Store(Queues):
         self.wake = self.next_instant()
         self.behind_at = now if self.wake <= now else -1
 
-    def _run_out(self, leases: Leases, token: int, now: int) -> int:
-        entries = leases.group(token)
+    def _run_out(self, leases: Leases, token: int, now: int, number_max: int) -> int:
+        entries = leases.group(token)[:number_max]
         for entry in entries:
             self.end_lease(entry, now, ran_out=True)
         return len(entries)
