@@ -38,6 +38,8 @@ class Step:
     """A duration; where the request takes an instant, from now on."""
     token: int | None = None
     """Instead of a timeout: the token of the so manieth last lease."""
+    leased: bool = False
+    """And the key that this lease was of."""
     ttl: int | None = None
     count: int | None = None
     identifier: int = 1
@@ -52,19 +54,20 @@ class Step:
         code = [f"{k}={int(v) if isinstance(v, int) else v!r}" for k, v in told.items()]
         return f"Step({', '.join([name, *code])})"
 
-    def request(self, now: int, tokens: Sequence[int]) -> Request:
-        timeout = self.timeout
+    def request(self, now: int, leases: Sequence[tuple[int, bytes]]) -> Request:
+        timeout, key = self.timeout, self.key
         takes_instant = self.function == Function.SET or self.flags & Flag.UPDATE_TIMEOUT
         if timeout and takes_instant:
             timeout += now
         if self.token is not None:
-            timeout = tokens[-1 - self.token % len(tokens)] if tokens else 1
+            timeout, of = leases[-1 - self.token % len(leases)] if leases else (1, key)
+            key = of if self.leased else key
         return Request(
             function=self.function,
             identifier=self.identifier,
             flags=self.flags | (Query.RANGE << QUERY_SHIFT if self.second_key is not None else 0),
             timestamp=now - self.age,
-            key=self.key,
+            key=key,
             second_key=self.second_key,
             value_type=None if self.value is None else self.kind,
             value=self.value or b"",
@@ -80,9 +83,9 @@ class Choices:
 
     start: int
     """An instant: keys lie a little before and behind it."""
-    durations: tuple[int, ...] = (1, 1000, SECOND, 5 * SECOND, 60 * SECOND)
+    durations: tuple[int, ...] = (1000, SECOND, 5 * SECOND, 60 * SECOND, 60 * SECOND)
     """Of leases, locks, pauses, delays and lives."""
-    waits: tuple[int, ...] = (1, 1, 1, 2, 500, SECOND, 2 * SECOND, 70 * SECOND)
+    waits: tuple[int, ...] = (1,) * 20 + (2, 500, SECOND, SECOND, 2 * SECOND, 70 * SECOND)
     queries: tuple[Query, ...] = (Query.KEY, Query.KEY, Query.RANGE, Query.REGEX)
     listens: bool = True
     restarts: bool = False
@@ -98,25 +101,20 @@ class Choices:
 
 
 WEIGHTS = {
-    Function.SET: 10,
-    Function.GET: 7,
-    Function.NEXT: 5,
-    Function.DELETE: 3,
-    Function.ADD: 3,
-    Function.RENAME: 3,
-    Function.LINK: 3,
-    Function.LOCK: 3,
-    Function.RELEASE: 2,
-    Function.TOUCH: 2,
-    Function.BURY: 2,
-    Function.KICK: 2,
+    Function.NOP: 1,
+    Function.QUIT: 1,
+    Function.AUTH: 1,
+    Function.SET: 50,
+    Function.GET: 25,
+    Function.NEXT: 20,
 }
-"""Of all others: 1."""
+"""Of all others: 8."""
 
 FURTHER = (b"u", b"v", b"l")
 VALUES: tuple[tuple[int, bytes], ...] = (
     *((ValueType.BUFFER, b"x"), (ValueType.STRING, b"y" * 40), (ValueType.VOID, b"")),
-    *((ValueType.INTEGER, b"\x01"), (ValueType.INTEGER, b"\x7f\xff"), (ValueType.BOOLEAN, b"\1")),
+    *((ValueType.INTEGER, b"\x01"), (ValueType.INTEGER, b"\x7f\xff")),
+    *((ValueType.BOOLEAN, b"\1"), (ValueType.BOOLEAN, b"\0"), (ValueType.BOOLEAN, b"\1")),
     *((ValueType.FLOAT, struct.pack(">d", 1e308)), (ValueType.FLOAT, struct.pack(">f", 0.5))),
 )
 EXPRESSIONS = (b"^a:", b"x$", b"u|v|l", b".", b"(")
@@ -126,11 +124,11 @@ def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
     """The session that this seed stands for."""
     draw = random.Random(seed)
     functions: list[int] = list(choices.functions)
-    weights = [WEIGHTS.get(function, 1) for function in functions]
+    weights = [WEIGHTS.get(function, 8) for function in functions]
     keys = choices.keys()
     if choices.restarts:
         functions.append(RESTART)
-        weights.append(1)
+        weights.append(3)
     return [
         draw_step(draw, draw.choices(functions, weights)[0], keys, choices) for _ in range(length)
     ]
@@ -139,7 +137,7 @@ def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
 def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Choices) -> Step:
     if function == RESTART:
         return Step(RESTART, wait=draw.choice(choices.waits))
-    key = draw.choice(keys)
+    key = draw.choice(keys[:3] + keys)
     if function != Function.SET and draw.random() < 0.25:
         key = draw.choice(FURTHER)
     flags = (
@@ -150,6 +148,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
     duration = draw.choice((None, 0, *choices.durations))
     ttl = draw.choice((None, None, *choices.durations))
     second = timeout = token = count = None
+    leased = draw.random() < 0.7
     is_valued = True
     match function:
         case Function.SET:
@@ -174,11 +173,13 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
         case Function.DELETE | Function.RELEASE | Function.TOUCH | Function.BURY:
             if function == Function.RELEASE or draw.random() < 0.6:
                 flags |= Flag.WORKED_ON
-                token = draw.randrange(4)
+                token = draw.choice((0, 0, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
         case Function.RENAME | Function.LINK:
             second = draw.choice((*keys, *FURTHER))
+        case Function.ADD:
+            kind, value = draw.choice(VALUES[3:5] * 3 + VALUES)
         case Function.TRUNCATE:
             kind, value = ValueType.INTEGER, draw.choice((b"\0", b"\3", b"\1\0", b"\xff"))
         case Function.KICK:
@@ -200,6 +201,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
         draw.choice((0, 0, 0, 1, 5, SECOND)),
         timeout,
         token,
+        leased and token is not None,
         ttl,
         count,
         draw.randrange(3),
@@ -224,7 +226,7 @@ def play(steps: Sequence[Step], both: SideBySide, clock: Callable[[int], int]) -
         if step.function == RESTART:
             both.restart(now)
             continue
-        request = step.request(now, both.tokens)
+        request = step.request(now, both.leases)
         if request.function == Function.GET and request.query != Query.KEY:
             both.scan(step.session, request, now, pages=PAGES_MAX)
         else:

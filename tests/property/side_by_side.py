@@ -31,6 +31,8 @@ class SideBySide:
         self.model = model
         self.tokens: list[int] = []
         """Of all leases so far."""
+        self.leases: list[tuple[int, bytes]] = []
+        """The same, with the first key of each."""
 
     def ask(self, session: Hashable, req: Request, now: int) -> Reply | None:
         """Ask for one reply, and compare it."""
@@ -97,6 +99,7 @@ class SideBySide:
     def _leased(self, reply: Reply | None) -> None:
         if reply is not None and reply.timeout is not None and reply.flags & Flag.WORKED_ON:
             self.tokens.append(reply.timeout)
+            self.leases += [(reply.timeout, pair.key) for pair in (reply.pairs or [])[:1]]
 
 
 def without_cursor(reply: Reply) -> object:
