@@ -9,10 +9,11 @@ from functools import partial
 
 import pytest
 
-from fastjournal.protocol.constants import Function
+from fastjournal.protocol.constants import Flag, Function
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import (
+    RESTART,
     Choices,
     Step,
     check_session,
@@ -81,3 +82,28 @@ def test_what_differs_is_told_as_code() -> None:
         check_session(steps, differs, START, 1)
     code = str(failed.value).partition(f"start={START}\n")[2]
     assert eval(code, {"Step": Step, "Function": Function}) == [steps[4]]
+
+
+FOUND = {
+    "a link that a SET takes as URI leads elsewhere after a restart too": [
+        Step(Function.SET, b"a:1:0:y", value=b"x", flags=Flag.PERSIST, wait=1),
+        Step(Function.LINK, b"a:1:0:y", b"l", flags=Flag.PERSIST, wait=1),
+        Step(Function.NEXT, flags=Flag.PERSIST, timeout=5 * SECOND, wait=2),
+        Step(Function.SET, b"b:1:0:x", b"l", b"y", flags=Flag.PERSIST, wait=2),
+        Step(RESTART, wait=2),
+        Step(Function.NEXT, flags=Flag.META),
+        Step(Function.NEXT, flags=Flag.META, wait=6 * SECOND),
+    ],
+    "a SET over the same key and URI does not end the chain that bounds how far it is put off": [
+        Step(Function.SET, b"b:7:%d:x" % (START + 240 * SECOND), b"u", b"1"),
+        Step(Function.SET, b"a:2:0:x", b"u", b"2", wait=1),
+        Step(Function.SET, b"a:2:0:x", b"u", b"3", flags=Flag.OVERWRITE, wait=1),
+        Step(Function.SET, b"a:1:%d:x" % (START + 240 * SECOND), b"u", b"4", wait=1),
+        Step(Function.GET, b"u", flags=Flag.META),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_differed_once_does_not_any_more(name: str) -> None:
+    run(FOUND[name], attempts_max=0)
