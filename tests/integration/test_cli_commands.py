@@ -180,6 +180,13 @@ def test_a_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) 
     assert len(table.splitlines()) == len(records)
 
 
+def test_a_snapshot_removes_older_ones_where_it_is_told_how_many_to_keep(cli: Cli) -> None:
+    first, second = (Path(cli.json("snapshot")[0]["path"]) for _ in range(2))
+    kept = Path(cli("snapshot", "--keep", "2", "--table").stdout.decode().strip())
+    assert sorted(first.parent.iterdir()) == sorted([second, kept])
+    assert cli("snapshot", "--keep", "0").returncode == USAGE
+
+
 def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
     cli.json("set", "k", "a\x1b[2Jb")
     for arguments in (["get", "k"], ["stats"]):

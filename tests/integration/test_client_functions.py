@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal import RefusedError, State, SyncClient, ValueType, build_journal_key
+from fastjournal import (
+    BadRequestError,
+    RefusedError,
+    State,
+    SyncClient,
+    ValueType,
+    build_journal_key,
+)
 from tests.integration.both_clients import KINDS, AnyClient, all_of, connected
 from tests.integration.daemon_process import DaemonProcess
 
@@ -193,7 +200,12 @@ async def test_statistics_with_types(client: AnyClient) -> None:
 async def test_nop_auth_and_snapshot(client: AnyClient, daemon: DaemonProcess) -> None:
     assert await client.nop() > 0
     await client.auth("whatever: this daemon asks for none")
-    assert (await client.snapshot()).startswith(str(daemon.log_path))
+    taken = [Path(await client.snapshot()) for _ in range(3)]
+    assert {path.parent for path in taken} == {daemon.log_path / "snapshots"}
+    last = Path(await client.snapshot(keep=2))
+    assert sorted(last.parent.iterdir()) == sorted([taken[-1], last])
+    with pytest.raises(BadRequestError):
+        await client.snapshot(keep=0)
 
 
 async def test_ranges_prefixes_and_expressions(client: AnyClient) -> None:

@@ -117,7 +117,8 @@ CASES = [
     (calls.listening(prefix=b"\xff"), F.GET, LISTEN, {"second_key": b"\xff" * 4096}),
     (calls.stats("d"), F.STATS, 0, {"key": b"d"}),
     (calls.stats("k", data=True), F.STATS, DATA, {"key": b"k"}),
-    (calls.snapshot(), F.SNAPSHOT, 0, {"key": b""}),
+    (calls.snapshot(), F.SNAPSHOT, 0, {"key": b"", "count": None}),
+    (calls.snapshot(keep=3), F.SNAPSHOT, 0, {"count": 3}),
 ]
 
 

@@ -9,13 +9,19 @@ from fj_cli.output import wants_json, write_json
 
 
 @click.command("snapshot")
+@click.option(
+    "--keep",
+    type=click.IntRange(1, 65_535),
+    metavar="N",
+    help="Remove all but the newest N, this one among them.  [default: remove none]",
+)
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, as_json: bool | None) -> None:
+def command(ctx: click.Context, keep: int | None, as_json: bool | None) -> None:
     """Have the daemon take a snapshot of its log; prints the path on the daemon's machine."""
     with open_client(ctx) as client:
-        path = client.snapshot()
+        path = client.snapshot(keep=keep)
     if wants_json(as_json):
         write_json({"path": path})
     else:

@@ -10,7 +10,7 @@ import msgspec
 from fastjournal.client.repeats import rule_of
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request
 
 T = TypeVar("T")
@@ -122,6 +122,17 @@ def microseconds(name: str, value: int | None) -> int | None:
     """
     if value is not None and not 0 <= value <= INSTANT_MAX:
         raise BadRequestError(f"{name} {value} is not 0 to 2**64 - 1")
+    return value
+
+
+def checked_count(name: str, value: int) -> int:
+    """Return a number that fits its field, and is not 0.
+
+    Raises:
+        BadRequestError: It does not; ``name`` says which argument that is.
+    """
+    if not 0 < value <= PAIRS_MAX:
+        raise BadRequestError(f"{name} {value} is not 1 to {PAIRS_MAX}")
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fastjournal.client.calls import replies
-from fastjournal.client.calls.base import DATA, Call, key_bytes
+from fastjournal.client.calls.base import DATA, Call, checked_count, key_bytes
 from fastjournal.client.results import DaemonStats, DomainStats, EntryStats
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol import Function, Request, ValueType
@@ -34,15 +34,21 @@ def auth(token: str | bytes) -> Call[None]:
     return Call(request, replies.nothing)
 
 
-def snapshot() -> Call[str]:
+def snapshot(*, keep: int | None = None) -> Call[str]:
     """Take a snapshot; return the path of its directory on the daemon's machine.
 
     Never sent twice: where the connection is lost, it may have been taken (``maybe_done``).
 
+    Args:
+        keep: Remove all but that many, the newest, this one among them; 1 to 65,535. None: remove
+            none.
+
     Raises:
         RefusedError: ``not-persisted``.
+        BadRequestError: The number to keep is none.
     """
-    return Call(Request(Function.SNAPSHOT), replies.text)
+    count = None if keep is None else checked_count("keep", keep)
+    return Call(Request(Function.SNAPSHOT, count=count), replies.text)
 
 
 def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]:

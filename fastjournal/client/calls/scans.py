@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from fastjournal.client.calls import replies
-from fastjournal.client.calls.base import LISTEN, Call, key_bytes
+from fastjournal.client.calls.base import LISTEN, Call, checked_count, key_bytes
 from fastjournal.client.calls.data import reading_flags, reading_timeout
 from fastjournal.client.results import Page
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
-from fastjournal.limits import KEY_BYTES_MAX, PAIRS_MAX, SCAN_PAGE_ENTRIES
+from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
 from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Function, Query, Request
 
 _REGEX = int(Query.REGEX) << QUERY_SHIFT
@@ -76,7 +76,7 @@ def range_(
         flags=flags,
         key=key_bytes(start),
         second_key=key_bytes(end),
-        count=_checked(page),
+        count=checked_count("page", page),
         timeout=reading_timeout(lease_us, expires),
     )
     return _scan(request, lease_us)
@@ -129,7 +129,7 @@ def regex(
     """
     request = _regex_request(expression)
     request.flags |= reading_flags(data, meta, lease_us, expires, skip_worked_on)
-    request.count = _checked(page)
+    request.count = checked_count("page", page)
     request.timeout = reading_timeout(lease_us, expires)
     return _scan(request, lease_us)
 
@@ -204,9 +204,3 @@ def _regex_request(expression: str | bytes) -> Request:
             f"expression has {len(pattern)} bytes, over {KEY_BYTES_MAX}", code="bad-regex"
         )
     return Request(Function.GET, flags=_REGEX, key=pattern)
-
-
-def _checked(count: int) -> int:
-    if not 0 < count <= PAIRS_MAX:
-        raise BadRequestError(f"page {count} is not 1 to {PAIRS_MAX}")
-    return count

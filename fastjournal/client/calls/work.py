@@ -9,13 +9,13 @@ from fastjournal.client.calls.base import (
     META,
     OVERWRITE,
     Call,
+    checked_count,
     key_bytes,
     microseconds,
     token_flag,
 )
 from fastjournal.client.results import Jobs
-from fastjournal.errors import BadRequestError
-from fastjournal.limits import INSTANT_MAX, PAIRS_MAX
+from fastjournal.limits import INSTANT_MAX
 from fastjournal.protocol import Function, Request, ValueType
 
 WAIT_WITHOUT_END = INSTANT_MAX
@@ -38,7 +38,7 @@ def next_(
 
     Args:
         domain: Of this domain only; empty: the domains take turns.
-        count: At most that many, 1 to 65,535; the daemon gives at most 1,000.
+        count: At most that many, 1 to 65,535; the daemon gives at most 500.
         lease_us: Microseconds of the lease; None or 0: the daemon's default.
         wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None: return
             at once.
@@ -49,7 +49,6 @@ def next_(
         RefusedError: ``shutting-down``, ``busy`` (too many wait on this connection).
         BadRequestError: An argument that no daemon would take.
     """
-    check_count(count)
     flags = DATA | (META if meta else 0)
     flags |= OVERWRITE if delete else 0
     flags |= LISTEN if wait_us is not None else 0
@@ -58,7 +57,7 @@ def next_(
         Function.NEXT,
         flags=flags,
         key=key_bytes(domain),
-        count=count,
+        count=checked_count("count", count),
         timeout=microseconds("lease_us", lease_us),
         ttl=None if endless else microseconds("wait_us", wait_us),
     )
@@ -155,8 +154,10 @@ def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
         RefusedError: ``bad-key``.
         BadRequestError: The count is none.
     """
-    check_count(count)
-    return Call(Request(Function.KICK, second_key=key_bytes(domain), count=count), replies.how_many)
+    request = Request(
+        Function.KICK, second_key=key_bytes(domain), count=checked_count("count", count)
+    )
+    return Call(request, replies.how_many)
 
 
 def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
@@ -178,13 +179,3 @@ def resume(domain: str | bytes) -> Call[None]:
         RefusedError: ``bad-key``.
     """
     return pause(domain, 0)
-
-
-def check_count(count: int) -> None:
-    """Refuse a number of entries that does not fit its field, or is 0.
-
-    Raises:
-        BadRequestError: It is one of these.
-    """
-    if not 0 < count <= PAIRS_MAX:
-        raise BadRequestError(f"count {count} is not 1 to {PAIRS_MAX}")
