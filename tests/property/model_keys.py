@@ -49,6 +49,7 @@ class Keys(State):
         refuse("stale", replaces and target is not None and r.timestamp < target.timestamp)
         refuse("stale", stone is not None and r.timestamp <= stone[0])
         refuse("exists", target is not None and (not replaces or target.key != key))
+        refuse("exists", key in e.taken)
         refuse("worked-on", target is not None and bool(target.token))
         if target is not None:
             self.entries.remove(target)

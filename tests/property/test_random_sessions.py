@@ -94,6 +94,14 @@ FOUND = {
         Step(Function.NEXT, flags=Flag.META),
         Step(Function.NEXT, flags=Flag.META, wait=6 * SECOND),
     ],
+    "a superseded entry is not renamed to the URI that it has lost": [
+        Step(Function.SET, b"q", b"l", b"1", wait=1),
+        Step(Function.GET, b"q", timeout=60 * SECOND, wait=1),
+        Step(Function.SET, b"a:1:0:x", b"l", b"2", timeout=1000, wait=1),
+        Step(Function.RENAME, b"q", b"l", wait=SECOND),
+        Step(Function.LINK, b"q", b"l", wait=1),
+        Step(Function.GET, b"l", flags=Flag.META),
+    ],
     "a SET over the same key and URI does not end the chain that bounds how far it is put off": [
         Step(Function.SET, b"b:7:%d:x" % (START + 240 * SECOND), b"u", b"1"),
         Step(Function.SET, b"a:2:0:x", b"u", b"2", wait=1),

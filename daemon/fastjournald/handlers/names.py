@@ -103,6 +103,9 @@ def rename(state: State, session: Hashable, request: Request, now: int) -> str:
             return _FURTHER_KEY
         if target.place == Place.LEASED:
             return ErrorCode.WORKED_ON.value
+    elif key == entry.uri or (entry.links and key in entry.links):
+        # it led elsewhere, and leads nowhere now: a LINK can give it back
+        return _FURTHER_KEY
     if state.read_only:
         return READ_ONLY
     rename_entry(store, entry, key, now)
