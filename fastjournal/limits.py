@@ -299,6 +299,20 @@ SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
 """workq refuses a larger payload or result."""
 
+SIFTED_BYTES_MAX = 64 * 1024
+"""Of a segment that cleaning looks at before others have their turn: under 2 ms of work."""
+
+SIFTED_RECORDS_MAX = 500
+"""Records that cleaning puts together, or tells entries the places of, before others have their
+turn: under 2 ms of work."""
+
+RESTATED_ENTRIES_MAX = 100
+"""Entries that cleaning appends anew before it waits until they are durable: under 2 ms of work."""
+
+LOOK_AGAIN_US = 3600 * 1_000_000
+"""A segment that could not be made much smaller, and in which nothing ends by itself, is looked at
+again after so long."""
+
 # --- spool --------------------------------------------------------------------------------------
 
 SLOT_SECONDS = 3600

@@ -65,6 +65,18 @@ class Commit:
                 if self._policy is SyncPolicy.ALWAYS:
                     await self._sync()
 
+    async def wait_durable(self, mark: int) -> None:
+        """Wait until the first ``mark`` appended bytes survive a power loss, under every policy.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        await self.wait_settled(mark)
+        while self.writer.durable < mark:
+            async with self.exclusive():
+                await self._write()
+                await self._sync_in_thread()
+
     async def sync_every(self, seconds: float) -> None:
         """Sync what was written, again and again: the policy ``interval``.
 

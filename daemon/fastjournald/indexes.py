@@ -290,6 +290,11 @@ class Tombstones:
             return None
         return found[0]
 
+    def find(self, key: bytes, now: int) -> tuple[int, int] | None:
+        """Return timestamp and the instant at which it was learnt; None as ``get``. O(1)."""
+        found = self._items.get(key)
+        return None if found is None or found[1] + self.ttl_us <= now else found
+
     def put(self, key: bytes, timestamp: int, now: int) -> None:
         """Leave a tombstone; a later one that stands there already stays. O(1)."""
         items = self._items

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from fastjournal.cmdlog.segments import OFFSET_BITS
 from fastjournald.entry import Place
 from fastjournald.indexes import NEVER, READY_KEY_AT, Domain
 from fastjournald.keyindex import KeyIndex
@@ -72,6 +75,17 @@ def check_store(store: Store, now: int) -> None:
         for entry in entries
         if entry.expires and entry.place != Place.LEASED
     )
+    live: Counter[int] = Counter()
+    for entry in entries:
+        live[entry.position >> OFFSET_BITS] += entry.record_bytes
+        assert not entry.starts or store.journal.amended[entry.job_id] is entry
+    journal = store.journal
+    assert +live == +Counter(journal.space.live)
+    assert live.total() == journal.live_bytes
+    for job_id, amended in journal.amended.items():
+        assert amended.job_id == job_id
+        assert store.find(amended.key) is amended
+    assert journal.displaced.keys() <= journal.amended.keys()
     worked_on = [entry for entry in entries if entry.place == Place.LEASED]
     assert store.worked_on == len(worked_on)
     assert store.plain_worked_on == sum(not entry.journal for entry in worked_on)

@@ -8,7 +8,7 @@ cut inside one, recovery settles it: the new stands before the removal of the ol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,6 +22,8 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
+from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournald.space import Space
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
@@ -65,11 +67,30 @@ class Journal:
         self._time = NO_TIME
         self.live_bytes = 0
         """Bytes of the records that carry live entries."""
+        self.space = Space()
+        """Where they are, and what else cleaning goes by."""
+        self.amended: dict[bytes, Entry] = {}
+        """Job id to the live entry about which there may be more records than its own."""
+        self.displaced: dict[bytes, bool] = {}
+        """Job ids of entries worked on that a persistent SET superseded, and whether their own
+        record says so; until then the record of that SET does."""
+        self.last_token = 0
+        """The newest lease token of the log."""
+        self._segment = -1
+        """The segment with the newest record of an entry."""
 
     # --- entries --------------------------------------------------------------------------------
 
-    def stored(self, entry: Entry, now: int) -> None:
-        """Write the entry as it stands, under a fresh job id."""
+    def stored(self, entry: Entry, now: int, taken: tuple[bytes, ...] = ()) -> None:
+        """Write the entry as it stands, under a fresh job id.
+
+        Args:
+            entry: Which.
+            now: The present.
+            taken: The keys that a persistent SET took from it while it is worked on.
+        """
+        if entry.record_bytes:
+            self._forget(entry)
         time = self._time if now == self._now else self._time_at(now)
         payload = envelope.pack_fields(
             (
@@ -87,9 +108,10 @@ class Journal:
                 entry.ttl,
                 entry.attempts,
                 entry.token,
-                entry.superseded,
+                entry.superseded if taken else 0,
                 entry.reason,
                 entry.first_due,
+                *((taken,) if taken else ()),
             )
         )
         self._counter += 1
@@ -107,14 +129,54 @@ class Journal:
             not_before,
             time if entry.created == now else encode_time(entry.created),
         )
-        self.live_bytes += len(data) - entry.record_bytes
-        entry.record_bytes = len(data)
+        size = entry.record_bytes = len(data)
         entry.starts = 0
-        entry.position = self._append(data, 1, now)
+        position = entry.position = self._append(data, 1, now)
+        segment = position >> OFFSET_BITS
+        if segment != self._segment:
+            self._segment = segment
+            self.space.begins(entry.job_id, segment)
+        self.space.live[segment] += size
+        self.live_bytes += size
+
+    def restated(self, entry: Entry, now: int, taken: tuple[bytes, ...]) -> None:
+        """Write a live entry anew, so that no record about it from before matters any more."""
+        old = entry.job_id
+        self._append(
+            self._operation(
+                envelope.Batch(2 + 2 * bool(entry.token) + (entry.reason is not None)), now
+            ),
+            1,
+            now,
+        )
+        self.stored(entry, now, taken)
+        if taken:
+            self.displaced[entry.job_id] = True
+        if entry.token:
+            self._lease([entry], envelope.Lease(1, entry.token, again=True), now)
+        if entry.reason is not None:
+            self.buried(entry, now)
+        self.removed_before(old, now)
+
+    def removed_before(self, job_id: bytes, now: int) -> None:
+        """A job is gone for another reason than a record that is there: it must not return."""
+        self._append(encode_simple(Command.DELETE, self._time_at(now), job_id), 1, now)
+
+    def unsaid(self) -> list[bytes]:
+        """Return the jobs that were superseded and do not say so themselves."""
+        return [job_id for job_id, said in self.displaced.items() if not said]
+
+    def _forget(self, entry: Entry) -> None:
+        """The record that carries the entry is dead."""
+        size = entry.record_bytes
+        self.live_bytes -= size
+        self.space.live[entry.position >> OFFSET_BITS] -= size
+        if self.amended.pop(entry.job_id, None) is not None and self.displaced:
+            self.displaced.pop(entry.job_id, None)
 
     def completed(self, entry: Entry, timestamp: int, now: int) -> None:
         """The entry is gone and leaves a tombstone with this timestamp."""
-        self.live_bytes -= entry.record_bytes
+        self._forget(entry)
         if entry.reason is None:
             self._append(self._completion(entry, timestamp, now), 1, now)
             return
@@ -130,7 +192,7 @@ class Journal:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
         parts = [self._completion(entry, entry.timestamp, now) for entry in entries]
         for entry in entries:
-            self.live_bytes -= entry.record_bytes
+            self._forget(entry)
         if len(parts) > 1:
             parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
@@ -145,13 +207,14 @@ class Journal:
 
     def buried(self, entry: Entry, now: int) -> None:
         """The entry was set aside with its reason, which ends its lease."""
+        self.amended[entry.job_id] = entry
         self._append(self._failure(entry, now), 1, now)
 
     def buried_again(self, entry: Entry, now: int) -> None:
         """The entry, which was set aside before, has another reason: workq fails a job once."""
         self._append(self._operation(envelope.Batch(3), now), 1, now)
         self._store_again(entry, now)
-        self._append(self._failure(entry, now), 1, now)
+        self.buried(entry, now)
 
     def kicked(self, entries: list[Entry], now: int) -> None:
         """The entries, which were set aside, wait again: as new jobs, for workq never does that."""
@@ -161,22 +224,47 @@ class Journal:
 
     # --- leases ---------------------------------------------------------------------------------
 
-    def leased(self, entries: list[Entry], token: int, now: int) -> None:
-        """One request is about to lease these entries: one token, and an attempt of each."""
-        time = self._time_at(now)
+    def leased(
+        self, entries: list[Entry], token: int, now: int, touched: Sequence[Entry] = ()
+    ) -> None:
+        """One request is about to lease these entries: one token, and an attempt of each.
+
+        Args:
+            entries: Which.
+            token: Of the lease.
+            now: The present.
+            touched: Those of them whose expiry it moves.
+        """
         for entry in entries:
             if entry.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
-        parts = [self._operation(envelope.Lease(len(entries), token), now)]
+        if touched:
+            together = envelope.Batch(len(touched) + 1 + len(entries))
+            self._append(self._operation(together, now), 1, now)
+            for entry in touched:
+                self.touched(entry, now)
+        self._lease(entries, envelope.Lease(len(entries), token), now)
+        # behind the append: the first record of a segment tells of what is before it
+        self.last_token = token
+
+    def newest_token(self, now: int) -> None:
+        """Say which token is the newest, for no record about its entries may be left."""
+        self._append(self._operation(envelope.Lease(0, self.last_token), now), 1, now)
+
+    def _lease(self, entries: list[Entry], lease: envelope.Lease, now: int) -> None:
+        time = self._time_at(now)
+        parts = [self._operation(lease, now)]
+        amended = self.amended
         for entry in entries:
             entry.starts += 1
+            amended[entry.job_id] = entry
             parts.append(encode_simple(Command.START_ATTEMPT, time, entry.job_id))
         self._append(b"".join(parts), len(parts), now)
 
     def _store_again(self, entry: Entry, now: int) -> None:
         old = entry.job_id
         self.stored(entry, now)
-        self._append(encode_simple(Command.DELETE, self._time_at(now), old), 1, now)
+        self.removed_before(old, now)
 
     def lease_over(self, entry: Entry, now: int) -> None:
         """The lease ran out or was given back: the entry waits again."""
@@ -196,12 +284,13 @@ class Journal:
     def extended(self, entry: Entry, now: int) -> None:
         """The lease ends at the entry's token instead."""
         self._append(self._operation(envelope.Extend(entry.job_id, entry.token), now), 1, now)
+        self.last_token = entry.token
 
     # --- all else -------------------------------------------------------------------------------
 
     def touched(self, entry: Entry, now: int) -> None:
         """The expiry moved."""
-        self._append(self._operation(envelope.Touch(entry.job_id, entry.expires), now), 1, now)
+        self._amend(entry, envelope.Touch(entry.job_id, entry.expires), now)
 
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
@@ -209,17 +298,16 @@ class Journal:
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
-        change = envelope.Value(entry.job_id, entry.value, entry.timestamp)
-        self._append(self._operation(change, now), 1, now)
+        self._amend(entry, envelope.Value(entry.job_id, entry.value, entry.timestamp), now)
 
     def resized(self, entry: Entry, now: int) -> None:
         """The value was cut, or filled up with zero bytes."""
-        change = envelope.Resize(entry.job_id, len(entry.value), entry.timestamp)
-        self._append(self._operation(change, now), 1, now)
+        size = len(entry.value)
+        self._amend(entry, envelope.Resize(entry.job_id, size, entry.timestamp), now)
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:
         """The entry stands under one more key."""
-        self._append(self._operation(envelope.Link(entry.job_id, key), now), 1, now)
+        self._amend(entry, envelope.Link(entry.job_id, key), now)
 
     def renamed(
         self, entry: Entry, old: bytes, replaced: Entry | None, now: int, *, tombstone: bool
@@ -235,12 +323,13 @@ class Journal:
         """
         parts = []
         if entry.persistent:
-            change = envelope.Rename(entry.job_id, entry.key, entry.timestamp)
+            self.amended[entry.job_id] = entry
+            change = envelope.Rename(entry.job_id, entry.key, entry.timestamp, old)
             parts.append(self._operation(change, now))
         elif tombstone:
             parts.append(self._operation(envelope.Tombstone(old, entry.timestamp), now))
         if replaced is not None and replaced.persistent:
-            self.live_bytes -= replaced.record_bytes
+            self._forget(replaced)
             time = self._time_at(now)
             parts.append(encode_simple(Command.DELETE, time, replaced.job_id))
         if len(parts) > 1:
@@ -248,17 +337,28 @@ class Journal:
         if parts:
             self._append(b"".join(parts), len(parts), now)
 
-    def tombstone(self, key: bytes, timestamp: int, now: int) -> None:
-        """A tombstone was left where no persistent entry stood."""
-        self._append(self._operation(envelope.Tombstone(key, timestamp), now), 1, now)
+    def tombstone(self, key: bytes, timestamp: int, now: int, *, learnt: int | None = None) -> None:
+        """A tombstone was left where no persistent entry stood, now or when ``learnt`` says."""
+        data = self._operation(
+            envelope.Tombstone(key, timestamp), now if learnt is None else learnt
+        )
+        self._append(data, 1, now)
 
     def forgotten(self, key: bytes, now: int) -> None:
         """The tombstone under this key was removed."""
-        self._append(self._operation(envelope.Forget(key), now), 1, now)
+        self._append(self.forget_record(key, now), 1, now)
+
+    def forget_record(self, key: bytes, now: int) -> bytes:
+        """Return the record that says so."""
+        return self._operation(envelope.Forget(key), now)
 
     def segment_start(self, previous: int, now: int) -> bytes:
         """Return the first record of a new segment."""
-        return self._operation(envelope.SegmentStart(previous), now)
+        return self._operation(envelope.SegmentStart(previous, self.last_token), now)
+
+    def segment_removed(self, number: int, now: int) -> None:
+        """A segment is about to leave the disk, or has left it."""
+        self._append(self._operation(envelope.SegmentRemoved(number), now), 1, now)
 
     # --- parts ----------------------------------------------------------------------------------
 
@@ -268,8 +368,12 @@ class Journal:
             self._time = encode_time(now)
         return self._time
 
+    def _amend(self, entry: Entry, change: envelope.Change, now: int) -> None:
+        self.amended[entry.job_id] = entry
+        self._append(self._operation(change, now), 1, now)
+
     def _removed(self, command: Command, entry: Entry, now: int) -> None:
-        self.live_bytes -= entry.record_bytes
+        self._forget(entry)
         self._append(encode_simple(command, self._time_at(now), entry.job_id), 1, now)
 
     def _completion(self, entry: Entry, timestamp: int, now: int) -> bytes:

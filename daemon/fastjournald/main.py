@@ -80,7 +80,9 @@ OPTIONS: list[click.Parameter] = [
         help="When OK means on disk: always, each interval, or when the system likes.  [always]",
     ),
     _number("--cmdlog-sync-int", unit="MS", help="Interval of that policy.  [1000]"),
-    _number("--cmdlog-clean-int", unit="MS", help="No effect yet: the log only grows.  [300000]"),
+    _number(
+        "--cmdlog-clean-int", unit="MS", help="How often the log is cleaned; 0: never.  [300000]"
+    ),
     _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
     _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
@@ -286,7 +288,6 @@ def _configure_log(config: Config) -> None:
         )
     for risk in risks(config):
         LOG.warning("event=risk reason=%r", risk)
-    LOG.warning("event=no-effect option=cmdlog-clean-int reason='the log only grows'")
     if config.memory_limit:
         LOG.warning("event=no-effect option=memory-limit reason='all values stay in memory'")
 

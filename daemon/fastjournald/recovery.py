@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.repair import write_file
+from fastjournal.cmdlog.segments import OFFSET_BITS
 from fastjournal.cmdlog.state import LiveJob, LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
@@ -80,6 +81,13 @@ def recover_engine(
         sealed=sealed,
         segment_start=engine.journal.segment_start,
     )
+    writer.previous.update(recovered.state.previous)
+    space = engine.journal.space
+    space.previous = writer.previous
+    space.foreign_last = max(
+        (info.number for info in sealed if info.number not in space.previous), default=0
+    )
+    _remove_orphans(engine, recovered.state, clock.now_us())
     LOG.info(
         "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
         recovered.state.records,
@@ -126,9 +134,39 @@ def load_engine(
     store.arrivals = max(store.arrivals, state.arrival)
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)
-    engine.journal.live_bytes = sum(job.record_bytes for job in state.jobs.values())
+    _account(engine, state)
     engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
+
+
+def _account(engine: Engine, state: LogState) -> None:
+    """Tell the journal what replay found in the log."""
+    journal = engine.journal
+    space = journal.space
+    journal.last_token = state.last_token
+    entry: Entry | None
+    for entry in engine.store:
+        journal.live_bytes += entry.record_bytes
+        space.live[entry.position >> OFFSET_BITS] += entry.record_bytes
+    for job in state.jobs.values():
+        if job.amended or job.starts or job.foreign:
+            entry = engine.store.find(job.key)
+            assert entry is not None
+            journal.amended[job.job_id] = entry
+            if job.superseded:
+                journal.displaced[job.job_id] = False
+    for job_id, number in state.begins:
+        space.begins(job_id, number)
+
+
+def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
+    """Say of each job that is gone by implication only that it is gone: or it might return."""
+    journal = engine.journal
+    for job_id, implied in state.orphans.items():
+        journal.removed_before(job_id, now)
+        if implied is not None and state.tombstones.get(implied.key) is implied.laid:
+            laid = implied.laid
+            journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
 
 
 def _entries(state: LogState, store: Store) -> Iterator[Entry]:

@@ -29,6 +29,7 @@ from fastjournal.protocol import (
 )
 from fastjournald.accepting import accept
 from fastjournald.account import OVERRUN, Account
+from fastjournald.cleaner import Cleaner
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
@@ -94,7 +95,9 @@ class Server:
         self._refusing = 0
         self._stopping = False
         self._started_us = clock.now_us()
-        self._snapshot_free = trio.Lock()
+        self.segments_free = trio.Lock()
+        """Held by whoever links, replaces or removes sealed segments."""
+        self.cleaner = Cleaner(self)
         engine.gauges = self._gauges
 
     # --- life -----------------------------------------------------------------------------------
@@ -129,6 +132,7 @@ class Server:
             background.start_soon(self.account.watch)
             background.start_soon(self.notifier.run)
             background.start_soon(self.scanning.keep_index)
+            background.start_soon(self.cleaner.run)
             if config.cmdlog_sync == "interval":
                 seconds = config.cmdlog_sync_int / 1000
                 background.start_soon(self.commit.sync_every, seconds)
@@ -290,7 +294,7 @@ class Server:
             return refusal
         self.engine.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
-        async with self._snapshot_free:
+        async with self.segments_free:
             await self.commit.wait_settled(self.writer.appended)
             segments = await self.commit.roll()
             now = reply.timestamp = self.clock.now_us()

@@ -62,6 +62,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """Buried, with this reason; None: not buried."""
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
+    taken: list[bytes] = []
+    """Of a superseded entry, the further keys that are no longer its own."""
 
 
 class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
@@ -69,6 +71,8 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
 
     previous: int
     """Number of the segment before this one; 0: this is the first."""
+    last_token: int = 0
+    """The newest lease token so far; 0: none."""
 
 
 class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
@@ -82,6 +86,8 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
 
     following: int
     token: int
+    again: bool = False
+    """Whether a lease that goes on is only told once more: another token may be the newest."""
 
 
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
@@ -145,6 +151,8 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     key: bytes
     timestamp: int
     """Of the entry and of the tombstone."""
+    old: bytes = b""
+    """The key before; empty: not told."""
 
 
 class Tombstone(msgspec.Struct, tag="tombstone", array_like=True, gc=False):

@@ -36,13 +36,16 @@ def apply_operation(state: LogState, operation: Operation, time: int) -> None:
         job = state.jobs.get(operation.job_id)
         if isinstance(operation, Extend):
             state.last_token = operation.token
-        if job is None:
-            state.odd["a record of an unknown job"] += 1
-        else:
+        if job is not None:
             _change(state, job, operation, time)
+        elif isinstance(operation, Rename) and operation.old:
+            # cleaning has taken the job away, but what came of it for the two keys stands
+            state.tombstones.pop(operation.key, None)
+            state.leave_tombstone(operation.old, operation.timestamp, time)
 
 
 def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
+    job.amended = True
     if isinstance(change, Extend):
         job.token = change.token
     elif isinstance(change, Touch):

@@ -41,6 +41,9 @@ SEGMENT_HEADER = b"wqwq\x00\x00\x00\x01"
 TIME_BYTES = 15
 CRC_BYTES = 4
 JOB_ID_BYTES = 16
+RUN_BYTES = 8
+"""Of the ids that fastjournald gives: the first half is the same in one run of the daemon, the
+second half ascends."""
 RECORD_BYTES_MIN = TIME_BYTES + 1 + 1 + JOB_ID_BYTES + CRC_BYTES
 """A record of a simple command: 37 bytes, of which SIZE takes one."""
 

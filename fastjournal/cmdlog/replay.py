@@ -19,7 +19,6 @@ head and says so. A record that is valid but whose contents cannot be understood
 
 from __future__ import annotations
 
-import re
 import struct
 
 import msgspec
@@ -27,7 +26,6 @@ import msgspec
 from fastjournal.cmdlog import foreign
 from fastjournal.cmdlog.envelope import (
     MAGIC,
-    OPERATION_NAME,
     Batch,
     Completion,
     Failure,
@@ -39,8 +37,10 @@ from fastjournal.cmdlog.envelope import (
     unpack_operation,
 )
 from fastjournal.cmdlog.operations import apply_operation
+from fastjournal.cmdlog.peek import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.records import (
     CRC_BYTES,
+    RUN_BYTES,
     TIME_BYTES,
     UNIX_SECONDS,
     Command,
@@ -53,9 +53,6 @@ from fastjournal.cmdlog.state import LiveJob, LogState, Tomb
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
 
-_skip_head = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}").match
-"""From a job's name to its payload: ttr, ttl, priority, attempts, fails and a length."""
-_OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 _SIMPLE_BYTES = 17 + CRC_BYTES
 _seconds_at = struct.Struct(">qi").unpack_from
@@ -79,12 +76,15 @@ class Replay:
         self._segment = 0
         self._data = b""
         self._ours = False
+        self._run = b""
+        """What the ids of a run of the daemon begin with: that of the newest entry."""
 
     def start_segment(self, number: int, data: bytes) -> None:
         """Go on with the segment of that number and these bytes."""
         self._segment = number
         self._data = data
         self._ours = False
+        self._run = b""
         self.damage = []
 
     def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
@@ -108,6 +108,7 @@ class Replay:
         jobs = state.jobs
         keys = state.keys
         tombstones = state.tombstones
+        orphans = state.orphans
         base = self._segment << OFFSET_BITS
         index = first
         end = run.offset(first)
@@ -120,11 +121,11 @@ class Replay:
             command = data[body]
             if command <= 2:
                 name = data[body + 17]
-                head = _skip_head(data, body + 18 + name) if name < 0x80 else None
+                head = skip_head(data, body + 18 + name) if name < 0x80 else None
                 at = head.end() if head is not None else 0
                 if not at or not data.startswith(MAGIC, at):
                     self._replay_other(start, body, end)
-                elif name == 5 and data.startswith(_OPERATION_HEAD, body + 17):
+                elif name == 5 and data.startswith(OPERATION_HEAD, body + 17):
                     index = self._replay_operation(run, index, start, at, last=last)
                     if self.cut is not None:
                         state.records += index - first
@@ -138,6 +139,9 @@ class Replay:
                         index += 1
                         continue
                     job.job_id = job_id = data[body + 1 : body + 17]
+                    if job_id[:RUN_BYTES] != self._run:
+                        self._run = job_id[:RUN_BYTES]
+                        state.begins.append((job_id, self._segment))
                     job.position = base | start
                     job.record_bytes = end - start
                     key = job.key
@@ -168,6 +172,8 @@ class Replay:
                         continue
                     if found is not None:
                         state.remove(found)
+                    elif orphans:
+                        state.settle(data[body + 1 : body + 17])
                     stamp = data[start + 1 : start + 13]
                     if stamp != stamp_before:
                         stamp_before = stamp
@@ -219,6 +225,9 @@ class Replay:
         # ours, with a name of 128 bytes or more
         job = _decode_job(record.payload[len(MAGIC) :])
         job.job_id = record.job_id
+        if job.job_id[:RUN_BYTES] != self._run:
+            self._run = job.job_id[:RUN_BYTES]
+            self.state.begins.append((job.job_id, self._segment))
         job.position = position
         job.record_bytes = end - start
         self.state.place(job, _time_us(self._data, start))
@@ -235,11 +244,12 @@ class Replay:
             done = _decode_completion(result[len(MAGIC) :])
             if job is not None:
                 state.remove(job)
+            state.settle(job_id)
             state.leave_tombstone(done.key, done.timestamp, time)
             return
         failure = unpack_failure(result) if ours else Failure(foreign.REASON_FAILED)
         if job is None:
-            foreign.wait_for_add(state, job_id, data[body], time)
+            self._wait_for_add(job_id, data[body], time)
         elif job.foreign and not self._ours:
             foreign.apply(state, job, data[body], time)
         elif data[body] == Command.COMPLETE:
@@ -251,6 +261,7 @@ class Replay:
                 job.attempts += 1
             job.token = 0
             job.reason = failure.reason
+            job.amended = True
 
     def _replay_simple(self, start: int, body: int) -> None:
         data = self._data
@@ -259,7 +270,9 @@ class Replay:
         job_id = data[body + 1 : body + 17]
         job = state.jobs.get(job_id)
         if job is None:
-            foreign.wait_for_add(state, job_id, command, _time_us(data, start))
+            if command in (Command.DELETE, Command.EXPIRE):
+                state.settle(job_id)
+            self._wait_for_add(job_id, command, _time_us(data, start))
         elif command in (Command.DELETE, Command.EXPIRE):
             state.remove(job)
         elif job.foreign and not self._ours:
@@ -278,6 +291,11 @@ class Replay:
             job.token = 0
         else:
             state.odd["a timeout of a job that is not leased"] += 1
+
+    def _wait_for_add(self, job_id: bytes, command: int, time: int) -> None:
+        # In our own segments the add is always first: cleaning has taken it away.
+        if not self._ours:
+            foreign.wait_for_add(self.state, job_id, command, time)
 
     # --- operations -----------------------------------------------------------------------------
 
@@ -311,7 +329,8 @@ class Replay:
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
-        state.last_token = lease.token
+        if not lease.again:
+            state.last_token = lease.token
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
@@ -320,8 +339,9 @@ class Replay:
                 return index - 1
             job = jobs.get(data[body + 1 : body + 17])
             if job is None:
-                state.odd["a record of an unknown job"] += 1
-            elif superseded:
+                # cleaning has taken it away
+                continue
+            if superseded:
                 state.lease(job, lease.token, _time_us(data, run.offset(head)))
             else:
                 job.token = lease.token
@@ -339,6 +359,7 @@ class Replay:
         if isinstance(operation, SegmentStart):
             self._ours = True
             state.previous[self._segment] = operation.previous
+            state.last_token = operation.last_token or state.last_token
         elif isinstance(operation, SegmentRemoved):
             state.removed.add(operation.number)
         else:

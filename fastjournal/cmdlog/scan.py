@@ -148,13 +148,20 @@ def scan_segment(data: bytes) -> Scan:
     return scan
 
 
-def _scan_run(data: bytes, start: int) -> tuple[Run, str]:
+def scan_piece(data: bytes, start: int, stop: int) -> Run:
+    """Return the valid records from ``start`` on that begin before ``stop``; fewer at damage."""
+    return _scan_run(data, start, stop)[0]
+
+
+def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, str]:
     """Return the valid records from ``start`` on, and what is wrong behind the last one."""
     bodies: list[int] = []
     ends: list[int] = []
     at = start
     size = len(data)
     last = size - RECORD_BYTES_MIN
+    if stop is not None:
+        last = min(last, stop - 1)
     crc32c = _crc32c
     crc_at = _crc_at
     add_body = bodies.append

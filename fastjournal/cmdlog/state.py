@@ -36,6 +36,8 @@ class LiveJob(Envelope):
     """From the journal key, set by ``LogState.finish``; None for a plain key."""
     priority: int = 0
     """From the journal key, set by ``LogState.finish``."""
+    amended: bool = False
+    """Whether other records than its own changed it; start-attempts are counted by ``starts``."""
 
 
 class Tomb(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +47,14 @@ class Tomb(msgspec.Struct, frozen=True, gc=False):
     """Writes under its key with a smaller timestamp lose."""
     learnt: int
     """When the record that left it was written: from then on its lifetime counts."""
+
+
+class _Implied(msgspec.Struct, frozen=True, gc=False):
+    """A tombstone that follows from the record of another job."""
+
+    key: bytes
+    before: Tomb | None
+    laid: Tomb
 
 
 class LogState:
@@ -89,6 +99,11 @@ class LogState:
         """Segment number to the number of the segment before it, as its first record says."""
         self.removed: set[int] = set()
         """Numbers of segments that cleaning unlinked."""
+        self.begins: list[tuple[bytes, int]] = []
+        """The first job of our own of each run in each segment: its id and the segment."""
+        self.orphans: dict[bytes, _Implied | None] = {}
+        """Jobs that are gone because of other records, with none so far that says so: they would be
+        back if those went. And the tombstones that they left."""
 
     def place(self, job: LiveJob, learnt: int) -> None:
         """Make a job live by the rules for a key or URI that may be there already.
@@ -101,11 +116,16 @@ class LogState:
         old = keys.get(job.key)
         if old is not None and old.timestamp > job.timestamp:
             self.odd["a record older than its key's entry"] += 1
+            self.orphans[job.job_id] = None
             return
-        uri = None if job.superseded else job.uri
+        taken = job.taken
+        if job.superseded and not taken and job.uri is not None:
+            taken = [job.uri]
+        uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
         if other is not None and other is not old and other.timestamp > job.timestamp:
             self.odd["a record older than its URI's entry"] += 1
+            self.orphans[job.job_id] = None
             return
         same_id = self.jobs.get(job.job_id)
         if same_id is not None:
@@ -113,7 +133,7 @@ class LogState:
                 self.odd["an id added twice"] += 1
             self.remove(same_id)
         if old is not None and old is not same_id:
-            self.remove(old)
+            self.replace(old)
             if old.key != job.key:
                 self.odd["a key that was a further key of another"] += 1
         self.tombstones.pop(job.key, None)
@@ -123,15 +143,15 @@ class LogState:
                 other.superseded = other.superseded or max(job.timestamp, 1)
                 self.superseded[uri] = other
             else:
-                self.remove(other)
-                self.leave_tombstone(other.key, job.timestamp, learnt)
+                self.replace(other, job.timestamp, learnt)
         self.jobs[job.job_id] = keys[job.key] = job
         if uri is not None:
             keys[uri] = job
-        elif job.uri is not None:
-            self.superseded[job.uri] = job
+        for key in taken:
+            self.superseded[key] = job
         for link in job.links:
-            keys.setdefault(link, job)
+            if link not in taken:
+                keys.setdefault(link, job)
 
     def lease(self, job: LiveJob, token: int, time: int) -> None:
         """Lease a job: other work on its URI is over, even if the end of that was lost."""
@@ -139,12 +159,32 @@ class LogState:
         job.starts += 1
         if job.uri in self.superseded and self.superseded[job.uri] is not job:
             self.odd["work that began before that of an older entry had ended"] += 1
-            self.drop_superseded(self.superseded[job.uri], time)
+            dropped = self.superseded[job.uri]
+            self.replace(dropped, dropped.superseded, time)
 
     def drop_superseded(self, job: LiveJob, learnt: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""
         self.remove(job)
         self.leave_tombstone(job.key, job.superseded, learnt)
+
+    def replace(self, job: LiveJob, timestamp: int | None = None, learnt: int = 0) -> None:
+        """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
+        self.remove(job)
+        self.orphans[job.job_id] = None
+        if timestamp is not None:
+            before = self.tombstones.get(job.key)
+            self.leave_tombstone(job.key, timestamp, learnt)
+            laid = self.tombstones.get(job.key)
+            if laid is not None:
+                self.orphans[job.job_id] = _Implied(job.key, before, laid)
+
+    def settle(self, job_id: bytes) -> None:
+        """A record says that a job is gone that was gone already: that record counts alone."""
+        implied = self.orphans.pop(job_id, None)
+        if implied is not None and self.tombstones.get(implied.key) is implied.laid:
+            del self.tombstones[implied.key]
+            if implied.before is not None:
+                self.tombstones[implied.key] = implied.before
 
     def remove(self, job: LiveJob) -> None:
         """Take a job away from under its id and all its keys."""
@@ -182,7 +222,7 @@ class LogState:
             if target is job or target.timestamp > timestamp:
                 self.odd["a name that was not free"] += 1
                 return
-            self.remove(target)
+            self.replace(target)
         old = job.key
         if keys.get(old) is job:
             del keys[old]

@@ -112,9 +112,12 @@ class LogWriter:
         """Bytes of them that survive a power loss."""
         self.sealed = list(sealed)
         """All segments before the active one, ascending; who removes a segment takes it out."""
+        self.previous: dict[int, int] = {}
+        """Number of each segment begun by this writer, to that of the one before it."""
+        self.segment_bytes_max = segment_bytes_max
+        """Size from which on the active segment is sealed."""
         self._disk = disk
         self._directory = directory
-        self._segment_bytes_max = segment_bytes_max
         self._policy = sync
         self._segment_start = segment_start
         self._failure: LogFailedError | None = None
@@ -143,6 +146,11 @@ class LogWriter:
     def seals_next(self) -> bool:
         """Whether the next write seals a segment, which syncs what is not durable of it."""
         return self._open is not None and self._current is not self._open
+
+    @property
+    def next_number(self) -> int:
+        """The segment that the next append goes to, or the one before it."""
+        return self._last_number + (self._current is None)
 
     @property
     def failed(self) -> bool:
@@ -292,7 +300,7 @@ class LogWriter:
 
     def _segment_for(self, now_us: int) -> _Segment:
         segment = self._current
-        if segment is not None and segment.records and segment.bytes < self._segment_bytes_max:
+        if segment is not None and segment.records and segment.bytes < self.segment_bytes_max:
             return segment
         if segment is not None and not segment.records:
             # left by a crash between the header and the first record
@@ -303,6 +311,7 @@ class LogWriter:
                 raise LogFailedError(f"no number follows {previous}", path=self._directory)
             segment = _Segment(previous + 1)
         start = self._segment_start(previous, now_us)
+        self.previous[segment.number] = previous
         self._current = segment
         self._last_number = segment.number
         if segment.bytes == 0:

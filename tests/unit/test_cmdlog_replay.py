@@ -377,17 +377,27 @@ def test_a_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
     assert state.last_token == T + 2 * SECOND + 7
 
 
-def test_operations_on_unknown_jobs_are_odd_and_do_nothing() -> None:
+def test_operations_on_jobs_that_cleaning_took_away_do_nothing() -> None:
     log = SegmentBuilder()
     unknown = log.job_id()
     for operation in (Extend(unknown, 1), Touch(unknown, 1), Delay(unknown, 1)):
         log.operation(operation)
     log.lease([unknown], 5)
-    log.simple(Command.START_ATTEMPT, unknown)
-    log.simple(Command.TIMEOUT_ATTEMPT, unknown)
     state = state_of(log)
-    assert state.odd == {"a record of an unknown job": 6}
+    assert state.odd == {}
     assert state.jobs == {}
+    assert state.last_token == 5
+
+
+def test_attempts_of_unknown_jobs_are_odd_in_the_log_of_another_program_only() -> None:
+    for previous, odd in ((0, {}), (None, {"a record of an unknown job": 2})):
+        log = SegmentBuilder(previous)
+        unknown = log.job_id()
+        log.simple(Command.START_ATTEMPT, unknown)
+        log.simple(Command.TIMEOUT_ATTEMPT, unknown)
+        state = state_of(log)
+        assert state.odd == odd
+        assert state.jobs == {}
 
 
 def test_a_start_without_a_lease_lasts_for_the_default_lease() -> None:

@@ -293,7 +293,7 @@ def test_the_example_file_of_the_service_is_valid() -> None:
     msgspec.convert(tomllib.loads(text), Config)
 
 
-@pytest.mark.parametrize("name", ["cmdlog-clean-int", "memory-limit"])
+@pytest.mark.parametrize("name", ["memory-limit"])
 def test_an_option_without_effect_says_so_in_the_help_and_at_the_start(
     name: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,14 +77,16 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
     if flags & DATA and len(entry.value) > state.value_bytes_ration:
         return SCARCE
     entry.accessed = now
-    move_expiry(state, entry, request, now)
+    moved = move_expiry(state, entry, request, now)
     token = None
     if leases:
         token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
         store.take(entry)
         if entry.persistent:
-            state.journal.leased([entry], token, now)
+            state.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
+    elif moved and entry.persistent:
+        state.journal.touched(entry, now)
     reply = pair_reply(store, entry, key, flags, now)
     if leases:
         reply.flags |= WORKED_ON
@@ -95,7 +97,10 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
 
 
 def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
-    """Set the expiry that the request asks for, or reading brings; whether it moves."""
+    """Set the expiry that the request asks for, or reading brings; whether it moves.
+
+    The journal is told by the caller: together with the lease, if there is one.
+    """
     expires = entry.expires
     if request.timeout is not None and request.flags & UPDATE_TIMEOUT:
         expires = request.timeout
@@ -104,6 +109,4 @@ def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
     if expires == entry.expires:
         return False
     state.store.set_expiry(entry, expires)
-    if entry.persistent:
-        state.journal.touched(entry, now)
     return True

@@ -263,6 +263,8 @@ class Scan:
             entry.accessed = now
             if move_expiry(state, entry, self.request, now):
                 work -= _EXPIRY_WORK
+                if entry.persistent:
+                    state.journal.touched(entry, now)
             self._add(state, entry, key, now)
         self._next_key = None
         self._searched = True
@@ -366,13 +368,15 @@ class Scan:
         if not self._token:
             chosen = entries + [entry for _, entry in self._chosen]
             self._token = state.lease_token(chosen, state.lease_deadline(self.request.timeout, now))
+        moved = []
         for entry in entries:
             entry.accessed = now
-            move_expiry(state, entry, self.request, now)
+            if move_expiry(state, entry, self.request, now) and entry.persistent:
+                moved.append(entry)
             store.take(entry)
         persistent = [entry for entry in entries if entry.persistent]
         if persistent:
-            state.journal.leased(persistent, self._token, now)
+            state.journal.leased(persistent, self._token, now, touched=moved)
         for key, entry in leased:
             store.lease(entry, self._token)
             self._add(state, entry, key, now)

@@ -116,6 +116,8 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         if other.place == Place.LEASED:
             assert uri is not None
             store.supersede(other, uri, timestamp)
+            if entry.persistent and other.persistent:
+                state.journal.displaced.setdefault(other.job_id, False)
         else:
             entry.created = other.created
             _bound_delay(entry, other, state.settings.postpone_us_max)

@@ -1,0 +1,281 @@
+"""Cleaning one sealed segment of the log: what is dead in it leaves the disk.
+
+A generator does it, and says what it needs from whoever drives it, the daemon or a test that
+crashes at every point:
+
+- ``TURN``: let others go on; it is answered with the present instant;
+- ``DURABLE``: wait until everything appended so far is durable;
+- ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
+  returns, or throw in the ``LogFailedError`` or ``LogLockedError`` that it raises;
+- ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
+  the generator.
+
+The order is what makes it safe. What has to stand elsewhere is appended first; all of it, and every
+removal that was believed, is durable before the segment is replaced or unlinked; a segment is
+replaced by one rename, and unlinked only when a durable record says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
+from enum import Enum
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.envelope import (
+    Pause,
+    SegmentRemoved,
+    SegmentStart,
+    Tombstone,
+    unpack_completion,
+    unpack_operation,
+)
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.records import TIME_BYTES, Command, decode_record, decode_time
+from fastjournal.cmdlog.repair import write_file
+from fastjournal.cmdlog.segments import SegmentInfo, pack_position
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.limits import LOOK_AGAIN_US, RESTATED_ENTRIES_MAX, SIFTED_RECORDS_MAX
+from fastjournald.sifting import Left, Sifting
+
+if TYPE_CHECKING:
+    from fastjournal.cmdlog.writer import LogWriter
+    from fastjournald.entry import Entry
+    from fastjournald.store import Store
+
+LIVE_MAX = 0.5
+"""Of its bytes that are live entries: a segment with less is worth a look."""
+
+LEFT_MAX = 0.75
+"""Of its bytes that stay: a segment of which more stays is left as it is."""
+
+TINY = 1 / 16
+"""Of the usual size of a segment: one of which less stays is moved to the end of the log."""
+
+
+READ = "somebody reads the log"
+
+
+class Signal(Enum):
+    """What a cleaning waits for."""
+
+    TURN = "turn"
+    DURABLE = "durable"
+
+
+TURN, DURABLE = Signal.TURN, Signal.DURABLE
+
+
+class Blocking(msgspec.Struct, frozen=True):
+    """A call that touches files."""
+
+    call: Callable[[], Any]
+    exclusive: bool = False
+
+
+Cleaning: TypeAlias = Generator[Signal | Blocking, Any, str]
+"""Returns what became of the segment: ``removed``, ``moved``, ``rewritten``, ``left``, or why it
+could not be cleaned."""
+
+
+def candidates(store: Store, writer: LogWriter, now: int) -> list[SegmentInfo]:
+    """Return the sealed segments that are worth a look, oldest first. O(number of segments)."""
+    space = store.journal.space
+    return [
+        info
+        for info in writer.sealed
+        if space.live[info.number] < LIVE_MAX * info.bytes
+        and space.look_again.get(info.number, 0) <= now
+    ]
+
+
+def clean_segment(
+    store: Store, writer: LogWriter, disk: Disk, directory: str, info: SegmentInfo, now: int
+) -> Cleaning:
+    """Clean one sealed segment.
+
+    Args:
+        store: Whose log it is.
+        writer: Of the log.
+        disk: Where it is.
+        directory: Of the log.
+        info: The segment.
+        now: The present instant.
+
+    Raises:
+        LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
+    """
+    journal = store.journal
+    space = journal.space
+    path = f"{directory}/{info.name}"
+    # until it is known better
+    space.look_again[info.number] = now + LOOK_AGAIN_US
+    cleaned_in = writer.next_number
+    try:
+        data = yield Blocking(partial(disk.read, path))
+    except LogFailedError as error:
+        return f"not read: {error}"
+    present = frozenset(segment.number for segment in writer.sealed)
+    sifting = Sifting(store, info.number, data, present, cleaned_in)
+    try:
+        while not sifting.done:
+            sifting.step(now)
+            now = yield TURN
+    except LogCorruptError as error:
+        return f"damaged at offset {error.offset}: {error.message}"
+    now = yield from _restate(store, sifting.restate, now)
+    now = yield from _restate(store, journal.unsaid(), now)
+    for key in sifting.renamed:
+        _tell_tombstone(store, key, now)
+    for _ in sifting.assemble():
+        now = yield TURN
+    left = sifting.left
+    space.look_again[info.number] = _again_at(sifting, now)
+    if left.size < TINY * writer.segment_bytes_max and not sifting.stuck:
+        now = yield from _move(store, sifting, left, now)
+        journal.segment_removed(info.number, now)
+        yield DURABLE
+        try:
+            yield Blocking(partial(_unlink, disk, directory, path), exclusive=True)
+        except LogLockedError:
+            space.look_again[info.number] = now
+            return READ
+        writer.sealed.remove(info)
+        space.forget(info.number)
+        return "moved" if left.entries else "removed"
+    if left.size > LEFT_MAX * info.bytes:
+        return "left"
+    if writer.active is None:
+        # else the first record of the active segment says it
+        journal.newest_token(now)
+    # what is dropped here is removed, or stands elsewhere, in records that no crash takes back
+    yield DURABLE
+    try:
+        replaced = yield Blocking(partial(_write_beside, disk, path, info, left))
+    except LogFailedError as error:
+        return f"not rewritten: {error}"
+    try:
+        yield Blocking(partial(_replace, disk, directory, path), exclusive=True)
+    except LogLockedError:
+        space.look_again[info.number] = now
+        return READ
+    writer.sealed[writer.sealed.index(info)] = replaced
+    space.cleaned[info.number] = cleaned_in
+    yield from _reposition(sifting, left, info.number)
+    return "rewritten"
+
+
+def _again_at(sifting: Sifting, now: int) -> int:
+    """Return when another look is of use: at the mean of what ends by itself."""
+    total, number = sifting.expiries
+    return max(total // number, now) if number else now + LOOK_AGAIN_US
+
+
+def _restate(store: Store, job_ids: Iterable[bytes], now: int) -> Generator[Signal, Any, int]:
+    """Append entries anew that are live and still carried by these jobs; return the present."""
+    for number, job_id in enumerate(job_ids, 1):
+        entry = store.journal.amended.get(job_id)
+        if entry is not None:
+            _restate_entry(store, entry, now)
+        if number % RESTATED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
+def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Signal, Any, int]:
+    """Append what is left anew, at the end of the log; return the present."""
+    journal = store.journal
+    entries = left.entries
+    for at in range(0, len(entries), 4):
+        entry = sifting.entry_at(*entries[at : at + 3])
+        if entry is not None:
+            _restate_entry(store, entry, now)
+        if at % (4 * RESTATED_ENTRIES_MAX) == 0:
+            yield DURABLE
+            now = yield TURN
+    for number, data in enumerate(left.others):
+        record = decode_record(data)[0]
+        if record.command > Command.SCHEDULE:
+            _tell_tombstone(store, unpack_completion(record.result).key, now)
+        else:
+            operation = unpack_operation(record.payload)
+            if isinstance(operation, SegmentRemoved):
+                journal.segment_removed(operation.number, now)
+            elif isinstance(operation, Tombstone):
+                _tell_tombstone(store, operation.key, now)
+            elif isinstance(operation, Pause):
+                until = store.pauses.until(operation.domain)
+                journal.paused(operation.domain, until, now)
+            else:
+                assert isinstance(operation, SegmentStart)
+        if number % RESTATED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
+def _restate_entry(store: Store, entry: Entry, now: int) -> None:
+    taken: tuple[bytes, ...] = ()
+    if entry.job_id in store.journal.displaced:
+        taken = tuple(key for key in entry.all_keys()[1:] if store.find(key) is not entry)
+    store.journal.restated(entry, now, taken)
+
+
+def _tell_tombstone(store: Store, key: bytes, now: int) -> None:
+    found = store.tombstones.find(key, now)
+    if found is not None:
+        timestamp, learnt = found
+        store.journal.tombstone(key, timestamp, now, learnt=learnt)
+
+
+def _reposition(sifting: Sifting, left: Left, number: int) -> Generator[Signal, Any, None]:
+    """Tell the entries where their records are by now."""
+    entries = left.entries
+    for at in range(0, len(entries), 4):
+        entry = sifting.entry_at(*entries[at : at + 3])
+        if entry is not None:
+            entry.position = pack_position(number, entries[at + 3])
+        if at % (4 * SIFTED_RECORDS_MAX) == 0:
+            yield TURN
+
+
+# --- files, outside of the event loop -----------------------------------------------------------
+
+
+def _write_beside(disk: Disk, path: str, info: SegmentInfo, left: Left) -> SegmentInfo:
+    beside = f"{path}.rw"
+    if disk.exists(beside):
+        disk.unlink(beside)
+    data = b"".join(left.parts)
+    try:
+        write_file(disk, beside, data)
+    except LogFailedError:
+        with suppress(LogFailedError):
+            disk.unlink(beside)
+        raise
+    return msgspec.structs.replace(
+        info,
+        bytes=len(data),
+        crc32c=google_crc32c.value(data),
+        records=len(left.parts) - 1,
+        first_us=decode_time(left.parts[1][:TIME_BYTES]),
+        last_us=decode_time(left.parts[-1][:TIME_BYTES]),
+    )
+
+
+def _replace(disk: Disk, directory: str, path: str) -> None:
+    with closing(lock_read(disk, directory, exclusive=True)):
+        disk.rename(f"{path}.rw", path)
+        disk.sync_directory(directory)
+
+
+def _unlink(disk: Disk, directory: str, path: str) -> None:
+    with closing(lock_read(disk, directory, exclusive=True)):
+        disk.unlink(path)
+        disk.sync_directory(directory)

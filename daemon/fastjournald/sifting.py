@@ -1,0 +1,324 @@
+"""Which records of a sealed segment still matter, found out in slices. Pure.
+
+Every record is looked at once, from the first to the last:
+
+- the record of an entry stays while the entry is live and carried by it;
+- a record about a live entry that is not its own record (a lease, a release, another value, a
+  further key, a burial) goes, for the entry is *restated*: appended anew as it stands. So entries
+  that change often do not fill the log with their changes. What another program wrote is restated
+  too;
+- a completion stays while its tombstone stands; and any record that removes a job stays while the
+  job's own record may be on the disk elsewhere, or the job would return. A completion that stays
+  for that only becomes a plain removal, so that its tombstone does not return either; so does the
+  first change of such a job that goes;
+- an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
+  that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
+- the first record, and the removal of a segment that another one names, stay.
+
+What is found is taken up again at the end, by ``assemble``: an entry may have gone, or have been
+restated meanwhile. That is safe as long as everything appended is durable before the segment is
+replaced.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastjournal.cmdlog.envelope import (
+    MAGIC,
+    Batch,
+    Completion,
+    Forget,
+    Lease,
+    Pause,
+    Rename,
+    SegmentRemoved,
+    SegmentStart,
+    Tombstone,
+    is_ours,
+    unpack_completion,
+    unpack_operation,
+)
+from fastjournal.cmdlog.peek import entry_key, is_operation, payload_offset
+from fastjournal.cmdlog.records import (
+    CRC_BYTES,
+    SEGMENT_HEADER,
+    TIME_BYTES,
+    Command,
+    decode_payload,
+    decode_time,
+    encode_simple,
+)
+from fastjournal.cmdlog.scan import scan_piece
+from fastjournal.errors import LogCorruptError
+from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX
+
+if TYPE_CHECKING:
+    from fastjournald.entry import Entry
+    from fastjournald.store import Store
+
+_JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
+
+
+class Left:
+    """What stays of a segment."""
+
+    def __init__(self) -> None:
+        self.parts = [SEGMENT_HEADER]
+        """Header and records."""
+        self.size = len(SEGMENT_HEADER)
+        """Bytes of all of them."""
+        self.entries = array("Q")
+        """Of each entry's record: start, body and end in the old segment, and start in this."""
+        self.others: list[bytes] = []
+        """The records that are no entry's."""
+
+
+class Sifting:
+    """The records of one sealed segment that still matter.
+
+    Args:
+        store: What the daemon knows.
+        number: Of the segment.
+        data: The segment.
+        present: Numbers of all sealed segments on the disk.
+        active: That of the segment that is appended to.
+
+    Attributes:
+        restate: Job id to live entries that have to be appended anew.
+        renamed: Keys that entries had before: the records that left tombstones there go.
+        left: What ``assemble`` puts together.
+        stuck: Whether something is kept that cannot be moved to the end of the log.
+        expiries: Sum and number of the instants at which what is kept ends by itself.
+    """
+
+    def __init__(
+        self, store: Store, number: int, data: bytes, present: frozenset[int], active: int
+    ) -> None:
+        self.number = number
+        self.data = data
+        self.restate: dict[bytes, Entry] = {}
+        self.renamed: list[bytes] = []
+        self.left = Left()
+        self.stuck = False
+        self.expiries = [0, 0]
+        self._store = store
+        self._present = present
+        self._named = present | {active}
+        self._at = len(SEGMENT_HEADER)
+        self._kept = array("Q")
+        """Start, body and end of each record that stays, one behind the other."""
+        self._ended: set[bytes] = set()
+        """Jobs that are removed here instead of changed."""
+        self._replaced: dict[int, list[bytes]] = {}
+        """Offset of records in whose place others stand."""
+
+    @property
+    def done(self) -> bool:
+        """Whether every record was looked at."""
+        return self._at >= len(self.data)
+
+    def step(self, now: int) -> None:
+        """Look at the next records.
+
+        Raises:
+            LogCorruptError: The segment is damaged: it has to stay as it is.
+        """
+        data = self.data
+        start = self._at
+        run = scan_piece(data, start, start + SIFTED_BYTES_MAX)
+        if not len(run):
+            raise LogCorruptError("there is no valid record", offset=start)
+        try:
+            for body, end in zip(run.bodies, run.ends, strict=True):
+                if self._stays(start, body, end, now):
+                    self._kept.extend((start, body, end))
+                start = end
+        except (msgspec.MsgspecError, ValueError, IndexError) as error:
+            raise LogCorruptError(f"a record cannot be read: {error}", offset=start) from error
+        self._at = start
+
+    def _stays(self, start: int, body: int, end: int, now: int) -> bool:
+        data = self.data
+        command = data[body]
+        job_id = data[body + 1 : body + 17]
+        if command <= Command.SCHEDULE:
+            if is_operation(data, body):
+                at = payload_offset(data, body)
+                if data.startswith(MAGIC, at):
+                    return self._operation_stays(data[at : end - _JOB_TAIL], start, now)
+            return self._entry_stays(start, body, end, now)
+        if command == Command.COMPLETE:
+            return self._completion_stays(job_id, start, body, end, now)
+        if command in (Command.DELETE, Command.EXPIRE):
+            return self._may_return(job_id)
+        return self._change_stays(job_id, start)
+
+    def _entry_stays(self, start: int, body: int, end: int, now: int) -> bool:
+        job_id = self.data[body + 1 : body + 17]
+        key = entry_key(self.data, start, body, end - CRC_BYTES)
+        if key is None:
+            self._restate(job_id)
+            return False
+        entry = self._live(job_id, key)
+        if entry is not None:
+            if entry.expires:
+                self._expires(entry.expires)
+            return True
+        if not self._undoes(start, now) or self._stands(key, now):
+            return False
+        self._forget_instead(start, key)
+        return True
+
+    def _forget_instead(self, start: int, key: bytes) -> None:
+        """Something erased a tombstone, perhaps, and is gone without leaving one."""
+        time = decode_time(self.data[start : start + TIME_BYTES]) or 0
+        record = self._store.journal.forget_record(key, time)
+        self._replaced.setdefault(start, []).append(record)
+
+    def _stands(self, key: bytes, now: int) -> bool:
+        """Whether what stands under a primary key says itself what came of earlier tombstones."""
+        entry = self._store.find(key)
+        if entry is not None and entry.persistent and entry.key == key:
+            return True
+        return self._store.tombstones.find(key, now) is not None
+
+    def _undoes(self, start: int, now: int) -> bool:
+        """Whether a tombstone from before this record may be on the disk, and not over."""
+        learnt = decode_time(self.data[start : start + TIME_BYTES]) or 0
+        over = learnt + self._store.tombstones.ttl_us
+        if over <= now or not self._store.journal.space.overrides(self.number, self._present):
+            return False
+        self._expires(over)
+        self.stuck = True
+        return True
+
+    def _live(self, job_id: bytes, key: bytes) -> Entry | None:
+        """Return the entry that this record carries; None: it carries none any more."""
+        entry = self._store.find(key)
+        if entry is not None and entry.job_id == job_id:
+            return entry
+        # renamed
+        return self._store.journal.amended.get(job_id)
+
+    def _restate(self, job_id: bytes) -> None:
+        entry = self._store.journal.amended.get(job_id)
+        if entry is not None:
+            self.restate[job_id] = entry
+
+    def _may_return(self, job_id: bytes) -> bool:
+        # a removal must stay where it is: what is behind it may use the key
+        stays = self._store.journal.space.may_return(job_id, self.number, self._present)
+        self.stuck |= stays
+        return stays
+
+    def _completion_stays(self, job_id: bytes, start: int, body: int, end: int, now: int) -> bool:
+        data = self.data
+        record = None
+        if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
+            record = unpack_completion(data[body + 18 : end - CRC_BYTES])
+        else:
+            result = decode_payload(data, start, body, end - CRC_BYTES).result
+            if is_ours(result):
+                record = unpack_completion(result)
+        returns = self._may_return(job_id)
+        if record is not None and self._tombstone_stands(record, start, now):
+            return True
+        if returns:
+            self._remove_instead(start, job_id)
+        return returns
+
+    def _remove_instead(self, start: int, job_id: bytes) -> None:
+        time = self.data[start : start + TIME_BYTES]
+        record = encode_simple(Command.DELETE, time, job_id)
+        self._replaced.setdefault(start, []).append(record)
+
+    def _tombstone_stands(self, found: Completion | Tombstone, start: int, now: int) -> bool:
+        tombstones = self._store.tombstones
+        tombstone = tombstones.find(found.key, now)
+        if tombstone is None:
+            return False
+        timestamp, learnt = tombstone
+        time = decode_time(self.data[start : start + TIME_BYTES])
+        # where two were laid, the timestamp may be the earlier's and the instant the later's
+        if found.timestamp != timestamp and time != learnt:
+            return False
+        self._expires(learnt + tombstones.ttl_us)
+        return True
+
+    def _operation_stays(self, payload: bytes, start: int, now: int) -> bool:
+        operation = unpack_operation(payload)
+        space = self._store.journal.space
+        if isinstance(operation, SegmentStart):
+            return True
+        if isinstance(operation, SegmentRemoved):
+            return space.is_named(operation.number, self._named)
+        if isinstance(operation, Lease | Batch):
+            return False
+        if isinstance(operation, Tombstone):
+            return self._tombstone_stands(operation, start, now)
+        if isinstance(operation, Forget):
+            return self._undoes(start, now)
+        if isinstance(operation, Pause):
+            until = self._store.pauses.until(operation.domain)
+            if now < until == operation.until:
+                self._expires(until)
+                return True
+            stays = space.overrides(self.number, self._present)
+            self.stuck |= stays
+            return stays
+        stays = self._change_stays(operation.job_id, start)
+        if isinstance(operation, Rename):
+            self.renamed.append(operation.old)
+            if self._undoes(start, now) and not self._stands(operation.key, now):
+                self._forget_instead(start, operation.key)
+                return True
+        return stays
+
+    def _change_stays(self, job_id: bytes, start: int) -> bool:
+        self._restate(job_id)
+        if job_id in self._ended or not self._may_return(job_id):
+            return False
+        # The job's own record must not be in the way, under another key, of what is behind this;
+        # nor must workq see its attempts in part.
+        self._ended.add(job_id)
+        self._remove_instead(start, job_id)
+        return True
+
+    def _expires(self, instant: int) -> None:
+        self.expiries[0] += instant
+        self.expiries[1] += 1
+
+    # --- what is left -----------------------------------------------------------------------------
+
+    def assemble(self) -> Iterator[None]:
+        """Put together what stays, a part at a time; in the end ``left`` is all of it."""
+        data = self.data
+        left = self.left
+        kept = self._kept
+        for at in range(0, len(kept), 3):
+            start, body, end = kept[at : at + 3]
+            records = self._replaced.get(start)
+            if records is not None:
+                left.others += records
+            else:
+                records = [data[start:end]]
+                if data[body] > Command.SCHEDULE or is_operation(data, body):
+                    left.others += records
+                elif self.entry_at(start, body, end) is None:
+                    continue
+                else:
+                    left.entries.extend((start, body, end, left.size))
+            left.parts += records
+            left.size += sum(map(len, records))
+            if at % (3 * SIFTED_RECORDS_MAX) == 0:
+                yield
+
+    def entry_at(self, start: int, body: int, end: int) -> Entry | None:
+        """Return the entry that this record carries; None: it carries none any more."""
+        key = entry_key(self.data, start, body, end - CRC_BYTES)
+        return None if key is None else self._live(self.data[body + 1 : body + 17], key)
