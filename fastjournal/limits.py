@@ -196,8 +196,16 @@ the connection ends, for no change may be lost unnoticed."""
 NEWS_BYTES_MAX = 256 * 1024 * 1024
 """The same for all connections; then the one that has most ends."""
 
-NEWS_TURN_BYTES = 64 * 1024
-"""Notifications sent to a connection in one piece: what changes meanwhile is folded."""
+NEWS_TURN_BYTES = 8 * 1024
+"""Notifications sent to a connection in one piece, a millisecond of work: what changes meanwhile
+is folded."""
+
+NEWS_TURNS_A_ROUND = 4
+"""Connections that are sent such a piece in one round of the event loop, where many listen to the
+same: others wait some 4 ms at most."""
+
+ROUSED_A_ROUND = 25
+"""Connections that begin to be told in one round of the event loop, 2 ms of work."""
 
 TOLD_EARLY_MAX = 10_000
 """Keys of which is remembered that they were told before they were matched: as many as can wait.

@@ -1,12 +1,20 @@
-"""Brings changes to those who listen: matches them in slices, and rouses the sessions concerned."""
+"""Brings changes to those who listen: matches them in slices, and rouses the sessions concerned.
+
+A hundred thousand may listen to one key. So in one round of the event loop only so many sessions
+are roused and only so many tell, each about so many bytes: whoever asks for something else in the
+meantime waits for these few.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from itertools import islice
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
+
+from fastjournal.limits import NEWS_TURNS_A_ROUND, ROUSED_A_ROUND
 
 if TYPE_CHECKING:
     from fastjournald.engine import Engine
@@ -35,6 +43,12 @@ class Notifier:
         self._overrun = overrun
         self._some = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
+        self._to_rouse: dict[Hashable, None] = {}
+        self._turns = NEWS_TURNS_A_ROUND
+        """Sessions that may still tell in this round."""
+        self._telling = trio.lowlevel.ParkingLot()
+        self._busy = trio.Event()
+        """Set while there is somebody to rouse, or turns were taken."""
 
     def look(self) -> None:
         """The engine changed: perhaps somebody is to be told."""
@@ -58,10 +72,31 @@ class Notifier:
                 roused, overrun = engine.match_changes()
                 for session in overrun:
                     self._overrun(session)
-                for session in roused:
-                    self._rouse(session)
+                if roused:
+                    self._to_rouse.update(dict.fromkeys(roused))
+                    self._busy.set()
                 if perf_counter() > slice_over:
                     break
             if not engine.behind:
                 self._room.unpark_all()
+            await trio.lowlevel.checkpoint()
+
+    async def wait_turn(self) -> None:
+        """Return when the caller may tell a session some of its news."""
+        self._busy.set()
+        if self._turns and not self._telling:
+            self._turns -= 1
+        else:
+            await self._telling.park()
+
+    async def pace(self) -> None:
+        """Rouse sessions and let them tell, a few in each round of the event loop."""
+        while True:
+            self._turns = NEWS_TURNS_A_ROUND - len(self._telling.unpark(count=NEWS_TURNS_A_ROUND))
+            for session in list(islice(self._to_rouse, ROUSED_A_ROUND)):
+                del self._to_rouse[session]
+                self._rouse(session)
+            if self._turns == NEWS_TURNS_A_ROUND and not self._to_rouse:
+                self._busy = trio.Event()
+                await self._busy.wait()
             await trio.lowlevel.checkpoint()

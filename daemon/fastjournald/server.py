@@ -131,6 +131,7 @@ class Server:
             background.start_soon(self.timers.collect_garbage)
             background.start_soon(self.account.watch)
             background.start_soon(self.notifier.run)
+            background.start_soon(self.notifier.pace)
             background.start_soon(self.scanning.keep_index)
             background.start_soon(self.cleaner.run)
             if config.cmdlog_sync == "interval":

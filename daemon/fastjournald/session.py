@@ -328,6 +328,8 @@ class Session:
                 del self._pushed[:count]
                 self._hold(-len(data))
             if self._has_news():
+                await server.notifier.wait_turn()
+            if self._has_news():
                 # what stands there now is told, and not what did when it changed
                 data = server.engine.tell(self, server.clock.now_us())
                 self._hold(len(data))

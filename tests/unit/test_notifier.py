@@ -1,0 +1,78 @@
+"""Where many listen, few of them are told in one round of the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import trio
+import trio.testing
+
+from fastjournal.limits import NEWS_TURNS_A_ROUND, ROUSED_A_ROUND
+from fastjournal.protocol.constants import Flag, Function
+from fastjournald.engine import Engine
+from fastjournald.notifier import Notifier
+from tests.property.subject import START, request
+
+SESSIONS = 1000
+
+
+class Rounds(trio.abc.Instrument):
+    """Counts the rounds of the event loop."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.number += 1
+
+
+def most_in_two(rounds: list[int]) -> int:
+    """How often something happened in one round and the next, at the most."""
+    return max(sum(number in (one, one + 1) for number in rounds) for one in set(rounds))
+
+
+async def test_few_sessions_are_roused_in_one_round_and_all_in_the_end() -> None:
+    engine = Engine()
+    engine.handle(0, request(Function.SET, b"k", b"v"), START)
+    for session in range(SESSIONS):
+        engine.handle(session, request(Function.GET, b"k", flags=Flag.LISTEN), START)
+    roused: dict[Hashable, int] = {}
+    rounds = Rounds()
+    trio.lowlevel.add_instrument(rounds)
+
+    def rouse(session: Hashable) -> None:
+        roused[session] = rounds.number
+
+    notifier = Notifier(engine, rouse, roused.pop)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(notifier.run)
+        nursery.start_soon(notifier.pace)
+        await trio.testing.wait_all_tasks_blocked()
+        change = request(Function.SET, b"k", b"w", flags=Flag.OVERWRITE, at=START + 1)
+        engine.handle(0, change, START + 1)
+        notifier.look()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert set(roused) == set(range(SESSIONS))
+    assert most_in_two(list(roused.values())) <= 2 * ROUSED_A_ROUND
+
+
+async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
+    notifier = Notifier(Engine(), lambda _: None, lambda _: None)
+    told: list[int] = []
+    rounds = Rounds()
+    trio.lowlevel.add_instrument(rounds)
+
+    async def tell() -> None:
+        for _ in range(3):
+            await notifier.wait_turn()
+            told.append(rounds.number)
+
+    async with trio.open_nursery() as pacing:
+        pacing.start_soon(notifier.pace)
+        async with trio.open_nursery() as nursery:
+            for _ in range(SESSIONS):
+                nursery.start_soon(tell)
+        pacing.cancel_scope.cancel()
+    assert len(told) == 3 * SESSIONS
+    assert most_in_two(told) <= 4 * NEWS_TURNS_A_ROUND
