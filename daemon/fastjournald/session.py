@@ -42,7 +42,10 @@ TURN_SECONDS = 0.005
 """So long are the requests of one read handled before others have their turn."""
 
 SHORT_REPLY_BYTES = 64
-"""No request with such a reply takes long: it is not worth a look at the clock."""
+"""No request with such a reply takes long: it is not worth a look at the clock,"""
+
+SHORT_REPLIES = 64
+"""but so many of them are: a read may hold some thousands."""
 
 LINGER_SECONDS = 1.0
 """How long a closing connection goes on reading and discarding: a socket that is closed with
@@ -222,7 +225,8 @@ class Session:
                 replies.append(reply)
                 size = len(reply)
                 room -= size
-                if room < 0 or (size > SHORT_REPLY_BYTES and perf_counter() > turn_over):
+                worth_a_look = size > SHORT_REPLY_BYTES or len(replies) % SHORT_REPLIES == 0
+                if room < 0 or (worth_a_look and perf_counter() > turn_over):
                     await self._finish(replies, now)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
                     now = server.clock.now_us()

@@ -85,6 +85,23 @@ async def test_requests_of_one_read_give_way_to_others_when_they_take_long(
         assert house.disk.calls["write"] - before == writes
 
 
+@pytest.mark.parametrize(("seconds", "writes"), [(60.0, 1), (-1.0, 4)])
+async def test_many_short_requests_of_one_read_give_way_too(
+    seconds: float, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.session.TURN_SECONDS", seconds)
+    house = House()
+    async with house.open():
+        peer = await house.connect()
+        before = house.disk.calls["write"]
+        await peer.send(*(set_(b"k%d" % number) for number in range(200)))
+        for _ in range(200):
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.error == ""
+        assert house.disk.calls["write"] - before == writes
+
+
 async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:
     house = House()
     async with house.open():
