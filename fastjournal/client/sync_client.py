@@ -9,6 +9,8 @@ from random import Random
 from types import TracebackType
 from typing import TypeVar
 
+import msgspec
+
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Reconnect
@@ -23,7 +25,7 @@ from fastjournal.client.sync_link import Dialer, SyncLink
 from fastjournal.client.sync_listen import SyncListener
 from fastjournal.client.sync_methods import SyncMethods
 from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
@@ -199,11 +201,11 @@ class SyncClient(SyncMethods):
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
         """
-        return [errand.answer() for errand in self._exchange(requests)]
+        return [errand.answer() for errand in self._ask(requests)]
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (errand,) = self._exchange([call.request])
+        (errand,) = self._ask([call.request])
         return call.result(errand.answer(), repeated=errand.repeated)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
@@ -211,19 +213,37 @@ class SyncClient(SyncMethods):
         kept = list(many)
         return [
             call.outcome(errand.answer(), repeated=errand.repeated)
-            for call, errand in zip(kept, self._exchange(c.request for c in kept), strict=True)
+            for call, errand in zip(kept, self._ask(c.request for c in kept), strict=True)
         ]
+
+    def give_back(self, releases: Iterable[Call[None]]) -> None:
+        """Send releases, as well as can be done in a few seconds, and do not ask what came of them.
+
+        Raises:
+            CannotConnectError: The daemon stayed away.
+        """
+        plan, wait_s = self._dialer.plan, CLIENT_LAST_WORDS_S
+        if plan is not None:
+            plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
+        if self._reply_timeout_s is not None:
+            wait_s = min(wait_s, self._reply_timeout_s)
+        self._exchange([release.request for release in releases], plan, wait_s)
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    def _exchange(self, requests: Iterable[Request]) -> list[Errand]:
-        batch = Batch(((request, None) for request in requests), self._dialer.plan)
-        silence_s = batch.silence_s(self._reply_timeout_s)
+    def _ask(self, requests: Iterable[Request]) -> list[Errand]:
+        return self._exchange(requests, self._dialer.plan, self._reply_timeout_s)
+
+    def _exchange(
+        self, requests: Iterable[Request], plan: Reconnect | None, reply_timeout_s: float | None
+    ) -> list[Errand]:
+        batch = Batch(((request, None) for request in requests), plan)
+        silence_s = batch.silence_s(reply_timeout_s)
         asked_at_s = self._dialer.now_s()
         with self._lock:
             while True:
                 try:
-                    link = self._usable_link(asked_at_s)
+                    link = self._usable_link(plan, asked_at_s)
                 except FastjournalError as error:
                     raise batch.failed(error) from error.__cause__
                 try:
@@ -235,12 +255,11 @@ class SyncClient(SyncMethods):
                 if not batch.unanswered():
                     return batch.errands
                 assert failure is not None, "a connection without failure answers everything"
-                self._ended = self._dialer.plan is None
+                self._ended = plan is None
                 batch.lost(failure, self._dialer.now_s())
 
-    def _usable_link(self, asked_at_s: float) -> SyncLink:
+    def _usable_link(self, plan: Reconnect | None, asked_at_s: float) -> SyncLink:
         """Return the connection, or make one."""
-        plan = self._dialer.plan
         if self._link is not None and plan is not None:
             # One that was lost while nobody looked is replaced before anything is sent on it.
             self._link.look()
@@ -254,7 +273,7 @@ class SyncClient(SyncMethods):
             # Another thread has tried in vain while this one waited for its turn.
             raise copy_error(self._gave_up[1])
         try:
-            self._link = self._dialer.redial() if self._was_connected else self._dialer.dial()
+            self._link = self._dialer.redial(plan) if self._was_connected else self._dialer.dial()
         except FastjournalError as error:
             self._gave_up = self._dialer.now_s(), error
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -94,20 +95,34 @@ class SyncJob(HeldJob):
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            self.let_go(failed=isinstance(error, Exception))
+            let_go(self._client, [self], failed=isinstance(error, Exception))
         elif not self.finished:
             self.complete()
-
-    def let_go(self, *, failed: bool) -> None:
-        """Release it, as well as that can be done; else it comes back when its lease ends."""
-        if not self.finished:
-            with contextlib.suppress(FastjournalError):
-                self.release(delay_us=self._delay_after_failure_us() if failed else None)
 
     def _end(self) -> None:
         if self.finished:
             raise RuntimeError("this job has ended already")
         self.finished = True
+
+
+def let_go(client: SyncClient, jobs: Sequence[SyncJob], *, failed: bool) -> None:
+    """Release jobs as well as can be done now, all in one go.
+
+    What cannot be released in a few seconds comes back when its lease ends.
+
+    Args:
+        client: That they are from.
+        jobs: Those that have ended already are left alone.
+        failed: The body of the first one ran, and did not succeed.
+    """
+    releases = []
+    for job in jobs:
+        if not job.finished:
+            job.finished = True
+            releases.append(job._giving_back(job._delay_after_failure_us() if failed else None))
+        failed = False
+    with contextlib.suppress(FastjournalError):
+        client.give_back(releases)
 
 
 class SyncJobLoop:
@@ -159,6 +174,6 @@ class SyncJobLoop:
             self._let_go(failed=True)
 
     def _let_go(self, *, failed: bool) -> None:
-        while self._held:
-            self._held.popleft().let_go(failed=failed)
-            failed = False
+        held = list(self._held)
+        self._held.clear()
+        let_go(self._client, held, failed=failed)

@@ -141,15 +141,19 @@ class Dialer:
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncLink(channel, multiplexer, self.address)
 
-    def redial(self) -> SyncLink:
+    def redial(self, plan: Reconnect | None = None) -> SyncLink:
         """Return a new connection in place of one that was lost; try for a while.
+
+        Args:
+            plan: How; None: as ever.
 
         Raises:
             CannotConnectError: The daemon stayed away.
             RefusedError: ``auth-failed``.
         """
-        assert self.plan is not None, "told not to connect again"
-        backoff = Backoff(self.plan, self.rng, self.now_s())
+        plan = plan or self.plan
+        assert plan is not None, "told not to connect again"
+        backoff = Backoff(plan, self.rng, self.now_s())
         failure: CannotConnectError | None = None
         while (pause_s := backoff.pause_s(self.now_s())) is not None:
             self.sleep(pause_s)

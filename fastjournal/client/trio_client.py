@@ -25,7 +25,7 @@ from fastjournal.client.trio_link import TrioLink
 from fastjournal.client.trio_listen import Listener
 from fastjournal.client.trio_methods import TrioMethods
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
@@ -126,9 +126,10 @@ class Client(TrioMethods):
         assert self._nursery_manager is not None
         if self._link is not None:
             if self.crews and not self._link.multiplexer.failed:
-                with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-                    for crew in list(self.crews):
-                        await crew.let_go(failed=isinstance(error, Exception))
+                with trio.CancelScope(shield=True):
+                    async with trio.open_nursery() as nursery:
+                        for crew in self.crews:
+                            nursery.start_soon(crew.let_go, isinstance(error, Exception))
             self._link.end(not_connected())
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.

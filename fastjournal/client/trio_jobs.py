@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from itertools import zip_longest
 from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -98,17 +99,9 @@ class Job(HeldJob):
             self._keeper.cancel()
             yield
 
-    async def _let_go(self, *, failed: bool) -> None:
-        """Release it as well as can be done now, also in a cancelled task."""
-        if self.finished:
-            return
-        delay_us = self._delay_after_failure_us() if failed else None
-        with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-            with contextlib.suppress(FastjournalError):
-                await self.release(delay_us=delay_us)
-        # Where that did not work the entry comes back when its lease ends.
-        self.finished = True
-        self._keeper.cancel()
+    async def _try_to_release(self, delay_us: int | None) -> None:
+        with contextlib.suppress(FastjournalError):
+            await self.release(delay_us=delay_us)
 
     # --- as a block -----------------------------------------------------------------------------
 
@@ -133,7 +126,7 @@ class Job(HeldJob):
             try:
                 yield
             except BaseException as error:
-                await self._let_go(failed=isinstance(error, Exception))
+                await _let_go([self], failed=isinstance(error, Exception))
                 raise
         if self._body.cancelled_caught:
             raise LeaseLostError("the lease was lost while the work was done")
@@ -173,6 +166,26 @@ class Job(HeldJob):
         return False
 
 
+async def _let_go(jobs: Sequence[Job], *, failed: bool) -> None:
+    """Release jobs as well as can be done now, all at once and also in a cancelled task.
+
+    What cannot be released in a few seconds comes back when its lease ends.
+
+    Args:
+        jobs: Those that have ended already are left alone.
+        failed: The body of the first one ran, and did not succeed.
+    """
+    delays = [job._delay_after_failure_us() if failed else None for job in jobs[:1]]
+    with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+        async with trio.open_nursery() as nursery:
+            for job, delay_us in zip_longest(jobs, delays):
+                if not job.finished:
+                    nursery.start_soon(job._try_to_release, delay_us)
+    for job in jobs:
+        job.finished = True
+        job._keeper.cancel()
+
+
 class Crew:
     """What a loop holds; it outlives the loop by the time that giving back takes."""
 
@@ -206,19 +219,18 @@ class Crew:
                 return False
         return True
 
-    async def let_go(self, *, failed: bool) -> None:
+    async def let_go(self, failed: bool) -> None:
         """Give back everything; ``failed`` says it of the first, whose body ran."""
-        while self.held:
-            job = self.held.popleft()
-            await job._let_go(failed=failed)
-            failed = False
+        held = list(self.held)
+        self.held.clear()
+        await _let_go(held, failed=failed)
 
     def abandon(self) -> None:
         """Have everything given back by a task of the client."""
         self.client.start_soon(self._let_go_after_failure)
 
     async def _let_go_after_failure(self) -> None:
-        await self.let_go(failed=True)
+        await self.let_go(True)
         self.client.crews.discard(self)
 
 
@@ -259,7 +271,7 @@ class JobLoop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._crew.let_go(failed=isinstance(error, Exception))
+        await self._crew.let_go(isinstance(error, Exception))
         self._crew.client.crews.discard(self._crew)
         self._trio = None
 

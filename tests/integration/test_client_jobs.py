@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.lowlevel
+import trio.testing
 
 from fastjournal import (
     BadRequestError,
@@ -25,6 +26,7 @@ from fastjournal import (
     SyncClient,
     build_journal_key,
 )
+from fastjournal.limits import CLIENT_LAST_WORDS_S
 from tests.integration.daemon_process import DaemonProcess
 
 S = 1_000_000
@@ -336,6 +338,25 @@ async def test_a_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess
                 raise AssertionError("there is none")
 
 
+def test_giving_many_jobs_back_to_a_daemon_that_is_gone_takes_a_few_seconds_for_all(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        started_s = 0.0
+        with pytest.raises(BodyError):
+            async with Client(daemon.address) as client, client.jobs("d", count=2) as jobs:
+                async for _job in jobs:
+                    daemon.kill()
+                    clock.autojump_threshold = 0.1
+                    started_s = trio.current_time()
+                    raise BodyError
+        assert trio.current_time() - started_s < 1.5 * CLIENT_LAST_WORDS_S
+
+    trio.run(main, clock=clock)
+
+
 WORKER = """
 import sys
 from fastjournal import SyncClient
@@ -447,6 +468,31 @@ def test_blocking_a_killed_daemon_takes_nothing_away(
             seen.append(job.value)
     assert seen == [b"1", b"2"]
     assert states(producer) == {}
+
+
+def test_blocking_giving_many_jobs_back_to_a_daemon_that_is_gone_takes_a_few_seconds_for_all(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    clock = FakeClock()
+    client = SyncClient(daemon.address, sleep=clock.sleep, monotonic=clock.monotonic)
+    with client, pytest.raises(BodyError), client.jobs("d", count=2) as jobs:
+        for _job in jobs:
+            daemon.kill()
+            raise BodyError
+    assert 0 < clock.now_s < 1.5 * CLIENT_LAST_WORDS_S
+
+
+class FakeClock:
+    """One that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 @pytest.mark.parametrize("kind", [SyncClient, Client])

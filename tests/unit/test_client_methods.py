@@ -37,7 +37,10 @@ def test_both_clients_have_the_same_methods() -> None:
     def public(client: type) -> set[str]:
         return {name for name in dir(client) if not name.startswith("_")}
 
-    sync_only, trio_only = {"close", "entries_of", "is_free"}, {"start_soon", "usable_link"}
+    sync_only, trio_only = (
+        {"close", "entries_of", "give_back", "is_free"},
+        {"start_soon", "usable_link"},
+    )
     assert public(SyncClient) - sync_only == public(Client) - trio_only
 
 
