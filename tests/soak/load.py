@@ -36,6 +36,10 @@ def number_of(key: bytes) -> int:
     return int(key.rpartition(b":")[2])
 
 
+GIVEN_UP = ("bad-request", "busy")
+"""How the daemon ends a connection whose request is not whole: the identifier may not be there."""
+
+
 class LostError(Exception):
     """The daemon has closed the connection."""
 
@@ -233,6 +237,9 @@ class Load:
                 await peer.send(*(request for request, _ in asked.values()))
                 while asked:
                     reply = await peer.reply()
+                    if reply.code in GIVEN_UP and reply.identifier not in asked:
+                        # it had come too slowly for the short times of this daemon
+                        raise LostError
                     request, operation = asked.pop(reply.identifier)
                     self._count(reply, operation.codes, request)
 

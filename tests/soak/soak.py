@@ -26,6 +26,7 @@ from tests.soak.load import Load
 
 OPTIONS = (
     *("--cmdlog-seg-size", str(1024 * 1024)),
+    *("--cmdlog-clean-int", "5000"),
     *("--max-inflight", str(1024 * 1024)),
     *("--request-timeout", "2"),
     *("--send-timeout", "5"),
