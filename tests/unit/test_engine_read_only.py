@@ -46,6 +46,8 @@ def full(s: Subject) -> Subject:
         request(Function.TOUCH, JOB, ttl=1),
         request(Function.GET, JOB, timeout=SECOND),
         request(Function.GET, JOB, timeout=START + SECOND, flags=Flag.UPDATE_TIMEOUT),
+        request(Function.GET, b"", uri=b"", timeout=SECOND),
+        request(Function.GET, b"", uri=b"", timeout=SECOND, flags=Flag.UPDATE_TIMEOUT),
     ],
     ids=lambda asked: Function(asked.function).name,
 )

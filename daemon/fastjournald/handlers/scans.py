@@ -115,7 +115,7 @@ def get(state: State, session: Hashable, request: Request, now: int) -> str | Re
         refused = state.subscriptions.refuses(session, request.identifier)
         if refused:
             return refused
-    if scan.leases and state.read_only:
+    if request.timeout is not None and state.read_only:
         return READ_ONLY
     if listens:
         # from the beginning: what changes while it goes on is told after its reply
