@@ -111,6 +111,9 @@ KICK_ENTRIES_MAX = 250
 KICK_BYTES_MAX = 1024 * 1024
 """Values of one KICK of a domain: they are written anew, in one piece and 4 ms."""
 
+KICK_LOOKS_MAX = 5000
+"""Buried entries that one KICK of a domain looks at, with those that others have locked: 5 ms."""
+
 PAUSED_DOMAINS_MAX = 100_000
 """Domains that are paused at a time, with entries or without: some 30 MB of memory."""
 

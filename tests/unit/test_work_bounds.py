@@ -28,6 +28,21 @@ def test_at_most_250_entries_are_kicked_by_one_request(
     assert s.kick_domain(b"a", 65_535) == 1
 
 
+def test_so_many_buried_entries_are_looked_at_and_no_more(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that another connection has locked are passed over, one look each."""
+    monkeypatch.setattr("fastjournald.handlers.burial.KICK_LOOKS_MAX", 3)
+    for number in range(5):
+        s.set(b"a:1:0:%d" % number)
+        s.bury(b"a:1:0:%d" % number)
+        if number < 3:
+            s.lock(b"a:1:0:%d" % number, session="other")
+    assert s.kick_domain(b"a", 5) == 0
+    s.unlock(b"a:1:0:2", session="other")
+    assert s.kick_domain(b"a", 5) == 1
+
+
 def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
     sizes = (KICK_BYTES_MAX + 1, KICK_BYTES_MAX // 2, KICK_BYTES_MAX // 2, 1)
     for n, size in enumerate(sizes):

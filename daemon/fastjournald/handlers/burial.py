@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastjournal.limits import (
     KEY_BYTES_MAX,
     KICK_BYTES_MAX,
     KICK_ENTRIES_MAX,
+    KICK_LOOKS_MAX,
     REASON_BYTES_MAX,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request
@@ -93,7 +95,7 @@ def _first_buried(
         return entries
     count = min(count, KICK_ENTRIES_MAX)
     room = KICK_BYTES_MAX
-    for entry in store.buried_in(domain):
+    for entry in islice(store.buried_in(domain), KICK_LOOKS_MAX):
         if store.locked_to(entry, session, now):
             continue
         room -= len(entry.value)
