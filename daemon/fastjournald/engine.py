@@ -127,6 +127,7 @@ class Engine(State):
         ]
         self.stop_watching()
         for session in ended:
+            self.store.unlock_all(session, max(now, self._now))
             self.subscriptions.forget(session)
         self.stop_noting()
         return ended, answers

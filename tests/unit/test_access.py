@@ -332,3 +332,29 @@ def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
     ]
     assert not made.waiters
     made.check()
+
+
+@pytest.mark.parametrize("by", [b"b", b"c", None])
+def test_what_is_locked_by_a_token_is_free_when_that_counts_no_more(by: bytes | None) -> None:
+    made = engine()
+    first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
+    made.grants = Grants([first, second])
+
+    def ask(session: str, function: Function, key: bytes = b"", **fields: Any) -> str:
+        reply = made.handle(session, request(function, key, at=START, **fields), START)
+        assert isinstance(reply, bytes)
+        return decode_reply(reply).code
+
+    for session in ("s", "other"):
+        ask(session, F.AUTH, value=b"b" if session == "other" else b"a")
+    assert ask("s", F.SET, b"k", value=b"v") == ""
+    assert ask("s", F.LOCK, b"k") == ""
+    # the same token again changes nothing
+    ask("s", F.AUTH, value=b"a")
+    assert ask("other", F.DELETE, b"k") == "locked"
+    if by is None:
+        made.grant_anew(Grants([second]), START)
+    else:
+        ask("s", F.AUTH, value=by)
+    assert ask("other", F.DELETE, b"k") == ""
+    made.check()

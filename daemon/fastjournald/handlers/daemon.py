@@ -44,9 +44,10 @@ def auth(state: State, session: Hashable, request: Request, now: int) -> str | b
     grant = grants.find(request.value)
     ended = b""
     if grant is None or grants.sessions.get(session) != grant:
-        # it listens and waits by the rights that it had
+        # it listens, waits and locks by the rights that it had
         state.subscriptions.forget(session)
         state.stop_noting()
+        state.store.unlock_all(session, now)
         ended = _end_waits(state, session, AUTH_REQUIRED, now)
     if grant is not None:
         grants.sessions[session] = grant
