@@ -60,7 +60,8 @@ def drop_output() -> None:
     epilog="""\b
 Durations: 90s, 5m, 1h30m, 250ms. Instants: 2026-11-20T12:00Z (UTC where no zone is given),
 +10m from now, @1763640000.
-In JSON, bytes that are not UTF-8 are in base64, in a field with _b64 behind its name.
+In JSON, bytes that are not UTF-8 are in base64, in a field with _b64 behind its name; --b64 takes
+keys, URIs and domains in that form.
 Exit codes: 0 done, 1 refused or damage found, 2 usage, 69 cannot connect, 74 I/O error,
 75 nothing to do.
 Completion: eval "$(_FJ_CLI_COMPLETE=bash_source fj-cli)"; zsh_source and fish_source too.""",

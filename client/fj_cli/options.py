@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
     from fastjournal.client import SyncClient
     from fastjournal.client.access import Access
 
+    BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
 else:
-    IntParamType = click.ParamType  # generic only since click 8.4
+    BytesParamType = IntParamType = click.ParamType  # generic only since click 8.4
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _KEY = "fj_cli."
+_B64 = _KEY + "b64"
 DONE, REFUSED, USAGE, CANNOT_CONNECT, IO_FAILED, NOTHING_TO_DO = 0, 1, 2, 69, 74, 75
 """Exit codes."""
 
@@ -59,8 +62,28 @@ class Instant(IntParamType):
             self.fail(str(error), param, ctx)
 
 
+class Name(BytesParamType):
+    """A key, URI or domain: the bytes of the argument, or with ``--b64`` what it stands for."""
+
+    name = "text"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """Return the bytes."""
+        if isinstance(value, bytes):
+            return value
+        if ctx is None or not ctx.meta.get(_B64):
+            return os.fsencode(value)
+        try:
+            return base64.b64decode(value, validate=True)
+        except ValueError:
+            self.fail(f"{value!r} is no base64", param, ctx)
+
+
 DURATION = Duration()
 INSTANT = Instant()
+NAME = Name()
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -89,6 +112,20 @@ json_option = click.option(
     "as_json",
     default=None,
     help="One JSON object a line, or a table.  [default: a table on a terminal, else JSON]",
+)
+
+
+def _remember_b64(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[_B64] = value
+
+
+b64_option = click.option(
+    "--b64",
+    is_flag=True,
+    is_eager=True,  # known before the names are read
+    expose_value=False,
+    callback=_remember_b64,
+    help="Keys, URIs and domains among these arguments are in base64.",
 )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -76,11 +75,6 @@ def show_bytes(data: bytes, characters: int | None = None) -> str:
     text = data.decode("utf-8", "backslashreplace")
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return safe if characters is None or len(safe) <= characters else safe[: characters - 1] + "…"
-
-
-def argument_bytes(text: str) -> bytes:
-    """Return the bytes that a command line argument was given as."""
-    return os.fsencode(text)
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:

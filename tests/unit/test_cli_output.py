@@ -8,7 +8,8 @@ import pytest
 
 from fastjournal.client.results import Entry
 from fastjournal.protocol import Meta, State, ValueType
-from fj_cli.output import argument_bytes, entry_fields, put_bytes, show_bytes, show_field
+from fj_cli.options import NAME
+from fj_cli.output import entry_fields, put_bytes, show_bytes, show_field
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_nothing_that_disturbs_a_terminal_gets_there() -> None:
 
 
 def test_an_argument_that_is_not_utf_8_keeps_its_bytes() -> None:
-    assert argument_bytes("a\udcff") == b"a\xff"
+    assert NAME.convert("a\udcff", None, None) == b"a\xff"
 
 
 def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> None:

@@ -6,9 +6,8 @@ import sys
 
 import click
 
-from fj_cli.options import json_option, open_client, server_option
+from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import (
-    argument_bytes,
     entry_fields,
     show_field,
     show_value,
@@ -19,15 +18,16 @@ from fj_cli.output import (
 
 
 @click.command("get")
-@click.argument("key")
+@click.argument("key", type=NAME)
 @click.option("--raw", is_flag=True, help="Write the value's bytes and nothing else.")
+@b64_option
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, key: str, raw: bool, as_json: bool | None) -> None:
+def command(ctx: click.Context, key: bytes, raw: bool, as_json: bool | None) -> None:
     """Show the entry under KEY, any of its keys. It is not leased."""
     with open_client(ctx) as client:
-        entry = client.get(argument_bytes(key), meta=not raw)
+        entry = client.get(key, meta=not raw)
     if raw:
         sys.stdout.buffer.write(entry.value)
         return

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fj_cli.options import DONE, NOTHING_TO_DO, json_option, open_client, server_option
-from fj_cli.output import argument_bytes, note, wants_json, write_json
+from fj_cli.options import (
+    DONE,
+    NAME,
+    NOTHING_TO_DO,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import note, wants_json, write_json
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -17,17 +25,20 @@ _COUNT_MAX = 65_535
 
 
 @click.command("kick")
-@click.argument("key", required=False)
-@click.option("--domain", help="Buried entries of this domain instead, most urgent first.")
+@click.argument("key", type=NAME, required=False)
+@click.option(
+    "--domain", type=NAME, help="Buried entries of this domain instead, most urgent first."
+)
 @click.option("--count", type=click.IntRange(1), help="At most that many.  [default: 1]")
 @click.option("--all", "everything", is_flag=True, help="All that are buried there now.")
+@b64_option
 @json_option
 @server_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    key: str | None,
-    domain: str | None,
+    key: bytes | None,
+    domain: bytes | None,
     count: int | None,
     everything: bool,
     as_json: bool | None,
@@ -44,12 +55,11 @@ def command(
         raise click.UsageError("give either --count or --all", ctx)
     with open_client(ctx) as client:
         if domain is None:
-            kicked = client.kick(argument_bytes(key or ""))
+            kicked = client.kick(key or b"")
         else:
-            name = argument_bytes(domain)
             if everything:
-                count = client.stats(name)["buried"]
-            kicked = _kick_domain(client, name, 1 if count is None else count)
+                count = client.domain_stats(domain).buried
+            kicked = _kick_domain(client, domain, 1 if count is None else count)
     if wants_json(as_json):
         write_json({"kicked": kicked})
     else:

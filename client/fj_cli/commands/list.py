@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fj_cli.options import json_option, open_client, server_option
+from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import (
-    argument_bytes,
     entry_fields,
     note,
     put_bytes,
@@ -30,9 +30,9 @@ TABLE_ROWS = 1000
 
 
 @click.command("list")
-@click.option("--prefix", metavar="P", help="Keys that begin with P.")
-@click.option("--from", "first", metavar="A", help="Keys from A on.")
-@click.option("--to", "last", metavar="B", help="Keys up to B, included.")
+@click.option("--prefix", type=NAME, metavar="P", help="Keys that begin with P.")
+@click.option("--from", "first", type=NAME, metavar="A", help="Keys from A on.")
+@click.option("--to", "last", type=NAME, metavar="B", help="Keys up to B, included.")
 @click.option("--regex", metavar="RE", help="Keys in which RE (RE2 syntax, bytes) is found.")
 @click.option("--data", is_flag=True, help="Show the values too.")
 @click.option("--meta", is_flag=True, help="Show states and times too.")
@@ -43,14 +43,15 @@ TABLE_ROWS = 1000
     show_default=True,
     help="Keys at most; 0: all.",
 )
+@b64_option
 @json_option
 @server_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    prefix: str | None,
-    first: str | None,
-    last: str | None,
+    prefix: bytes | None,
+    first: bytes | None,
+    last: bytes | None,
     regex: str | None,
     data: bool,
     meta: bool,
@@ -80,9 +81,9 @@ def command(
 
 def _find(
     client: SyncClient,
-    prefix: str | None,
-    first: str | None,
-    last: str | None,
+    prefix: bytes | None,
+    first: bytes | None,
+    last: bytes | None,
     regex: str | None,
     *,
     page: int,
@@ -90,10 +91,10 @@ def _find(
     meta: bool,
 ) -> Iterator[Entry]:
     if regex is not None:
-        return client.regex(argument_bytes(regex), page=page, data=data, meta=meta)
+        return client.regex(os.fsencode(regex), page=page, data=data, meta=meta)
     if prefix is not None:
-        return client.prefix(argument_bytes(prefix), page=page, data=data, meta=meta)
-    start, end = argument_bytes(first or ""), argument_bytes(last or "")
+        return client.prefix(prefix, page=page, data=data, meta=meta)
+    start, end = first or b"", last or b""
     return client.range(start, end, page=page, data=data, meta=meta)
 
 

@@ -9,14 +9,15 @@ import click
 from fj_cli.options import (
     DONE,
     DURATION,
+    NAME,
     NOTHING_TO_DO,
     IntParamType,
+    b64_option,
     json_option,
     open_client,
     server_option,
 )
 from fj_cli.output import (
-    argument_bytes,
     entry_fields,
     note,
     show_bytes,
@@ -76,7 +77,7 @@ It may run again for the same entry, so it should be safe to repeat. Where the l
 it runs, it is ended, for the work may have gone to somebody else. Reports go to standard error.
 SIGTERM or Ctrl-C: nothing new starts, running commands finish. A second one ends them.""",
 )
-@click.argument("domain", default="")
+@click.argument("domain", type=NAME, default="")
 @click.option(
     "--count",
     type=click.IntRange(1, 65_535),
@@ -101,10 +102,11 @@ SIGTERM or Ctrl-C: nothing new starts, running commands finish. A second one end
     help="Delay after the first failure; doubled each time.",
 )
 @click.option("--retry-delay-max", type=DURATION, default="1h", show_default=True)
+@b64_option
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, /, domain: str, **options: Any) -> int:
+def command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
     """Lease what is due in DOMAIN, or in any domain in turns, and print it.
 
     Exit code 75: nothing is due. An entry that is not completed ('fj-cli delete KEY --token TOKEN')
@@ -132,10 +134,10 @@ def _refuse_worker_options(ctx: click.Context) -> None:
             raise click.UsageError(f"--{name.replace('_', '-')} needs --exec", ctx)
 
 
-def _print_next(ctx: click.Context, domain: str, options: dict[str, Any]) -> int:
+def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> int:
     with open_client(ctx) as client:
         jobs = client.next(
-            argument_bytes(domain),
+            domain,
             count=options["count"] or 1,
             lease_us=options["lease"],
             wait_us=options["wait"],
@@ -169,7 +171,7 @@ def _print_next(ctx: click.Context, domain: str, options: dict[str, Any]) -> int
     return DONE
 
 
-def _work(ctx: click.Context, domain: str, argv: list[str], options: dict[str, Any]) -> int:
+def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str, Any]) -> int:
     import trio
 
     from fj_cli.options import daemon_of
@@ -179,7 +181,7 @@ def _work(ctx: click.Context, domain: str, argv: list[str], options: dict[str, A
     plan = Plan(
         server=server,
         access=access,
-        domain=argument_bytes(domain),
+        domain=domain,
         argv=[find_program(argv[0]), *argv[1:]],
         jobs=options["jobs"],
         count=options["count"],

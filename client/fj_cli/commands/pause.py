@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import DURATION, open_client, server_option
-from fj_cli.output import argument_bytes
+from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
 
 
 @click.command("pause")
-@click.argument("domain")
+@click.argument("domain", type=NAME)
 @click.argument("duration", type=DURATION)
+@b64_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, domain: str, duration: int) -> None:
+def command(ctx: click.Context, domain: bytes, duration: int) -> None:
     """Have nothing of DOMAIN handed out for DURATION; 0 is 'fj-cli resume'.
 
     What is being worked on can be completed. The pause outlives a restart of the daemon.
     """
     with open_client(ctx) as client:
-        client.pause(argument_bytes(domain), duration)
+        client.pause(domain, duration)

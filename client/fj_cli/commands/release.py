@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import DURATION, open_client, server_option
-from fj_cli.output import argument_bytes
+from fj_cli.options import DURATION, NAME, b64_option, open_client, server_option
 
 
 @click.command("release")
-@click.argument("key")
+@click.argument("key", type=NAME)
 @click.argument("token", type=click.IntRange(0))
 @click.option("--delay", type=DURATION, help="It is due again after that long.")
+@b64_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, key: str, token: int, delay: int | None) -> None:
+def command(ctx: click.Context, key: bytes, token: int, delay: int | None) -> None:
     """Give the entry under KEY back, which was leased with TOKEN."""
     with open_client(ctx) as client:
-        client.release(argument_bytes(key), token, delay_us=delay)
+        client.release(key, token, delay_us=delay)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from fj_cli.options import open_client, server_option
-from fj_cli.output import argument_bytes
+from fj_cli.options import NAME, b64_option, open_client, server_option
 
 
 @click.command("resume")
-@click.argument("domain")
+@click.argument("domain", type=NAME)
+@b64_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, domain: str) -> None:
+def command(ctx: click.Context, domain: bytes) -> None:
     """End the pause of DOMAIN, if there is one."""
     with open_client(ctx) as client:
-        client.resume(argument_bytes(domain))
+        client.resume(domain)

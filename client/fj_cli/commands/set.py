@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sys
 from typing import Any
@@ -12,17 +13,31 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import build_journal_key, default_id
 from fastjournal.limits import PRIORITY_DEFAULT, PRIORITY_MAX
-from fj_cli.options import DURATION, INSTANT, json_option, open_client, server_option
-from fj_cli.output import argument_bytes, put_bytes, show_bytes, wants_json, write_json
+from fj_cli.options import (
+    DURATION,
+    INSTANT,
+    NAME,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import put_bytes, show_bytes, wants_json, write_json
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 @click.command("set")
 @click.argument("words", nargs=-1, metavar="KEY [VALUE|-]")
-@click.option("--domain", help="Add work to this domain; then KEY is built and not given.")
-@click.option("--id", "id_", help="Last part of the key.  [default: made of time and URI]")
-@click.option("--uri", help="What the work is about: one entry of a URI waits, the newest.")
+@click.option(
+    "--domain", type=NAME, help="Add work to this domain; then KEY is built and not given."
+)
+@click.option(
+    "--id", "id_", type=NAME, help="Last part of the key.  [default: made of time and URI]"
+)
+@click.option(
+    "--uri", type=NAME, help="What the work is about: one entry of a URI waits, the newest."
+)
 @click.option(
     "--priority",
     type=click.IntRange(0, PRIORITY_MAX),
@@ -45,6 +60,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
     type=click.Choice(["buffer", "string", "integer", "float", "boolean", "void"]),
     help="[default: string for an argument, buffer for standard input]",
 )
+@b64_option
 @json_option
 @server_option
 @click.pass_context
@@ -55,14 +71,12 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
     """
     key, value_word = _split(ctx, words, options)
     timestamp = unique_timestamp()
-    uri = None if options["uri"] is None else argument_bytes(options["uri"])
+    uri = options["uri"]
     if key is None:
         not_before, id_ = options["not_before"], options["id_"]
         key = build_journal_key(
-            argument_bytes(options["domain"]),
-            default_id(timestamp, uri, secrets.token_hex(4))
-            if id_ is None
-            else argument_bytes(id_),
+            options["domain"],
+            default_id(timestamp, uri, secrets.token_hex(4)) if id_ is None else id_,
             not_before_us=timestamp if not_before is None else not_before,
             priority=options["priority"],
         )
@@ -102,7 +116,7 @@ def _split(
         wanted = "KEY and VALUE" if keyed else "VALUE, since --domain builds the key"
         raise click.UsageError(f"too many arguments: there is {wanted}", ctx)
     rest = words[1:] if keyed else words
-    return argument_bytes(words[0]) if keyed else None, rest[0] if rest else None
+    return NAME.convert(words[0], None, ctx) if keyed else None, rest[0] if rest else None
 
 
 def _value(word: str | None, type_: str | None) -> bytes | str | int | float | bool | None:
@@ -110,7 +124,7 @@ def _value(word: str | None, type_: str | None) -> bytes | str | int | float | b
         if word is not None:
             raise BadRequestError("a void value has no data", hint="leave VALUE out")
         return None
-    data = b"" if word is None else argument_bytes(word)
+    data = os.fsencode(word or "")
     if word == "-":
         data = sys.stdin.buffer.read()
     if type_ is None:

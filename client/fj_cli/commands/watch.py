@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
 
-from fj_cli.options import daemon_of, json_option, server_option
-from fj_cli.output import argument_bytes, wants_json
+from fj_cli.options import NAME, b64_option, daemon_of, json_option, server_option
+from fj_cli.output import wants_json
 
 
 @click.command("watch")
-@click.argument("key", required=False)
-@click.option("--prefix", metavar="TEXT", help="All keys that begin so.")
+@click.argument("key", type=NAME, required=False)
+@click.option("--prefix", type=NAME, metavar="TEXT", help="All keys that begin so.")
 @click.option("--regex", metavar="RE", help="All keys in which this is found (RE2 syntax).")
+@b64_option
 @json_option
 @server_option
 @click.pass_context
 def command(
     ctx: click.Context,
-    key: str | None,
-    prefix: str | None,
+    key: bytes | None,
+    prefix: bytes | None,
     regex: str | None,
     as_json: bool | None,
 ) -> None:
@@ -30,10 +32,9 @@ def command(
     faster than they are printed are one line, with the last value. A line 'missed' says that some
     may be missing: the connection was lost, and made anew.
     """
-    given = {"key": key, "prefix": prefix, "regex": regex}
-    query: dict[str, Any] = {
-        name: argument_bytes(text) for name, text in given.items() if text is not None
-    }
+    expression = None if regex is None else os.fsencode(regex)
+    given = {"key": key, "prefix": prefix, "regex": expression}
+    query: dict[str, Any] = {name: text for name, text in given.items() if text is not None}
     if len(query) > 1:
         raise click.UsageError("give one of KEY, --prefix and --regex", ctx)
 
