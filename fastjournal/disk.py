@@ -178,6 +178,18 @@ class OsLock:
             os.close(descriptor)
 
 
+def _open_lock(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise error from None
+
+
 class OsDisk:
     """The disk of the operating system."""
 
@@ -267,9 +279,9 @@ class OsDisk:
                 os.close(descriptor)
 
     def lock(self, path: str, *, shared: bool = False) -> OsLock:
-        """Lock a file (flock) without waiting."""
+        """Lock a file (flock) without waiting; one that may only be read is locked all the same."""
         with translating("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+            descriptor = _open_lock(path)
             try:
                 fcntl.flock(
                     descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB

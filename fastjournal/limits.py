@@ -302,6 +302,13 @@ SCAN_PAGE_ENTRIES = 1000
 """Entries that the iterators over ranges ask for at a time: a round trip costs little for each,
 and what the daemon has to look at is served between other clients."""
 
+IMPORT_BATCH_ITEMS = 500
+"""Items of an import on their way at a time: a round trip and a sync cost little for each."""
+
+IMPORT_BATCH_BYTES = VALUE_BYTES_MAX
+"""The bytes of their values. So what is over the usual max-value goes alone: the daemon ends the
+connection of whoever sends it."""
+
 # --- command log --------------------------------------------------------------------------------
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024

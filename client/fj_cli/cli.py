@@ -28,6 +28,7 @@ COMMANDS = {
     "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
     "export": (_C + "export", "Write a snapshot's live entries as Parquet."),
+    "import": (_C + "import_", "Bring what another queue has not done into the daemon."),
     "spool": (_C + "spool", "Look at a local spool."),
     "log": (_C + "log", "Look at a command log, or repair it, without a daemon."),
     "token": (_C + "token", "Make tokens for AUTH."),

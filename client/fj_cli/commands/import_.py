@@ -1,0 +1,19 @@
+"""``fj-cli import``: bring what another queue has not done into the daemon."""
+
+from __future__ import annotations
+
+import click
+
+from fj_cli.lazy import LazyGroup
+
+SUBCOMMANDS = {
+    "workq": ("fj_cli.commands.import_workq", "The jobs of a workq-server's command log."),
+}
+
+
+@click.group("import", cls=LazyGroup, lazy=SUBCOMMANDS)
+def command() -> None:
+    """Bring what another queue has not done into the daemon, as persistent work.
+
+    Importing twice changes nothing the second time, and finishes what was interrupted.
+    """

@@ -1,0 +1,235 @@
+"""What every import does: items to entries of a daemon, in batches, with counts.
+
+An item is a GET of its key and a SET with its own timestamp; the GET tells what stood there before.
+What is buried must not be handed out before it is: it is set under a plain key of its domain,
+``<domain>:import:...``, buried there, and renamed. Whatever stops that half way, the next import
+goes on from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from fastjournal.client import calls
+from fastjournal.client.calls import Call
+from fastjournal.clock import SystemClock
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
+from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX
+from fj_cli.options import DONE, REFUSED, open_client
+from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastjournal.client import SyncClient
+    from fastjournal.foreign import Item, Journal
+
+_THE_DAEMON_STOPS = ("read-only", "busy", "shutting-down")
+"""Refusals that every further item would get too."""
+
+uri_option = click.option(
+    "--uri-from-body",
+    is_flag=True,
+    help="The value is also the URI where it has 1 to 4,096 bytes: of equal ones the newest stays.",
+)
+
+
+class Counts(msgspec.Struct):
+    """How an import went."""
+
+    read: int = 0
+    """Items of the journal that were looked at: the sum of the next four."""
+    imported: int = 0
+    already_there: int = 0
+    """The entry stands there, was done since, or its URI has newer work."""
+    expired: int = 0
+    refused: int = 0
+    damaged: int = 0
+    """Places of the journal that cannot be read."""
+
+
+def run_import(
+    ctx: click.Context, journal: Journal, *, uri_from_body: bool, as_json: bool | None
+) -> int:
+    """Bring a journal into the daemon that the options name; write the counts.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        CannotConnectError: Nobody listens there, or the connection was lost.
+        RefusedError: The daemon takes nothing any more.
+        LogError: The journal can no longer be read.
+    """
+    damage = [fault for fault in journal.faults if fault.damage]
+    for fault in journal.faults:
+        note(f"{fault.path} at offset {fault.offset}: {fault.message}")
+    with open_client(ctx) as client, ProgressBar("importing") as bar:
+        importer = Importer(client, SystemClock().now_us, uri_from_body=uri_from_body)
+        counts = importer.counts
+        counts.damaged = len(damage)
+        try:
+            importer.add_all(journal.items(), lambda: bar.update(counts.read, journal.count))
+        except (FastjournalError, KeyboardInterrupt):
+            note(
+                f"fj-cli: stopped after {counts.imported:,} of {journal.count:,}, which stay;"
+                " import again to finish"
+            )
+            raise
+    if wants_json(as_json):
+        write_json(msgspec.structs.asdict(counts))
+    else:
+        fields = msgspec.structs.asdict(counts)
+        write_table(
+            None,
+            [name.replace("_", " ") for name in fields],
+            [[f"{number:,}" for number in fields.values()]],
+        )
+    return REFUSED if counts.refused or counts.damaged else DONE
+
+
+class Importer:
+    """Puts items into a daemon.
+
+    Args:
+        client: Connected.
+        now_us: Gives the present, for what has expired.
+        uri_from_body: The value is the URI, where it can be one.
+    """
+
+    def __init__(
+        self, client: SyncClient, now_us: Callable[[], int], *, uri_from_body: bool
+    ) -> None:
+        self.counts = Counts()
+        self._client = client
+        self._now_us = now_us
+        self._uri_from_body = uri_from_body
+
+    def add_all(self, items: Iterable[Item], on_progress: Callable[[], None]) -> None:
+        """Put all items there, in their order; what is refused is told on standard error.
+
+        Raises:
+            CannotConnectError: The connection was lost.
+            RefusedError: The daemon takes nothing any more.
+            LogError: The journal can no longer be read.
+        """
+        batch: list[Item] = []
+        size = 0
+        for item in items:
+            if 0 < item.expires <= self._now_us():
+                self.counts.read += 1
+                self.counts.expired += 1
+                continue
+            if batch and (
+                len(batch) == IMPORT_BATCH_ITEMS or size + len(item.value) > IMPORT_BATCH_BYTES
+            ):
+                self._add(batch)
+                on_progress()
+                batch, size = [], 0
+            batch.append(item)
+            size += len(item.value)
+        self._add(batch)
+        on_progress()
+
+    def _add(self, batch: list[Item]) -> None:
+        waiting = [item for item in batch if item.reason is None]
+        asked: list[Call[Any]] = []
+        for item in waiting:
+            asked += calls.get(item.key, data=False), self._set(item, item.key)
+        answers = self._ask(asked)
+        for item, before, written in zip(waiting, answers[::2], answers[1::2], strict=True):
+            self._count(item, written, stood=not isinstance(before, RefusedError))
+        self._add_buried([item for item in batch if item.reason is not None])
+
+    def _add_buried(self, items: list[Item]) -> None:
+        left = []
+        found = self._ask([calls.get(item.key, data=False) for item in items])
+        for item, before in zip(items, found, strict=True):
+            if isinstance(before, RefusedError) and before.code == "not-found":
+                left.append(item)
+            else:
+                self._count(item, before, stood=True)
+        left = self._go_on(left, lambda item: self._set(item, _aside(item.key)))
+        for step in (_bury, _rename):
+            kept = self._go_on(left, step)
+            undone = [item for item in left if item not in kept]
+            self._ask([calls.delete(_aside(item.key), overwrite=True) for item in undone])
+            left = kept
+        for item in left:
+            self._count(item, None, stood=False)
+
+    def _go_on(self, items: list[Item], step: Callable[[Item], Call[Any]]) -> list[Item]:
+        """Take a step with each item; return those it succeeded for, count the others."""
+        kept = []
+        for item, answer in zip(items, self._ask([step(item) for item in items]), strict=True):
+            if isinstance(answer, RefusedError):
+                self._count(item, answer, stood=False)
+            else:
+                kept.append(item)
+        return kept
+
+    def _set(self, item: Item, key: bytes) -> Call[Any]:
+        uri = item.value if self._uri_from_body else b""
+        return calls.set_(
+            key,
+            item.value,
+            uri=uri if 0 < len(uri) <= KEY_BYTES_MAX and uri != key else None,
+            expires=item.expires or None,
+            timestamp=item.timestamp,
+        )
+
+    def _count(self, item: Item, answer: object, *, stood: bool) -> None:
+        counts = self.counts
+        counts.read += 1
+        if not isinstance(answer, RefusedError):
+            if stood:
+                counts.already_there += 1
+            else:
+                counts.imported += 1
+        elif answer.code == "stale" or (answer.code == "exists" and stood):
+            counts.already_there += 1
+        else:
+            counts.refused += 1
+            note(f"{item.path} at offset {item.offset}: refused: {answer.code}: {answer}")
+
+    def _ask(self, many: list[Call[Any]]) -> list[Any]:
+        """Send all; a value over the daemon's max-value ends the connection, so make another."""
+        try:
+            answers: list[Any] = self._client.call_many(many) if many else []
+        except CannotConnectError:
+            if len(many) == 1:
+                raise
+            # which of them it was shows when they go one by one; sent again, they change nothing
+            self._reconnect()
+            answers = []
+            for one in many:
+                answers += self._ask([one])
+            return answers
+        for answer in answers:
+            if isinstance(answer, RefusedError) and answer.code in _THE_DAEMON_STOPS:
+                raise answer
+        if any(
+            isinstance(answer, RefusedError) and answer.code == "too-large" for answer in answers
+        ):
+            self._reconnect()
+        return answers
+
+    def _reconnect(self) -> None:
+        self._client.close()
+        self._client.connect()
+
+
+def _aside(key: bytes) -> bytes:
+    domain, _, rest = key.partition(b":")
+    return b"%b:import:%b" % (domain, rest)
+
+
+def _bury(item: Item) -> Call[Any]:
+    return calls.bury(_aside(item.key), reason=item.reason or "")
+
+
+def _rename(item: Item) -> Call[Any]:
+    return calls.rename(_aside(item.key), item.key, timestamp=item.timestamp)

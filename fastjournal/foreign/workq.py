@@ -1,0 +1,144 @@
+"""The command log of a workq-server: read to its end, then its jobs one by one.
+
+A job becomes the entry that a daemon makes of it which starts on the log (``cmdlog.foreign``), but
+for two things: whoever works on it at the end has lost it with the server, and the attempts are
+counted anew. Reading the log keeps what is known of each live job, less than a kilobyte; the values
+are read again, a segment at a time, when the items are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+from fastjournal.cmdlog.envelope import OPERATION_NAME
+from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
+from fastjournal.cmdlog.records import SEGMENT_HEADER, decode_record
+from fastjournal.cmdlog.segments import list_segments, segment_name, unpack_position
+from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.survey import Progress, take_survey
+from fastjournal.disk import Disk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.foreign.items import Fault, Item
+
+_FIRST_RECORD_BYTES = 512
+"""The first record of a segment of ours takes less than 100 bytes."""
+_UNREADABLE = ("damaged", "missing", "torn", "unfinished")
+"""Kinds of findings; the others hold no jobs."""
+
+
+class WorkqJournal:
+    """The live jobs of a log.
+
+    Attributes:
+        count: How many.
+        faults: What could not be read.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, on_progress: Callable[[Progress], None] | None
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._on_progress = on_progress
+        self._state = LogState()
+        self._position = -1
+        survey = take_survey(disk, directory, self._state, self._progressed)
+        if self._state.previous or any(not job.foreign for job in self._state.jobs.values()):
+            raise _ours(directory)
+        self.count = len(self._state.jobs)
+        self.faults = [
+            Fault(finding.path, finding.offset, finding.message, finding.damage)
+            for finding in survey.findings
+            if finding.kind in _UNREADABLE
+        ]
+
+    def items(self) -> Iterator[Item]:
+        """Yield the jobs in the order of their records.
+
+        Raises:
+            LogCorruptError: A record is not there any more as it was read before.
+            LogFailedError: A segment cannot be read any more.
+        """
+        path, data, current = "", b"", -1
+        for job in self._state.jobs.values():
+            number, offset = unpack_position(job.position)
+            if number != current:
+                current = number
+                path = f"{self._directory}/{segment_name(number)}"
+                data = self._disk.read(path)
+            try:
+                record, _ = decode_record(data, offset)
+            except LogCorruptError as error:
+                raise LogCorruptError(error.message, path=path, offset=offset) from error
+            yield Item(
+                key=job.key,
+                value=record.payload,
+                # the wire takes 0 for none
+                timestamp=job.timestamp or 1,
+                expires=job.expires,
+                reason=None if job.reason is None else job.reason.decode(),
+                path=path,
+                offset=offset,
+            )
+
+    def _progressed(self, progress: Progress) -> None:
+        """Forget the values of the jobs that came since the last call."""
+        known, newest = self._position, self._position
+        for job in reversed(self._state.jobs.values()):
+            if job.position <= known:
+                break
+            newest = max(newest, job.position)
+            job.value = b""
+        self._position = newest
+        if self._on_progress is not None:
+            self._on_progress(progress)
+
+
+@contextmanager
+def open_workq(
+    disk: Disk, directory: str, *, on_progress: Callable[[Progress], None] | None = None
+) -> Iterator[WorkqJournal]:
+    """Read the log of a workq-server, and keep it as it is while the block runs. Writes nothing.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log.
+        on_progress: Called a few times a second while it is read.
+
+    Raises:
+        BadRequestError: There is no segment, or fastjournald wrote this log.
+        LogLockedError: A server runs on it.
+        LogFailedError: Something cannot be read.
+    """
+    numbers = list_segments(disk, directory)
+    if not numbers:
+        raise BadRequestError(
+            f"{directory} holds no segment, such as 000000001.log",
+            hint="name the directory of workq-server's option -cmdlog-path",
+        )
+    for number in numbers:
+        if _begins_as_ours(
+            disk.read_slice(f"{directory}/{segment_name(number)}", 0, _FIRST_RECORD_BYTES)
+        ):
+            raise _ours(directory)
+    with ExitStack() as locks:
+        # without this file no server was ever here: it is a copy
+        if disk.exists(f"{directory}/{APPEND_LOCK}"):
+            locks.callback(lock_append(disk, directory).close)
+        yield WorkqJournal(disk, directory, on_progress)
+
+
+def _begins_as_ours(data: bytes) -> bool:
+    try:
+        record, _ = decode_record(data, len(SEGMENT_HEADER))
+    except LogCorruptError:
+        return False
+    return record.name == OPERATION_NAME
+
+
+def _ours(directory: str) -> BadRequestError:
+    return BadRequestError(
+        f"{directory} is a log that fastjournald wrote",
+        hint="start a daemon on a copy of it instead: fastjournald --cmdlog-path COPY",
+    )
