@@ -15,6 +15,7 @@ _C = "fj_cli.commands."
 
 COMMANDS = {
     "next": (_C + "next", "Lease what is due, or work it off with --exec."),
+    "peek": (_C + "peek", "Show what next would lease, and lease nothing."),
     "set": (_C + "set", "Set a key, or add work to a domain."),
     "get": (_C + "get", "Show the entry under a key."),
     "list": (_C + "list", "List keys: all, or a prefix, a range or an expression."),

@@ -173,3 +173,21 @@ def type_name(value_type: int) -> str:
         return ValueType(value_type).name.lower()
     except ValueError:
         return str(value_type)
+
+
+def write_jobs(entries: Iterable[Entry], title: str | None, as_json: bool | None) -> None:
+    """Write journal entries, as JSON or as a table under a title."""
+    if wants_json(as_json):
+        for entry in entries:
+            write_json(entry_fields(entry))
+        return
+    rows = [
+        (
+            show_bytes(entry.key),
+            show_bytes(entry.uri),
+            "" if entry.meta is None else str(entry.meta.attempts),
+            show_value(entry),
+        )
+        for entry in entries
+    ]
+    write_table(title, ("key", "URI", "attempts", "value"), rows)

@@ -18,13 +18,8 @@ from fj_cli.options import (
     server_option,
 )
 from fj_cli.output import (
-    entry_fields,
     note,
-    show_bytes,
-    show_value,
-    wants_json,
-    write_json,
-    write_table,
+    write_jobs,
 )
 from fj_cli.times import format_instant
 
@@ -148,26 +143,10 @@ def _print_next(ctx: click.Context, domain: bytes, options: dict[str, Any]) -> i
         later = "" if jobs.next_at is None else f"; ask again at {format_instant(jobs.next_at)}"
         note(f"nothing is due{later}")
         return NOTHING_TO_DO
-    if wants_json(options["as_json"]):
-        for entry in jobs:
-            write_json(entry_fields(entry))
-        return DONE
     title = None
     if jobs.token is not None:
         title = f"leased until {format_instant(jobs.token)}, token {jobs.token}"
-    write_table(
-        title,
-        ("key", "URI", "attempts", "value"),
-        (
-            (
-                show_bytes(entry.key),
-                show_bytes(entry.uri),
-                "" if entry.meta is None else str(entry.meta.attempts),
-                show_value(entry),
-            )
-            for entry in jobs
-        ),
-    )
+    write_jobs(jobs, title, options["as_json"])
     return DONE
 
 

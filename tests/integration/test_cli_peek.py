@@ -1,0 +1,96 @@
+"""``fj-cli peek``, as it is installed, against a real daemon: what NEXT then hands out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+DONE, USAGE, NOTHING_TO_DO = 0, 2, 75
+HOUR_US = 3600 * 1_000_000
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    with SyncClient(daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
+    return Cli(tmp_path, daemon.address)
+
+
+def test_peek_shows_in_the_order_of_work_what_next_hands_out_then(
+    cli: Cli, client: SyncClient
+) -> None:
+    now_us = client.nop()
+    for key in ("d:9:5:not-padded", "d:10:4:c", "d:010:3:b", "d:2:7:later", "d:2:6:first"):
+        client.set(key, key, uri=f"uri of {key}")
+    client.set(f"d:0:{now_us + HOUR_US}:not-yet", "")
+    client.set("d:0:1:buried", "")
+    client.bury("d:0:1:buried")
+    client.set("d:0:1:delayed", "")
+    (taken,) = client.next("d")
+    assert taken.token is not None
+    client.release(taken.key, taken.token, delay_us=HOUR_US)
+    client.set("d:0:1:worked-on", "", uri="twice")
+    client.next("d")
+    client.set("d:0:2:its-uri-is-worked-on", "", uri="twice")
+    client.set("d:0:3:locked", "")
+    client.lock("d:0:3:locked")
+    client.set("plain", "")
+    client.link("plain", "d:0:0:a-link-to-a-plain-value")
+    client.link("d:10:4:c", "d:1:0:a-link-to-work")
+    client.set("other:0:0:x", "")
+    seen = cli.json("peek", "d", "--count", "9")
+    assert [entry["key"] for entry in seen] == [
+        "d:2:6:first",
+        "d:2:7:later",
+        "d:9:5:not-padded",
+        "d:010:3:b",
+        "d:10:4:c",
+    ]
+    assert seen[0]["value"] == "d:2:6:first"
+    assert (seen[0]["uri"], seen[0]["state"]) == ("uri of d:2:6:first", ["persistent", "journal"])
+    assert [entry["key"] for entry in cli.json("peek", "d")] == ["d:2:6:first"]
+    assert [entry.key.decode() for entry in client.next("d", count=9)] == [e["key"] for e in seen]
+    nothing = cli("peek", "d")
+    assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
+
+
+def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
+    cli: Cli, client: SyncClient
+) -> None:
+    for number in range(150):
+        client.set(f"d:0:0:{number}", "", uri=f"u{number}")
+    client.next("d", count=150)
+    for number in range(150):
+        client.set(f"d:0:1:{number}", "", uri=f"u{number}")
+    client.set("d:1:0:ready", "")
+    assert [entry["key"] for entry in cli.json("peek", "d", "--count", "2")] == ["d:1:0:ready"]
+
+
+def test_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> None:
+    client.set("d:1:1:x", "")
+    client.pause("d", HOUR_US)
+    seen = cli("peek", "d", "--table")
+    assert seen.returncode == DONE
+    assert b"d:1:1:x" in seen.stdout
+    assert b"paused until 20" in seen.stderr
+
+
+def test_peek_needs_the_name_of_a_domain(cli: Cli) -> None:
+    for arguments in ([], [""], ["d:1:1:x"], ["d", "--count", "0"]):
+        assert cli("peek", *arguments).returncode == USAGE
