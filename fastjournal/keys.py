@@ -129,9 +129,12 @@ def encode_text(name: str, text: str | bytes) -> bytes:
 
     Raises:
         BadRequestError: ``bad-key``: it has no UTF-8 form.
+        TypeError: It is neither.
     """
     if isinstance(text, bytes):
         return text
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is str or bytes, not {type(text).__name__}")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -161,7 +161,8 @@ class SyncClient(SyncMethods):
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
             retry_delay_us: Where a body is left by an exception, its job is due again after so many
-                microseconds, or as many as this function returns for the job. None: at once.
+                microseconds, or as many as this function returns for the job. None: at once. In a
+                loop without a block ``break`` and ``return`` look like an exception.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.

@@ -36,7 +36,7 @@ def _iterator(build: Callable[P, Scan]) -> Callable[Concatenate[SyncMethods, P],
     def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Entry]:
         return self.entries_of(build(*args, **kwargs))
 
-    return wrap(method, build)
+    return wrap(method, build, "Iterator[Entry]")
 
 
 def _listener(
@@ -47,7 +47,7 @@ def _listener(
     def method(self: SyncMethods, /, *args: P.args, **kwargs: P.kwargs) -> SyncListener:
         return self._listen_to(build(*args, **kwargs))
 
-    return wrap(method, build)
+    return wrap(method, build, "SyncListener")
 
 
 class SyncMethods(ABC):

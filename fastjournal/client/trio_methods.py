@@ -42,7 +42,7 @@ def _iterator(build: Callable[P, Scan]) -> Callable[Concatenate[TrioMethods, P],
     def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> Entries:
         return Entries(self, build(*args, **kwargs))
 
-    return wrap(method, build)
+    return wrap(method, build, "Entries")
 
 
 def _listener(build: Callable[P, Call[Page]]) -> Callable[Concatenate[TrioMethods, P], Listener]:
@@ -51,7 +51,7 @@ def _listener(build: Callable[P, Call[Page]]) -> Callable[Concatenate[TrioMethod
     def method(self: TrioMethods, /, *args: P.args, **kwargs: P.kwargs) -> Listener:
         return self._listen_to(build(*args, **kwargs))
 
-    return wrap(method, build)
+    return wrap(method, build, "Listener")
 
 
 class TrioMethods(ABC):

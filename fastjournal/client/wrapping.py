@@ -12,13 +12,21 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
-def wrap(method: F, build: Callable[..., Any]) -> F:
-    """Give a method the docstring of ``build``, and its signature with ``self`` before it."""
+def wrap(method: F, build: Callable[..., Any], returns: str | None = None) -> F:
+    """Give a method the docstring of ``build``, and its signature with ``self`` before it.
+
+    Args:
+        method: What becomes the method.
+        build: Of ``fastjournal.client.calls``.
+        returns: The name of what the method returns; None: what the ``Call`` of ``build`` gives.
+    """
     functools.update_wrapper(method, build)
     method.__name__ = {"listening": "listen"}.get(build.__name__, build.__name__.rstrip("_"))
     signature = inspect.signature(build)
+    returns = returns or signature.return_annotation.removeprefix("Call[").removesuffix("]")
+    method.__annotations__ = {**build.__annotations__, "return": returns}
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[_SELF, *signature.parameters.values()],
-        return_annotation=inspect.Signature.empty,
+        return_annotation=returns,
     )
     return method

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 from collections.abc import Callable
 
 import pytest
@@ -31,6 +32,25 @@ def test_each_call_is_a_method_with_its_arguments_and_docstring(client: type, na
     assert inspect.iscoroutinefunction(method) == (
         client is Client and name not in ("range", "prefix", "regex")
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "returns"),
+    [
+        (SyncClient.set, "Written"),
+        (Client.get, "Entry"),
+        (SyncClient.release, "None"),
+        (Client.stats, "dict[str, Any]"),
+        (SyncClient.range, "Iterator[Entry]"),
+        (Client.regex, "Entries"),
+        (SyncClient.listen, "SyncListener"),
+        (Client.listen, "Listener"),
+    ],
+)
+def test_help_says_what_a_method_returns(method: Callable[..., object], returns: str) -> None:
+    assert inspect.signature(method).return_annotation == returns
+    shown = pydoc.render_doc(method, renderer=pydoc.plaintext).replace("'", "")
+    assert f") -> {returns}\n" in shown
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.client.calls import bury, key_bytes
+from fastjournal.client.calls import bury
+from fastjournal.client.calls.base import key_bytes
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import JournalKey, build_journal_key, default_id, parse_journal_key
 
@@ -92,3 +93,8 @@ def test_the_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_w
     ]
     assert len(set(ids)) == len(ids)
     assert default_id(5, b"u", "w") == default_id(5, b"u", "x")
+
+
+def test_what_is_neither_text_nor_bytes_is_a_mistake_of_the_program() -> None:
+    with pytest.raises(TypeError, match="domain is str or bytes, not int"):
+        build_journal_key(5, "id")  # type: ignore[arg-type]
