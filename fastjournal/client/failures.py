@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastjournal.client.address import Address
 from fastjournal.errors import CannotConnectError
 
+_SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
+
 
 def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
     """Nobody listens at the address, or it leads nowhere; code ``cannot-connect``."""
@@ -15,13 +17,21 @@ def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
     return CannotConnectError(f"cannot connect to {address}: {reason}", hint=hint)
 
 
-def connection_lost(reason: str) -> CannotConnectError:
+def connection_lost(reason: str, hint: str = _SEND_AGAIN) -> CannotConnectError:
     """The connection ended before the answers came; code ``connection-lost``."""
     return CannotConnectError(
-        f"the connection was lost: {reason}",
-        code="connection-lost",
-        hint="connect and send again; with the same timestamp a repeated write is harmless",
+        f"the connection was lost: {reason}", code="connection-lost", hint=hint
     )
+
+
+def closed_by_peer(*, silent: bool) -> CannotConnectError:
+    """The daemon closed the connection; ``silent``: and never sent anything on it."""
+    reason = "the daemon closed the connection"
+    if silent:
+        return connection_lost(
+            f"{reason} without a word", f"does it ask for TLS? else {_SEND_AGAIN}"
+        )
+    return connection_lost(reason)
 
 
 def timed_out(address: Address, silence_s: float | None) -> CannotConnectError:
@@ -29,7 +39,7 @@ def timed_out(address: Address, silence_s: float | None) -> CannotConnectError:
     return CannotConnectError(
         f"{address} has not answered for {silence_s:g} s",
         code="timed-out",
-        hint="connect and send again; with the same timestamp a repeated write is harmless",
+        hint=_SEND_AGAIN,
     )
 
 

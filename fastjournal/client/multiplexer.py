@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fastjournal.client.calls import end_of_listening, refusal
-from fastjournal.client.failures import connection_lost
+from fastjournal.client.failures import closed_by_peer
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
 from fastjournal.protocol import (
@@ -81,6 +81,7 @@ class Multiplexer:
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._failure: FastjournalError | None = None
+        self._heard = False
         self._owed: deque[tuple[Request, int | None]] = deque()
         """Requests that give back what abandoned ones got, and those that end subscriptions, with
         their identifiers; started as there is room."""
@@ -180,11 +181,12 @@ class Multiplexer:
         done = 0
         try:
             self._connection.receive_data(data)
+            self._heard = self._heard or bool(data)
             while replies := self._connection.next_events():
                 for reply in replies:
                     done += self._take(reply)
             if self._connection.next_event() is CONNECTION_CLOSED:
-                self.fail(connection_lost("the daemon closed the connection"))
+                self.fail(closed_by_peer(silent=not self._heard))
         except ProtocolError as error:
             error.hint = error.hint or (
                 "is it a fastjournald that listens there, and does it speak TLS?"

@@ -84,6 +84,20 @@ def test_there_is_no_room_beyond_the_bounds_until_replies_come_or_bytes_go() -> 
     assert client.has_room
 
 
+def test_a_connection_that_is_closed_without_a_word_may_be_one_for_tls() -> None:
+    for heard in (b"", encode_reply(Reply(1))):
+        client = new()
+        pendings = [client.start(Request(Function.NOP)) for _ in range(2)]
+        if heard:
+            client.receive_data(heard)
+        client.receive_data(b"")
+        with pytest.raises(CannotConnectError) as caught:
+            pendings[1].answer()
+        assert caught.value.hint is not None
+        assert ("TLS" in caught.value.hint) is not bool(heard)
+        assert caught.value.code == "connection-lost"
+
+
 def test_a_lost_connection_gives_everything_in_flight_its_own_error() -> None:
     client = new()
     done = client.start(Request(Function.NOP))
