@@ -317,6 +317,9 @@ SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
 """workq refuses a larger payload or result."""
 
+READ_LOCK_PATIENCE_S = 10.0
+"""How long a reader of a log waits for a segment that is being replaced: that takes an instant."""
+
 SIFTED_BYTES_MAX = 64 * 1024
 """Of a segment that cleaning looks at before others have their turn: under 2 ms of work."""
 

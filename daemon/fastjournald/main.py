@@ -22,7 +22,7 @@ import trio
 
 from fastjournal import limits, sdnotify
 from fastjournal.clock import SystemClock
-from fastjournal.cmdlog.locks import lock_append
+from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
@@ -202,6 +202,8 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
     disk = OsDisk()
     disk.mkdir(config.cmdlog_path)
     with closing(lock_append(disk, config.cmdlog_path)):
+        # readers lock this file where it is there, and never make it
+        lock_read(disk, config.cmdlog_path).close()
         if config.ready_file:
             # left by a daemon that was killed
             remove_ready_file(config.ready_file)

@@ -2,17 +2,23 @@
 
 ``append.lock`` is locked exclusively for the life of the one process that appends.
 ``read.lock`` is locked shared by who reads segments, and exclusively while a sealed segment is
-rewritten, so that a reader never sees one change under it. Both are flocks: they end with the
-process, however it ends, and the files stay.
+replaced or removed, so that a reader never sees one change under it. Both are flocks: they end with
+the process, however it ends, and the files stay.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogLockedError
+from fastjournal.limits import READ_LOCK_PATIENCE_S
 
 APPEND_LOCK = "append.lock"
 READ_LOCK = "read.lock"
+_POLL_S = 0.05
 
 
 def lock_append(disk: Disk, directory: str) -> DiskLock:
@@ -53,3 +59,42 @@ def lock_read(disk: Disk, directory: str, *, exclusive: bool = False) -> DiskLoc
         raise LogLockedError(
             f"another process {doing}", path=path, hint="try again when it is done"
         ) from error
+
+
+@contextmanager
+def lock_to_read(
+    disk: Disk,
+    directory: str,
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Iterator[None]:
+    """Keep sealed segments as they are while the block runs; wait while one is being replaced.
+
+    Nothing is created: where there is no lock file, as in a snapshot or a copy, no daemon has
+    started, and nothing changes. A file that may only be read can be locked.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log, or a snapshot.
+        sleep: Pauses for so many seconds.
+        monotonic: Seconds of a clock that does not jump.
+
+    Raises:
+        LogLockedError: A segment was being replaced for all of ``READ_LOCK_PATIENCE_S``.
+        LogFailedError: The lock file cannot be opened.
+    """
+    if not disk.exists(f"{directory}/{READ_LOCK}"):
+        yield
+        return
+    end_s = monotonic() + READ_LOCK_PATIENCE_S
+    while True:
+        try:
+            lock = lock_read(disk, directory)
+            break
+        except LogLockedError:
+            if monotonic() >= end_s:
+                raise
+            sleep(_POLL_S)
+    with closing(lock):
+        yield

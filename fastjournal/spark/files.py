@@ -11,8 +11,10 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
+from fastjournal.cmdlog.locks import lock_to_read
 from fastjournal.cmdlog.segments import segment_name, segment_number
 from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
+from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
 
 
@@ -137,6 +139,19 @@ def read_file(files: Any, path: str) -> bytes:
     with translating("read", path), files.open_input_file(path) as file:
         data: bytes = file.read()
         return data
+
+
+def read_locked(files: Any, path: str) -> bytes:
+    """Return a whole segment; on this machine's disks wait while one of its log is replaced.
+
+    Raises:
+        LogFailedError: It cannot be read.
+        LogLockedError: The wait was too long.
+    """
+    if not isinstance(files, pa.fs.LocalFileSystem):
+        return read_file(files, path)
+    with lock_to_read(OsDisk(), os.path.dirname(path)):
+        return read_file(files, path)
 
 
 @contextmanager

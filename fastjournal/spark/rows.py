@@ -19,7 +19,7 @@ from fastjournal.cmdlog.scan import Damage, Run, scan_segment
 from fastjournal.cmdlog.segments import pack_position
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
-from fastjournal.spark.files import SegmentFile, read_file
+from fastjournal.spark.files import SegmentFile, read_locked
 
 
 class Row(msgspec.Struct, gc=False):
@@ -64,10 +64,12 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
         LogFailedError: The file cannot be read.
     """
-    data = read_file(files, segment.path)
+    data = read_locked(files, segment.path)
     if len(data) < segment.bytes and not segment.open:
         raise LogCorruptError(
-            f"the segment has {len(data)} bytes, it had {segment.bytes}", path=segment.path
+            f"the segment has {len(data)} bytes, it had {segment.bytes}",
+            path=segment.path,
+            hint="a log in use is cleaned; take a snapshot and read that",
         )
     # What has been appended since the directory was listed belongs to the next look at it.
     data = data[: segment.bytes]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.cmdlog.envelope import MAGIC, OPERATION_NAME
+from fastjournal.cmdlog.locks import READ_LOCK, lock_read, lock_to_read
 from fastjournal.cmdlog.records import (
     NO_TIME,
     SEGMENT_HEADER,
@@ -18,11 +20,12 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
+from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key
 from fastjournal.spool import Spool
 from tests.integration.cli_process import Cli
-from tests.integration.daemon_process import DaemonProcess
+from tests.integration.daemon_process import START_S, DaemonProcess
 
 DONE, REFUSED, USAGE = 0, 1, 2
 
@@ -202,3 +205,34 @@ def test_a_reader_that_has_seen_enough_ends_the_dump_without_a_word(cli: Cli, lo
     assert dump.stderr.read() == b""
     dump.stderr.close()
     assert dump.wait(60) == DONE
+
+
+def test_what_reads_the_log_of_a_running_daemon_waits_while_a_segment_is_replaced(
+    cli: Cli, tmp_path: Path
+) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        with SyncClient(daemon.address) as client:
+            client.set("plain", b"x")
+        directory = str(daemon.log_path)
+        assert (daemon.log_path / READ_LOCK).exists()
+        for arguments in (["dump", directory], ["verify", directory]):
+            replaced = lock_read(OsDisk(), directory, exclusive=True)
+            reading = cli.start("log", *arguments)
+            with pytest.raises(subprocess.TimeoutExpired):
+                reading.wait(2)
+            replaced.close()
+            output, errors = reading.communicate(timeout=START_S)
+            assert reading.returncode == DONE, errors
+            assert (b"plain" in output) == (arguments[0] == "dump")
+        with lock_to_read(OsDisk(), directory):
+            assert cli("log", "repair", "--dry-run", directory).returncode == DONE
+
+
+def test_reading_a_snapshot_leaves_no_lock_file_in_it(cli: Cli, tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        client.set("plain", b"x")
+        snapshot = Path(client.snapshot())
+    names = {path.name for path in snapshot.iterdir()}
+    for command in ("dump", "verify"):
+        assert cli("log", command, str(snapshot)).returncode == DONE
+    assert {path.name for path in snapshot.iterdir()} == names

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from fj_cli.logdir import log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import note, wants_json, write_json
 from fj_cli.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from fastjournal.disk import OsDisk
 
 
 @click.command("dump")
@@ -20,21 +25,28 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
     """
+    from fastjournal.cmdlog.locks import lock_to_read
+    from fastjournal.cmdlog.segments import segment_name
+    from fastjournal.disk import OsDisk
+
+    disk = OsDisk()
+    with lock_to_read(disk, directory):
+        numbers = segments_in(disk, directory)
+        if segment is not None:
+            if segment not in numbers:
+                raise click.UsageError(f"there is no {segment_name(segment)} in {directory}")
+            numbers = [segment]
+        return _dump(disk, directory, numbers, in_json=wants_json(as_json))
+
+
+def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) -> int:
     from fastjournal.cmdlog.records import CRC_BYTES, decode_payload
     from fastjournal.cmdlog.scan import scan_segment
     from fastjournal.cmdlog.segments import segment_name
-    from fastjournal.disk import OsDisk
     from fastjournal.errors import LogCorruptError
     from fj_cli.records import record_fields, record_line
 
-    disk = OsDisk()
-    numbers = segments_in(disk, directory)
-    if segment is not None:
-        if segment not in numbers:
-            raise click.UsageError(f"there is no {segment_name(segment)} in {directory}")
-        numbers = [segment]
     code = DONE
-    in_json = wants_json(as_json)
     with ProgressBar("segments") as bar:
         for done, number in enumerate(numbers):
             bar.update(done, len(numbers))

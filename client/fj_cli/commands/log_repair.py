@@ -39,7 +39,7 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
     lost: restore the file instead if there is a good copy.
     """
     from fastjournal.clock import SystemClock
-    from fastjournal.cmdlog.locks import lock_append
+    from fastjournal.cmdlog.locks import lock_append, lock_to_read
     from fastjournal.cmdlog.recover import recover, verify
     from fastjournal.cmdlog.snapshot import MANIFEST_NAME
     from fastjournal.disk import OsDisk
@@ -57,7 +57,8 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
             bar.update(progress.bytes_done, progress.bytes)
 
         if dry_run:
-            findings = verify(disk, directory, on_progress=show)
+            with lock_to_read(disk, directory):
+                findings = verify(disk, directory, on_progress=show)
         else:
             lock = lock_append(disk, directory)
             try:

@@ -38,13 +38,14 @@ def command(directory: str, as_json: bool | None) -> int:
     Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
     snapshot is held against its manifest too.
     """
+    from fastjournal.cmdlog.locks import lock_to_read
     from fastjournal.cmdlog.recover import Progress, verify
     from fastjournal.disk import OsDisk
 
     disk = OsDisk()
     segments = segments_in(disk, directory)
     records = 0
-    with ProgressBar("verifying", unit="bytes") as bar:
+    with lock_to_read(disk, directory), ProgressBar("verifying", unit="bytes") as bar:
 
         def show(progress: Progress) -> None:
             nonlocal records
