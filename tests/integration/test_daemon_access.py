@@ -29,6 +29,7 @@ from fastjournal.protocol import (
     encode_request,
 )
 from fastjournal.protocol.messages import Request
+from fastjournald.main import main
 from fastjournald.security import load_grants
 from tests.certificates import LONG_AGO, Authority, Files
 from tests.integration.daemon_process import START_S, DaemonProcess
@@ -425,9 +426,16 @@ def test_what_would_let_everybody_in_or_is_not_there_stops_the_start(
     assert code == 64, said
     assert words in said
     assert "Traceback" not in said
-    code, said = run_to_its_end(tmp_path, "--check-config", *options)
-    assert code == 64
-    assert words in said
+
+
+def test_a_check_of_the_configuration_refuses_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for options, words in REFUSED_STARTS.values():
+        with pytest.raises(SystemExit) as ended:
+            main(["--cmdlog-path", str(tmp_path), "--check-config", *options])
+        assert ended.value.code == 64
+        assert words in capsys.readouterr().err
 
 
 def test_an_address_of_other_machines_can_be_listened_on_where_that_is_meant(
