@@ -343,7 +343,7 @@ class Queues:
 
     def end_work(self, entry: Entry, now: int) -> None:
         """Nobody works on the entry any more; what comes of it is the caller's matter."""
-        home = self.lease_home(entry)
+        home = self.plain if entry.superseded else entry.domain
         token = entry.token
         if home.leases.discard(token, entry) and token == home.wake:
             self.refresh(home)
@@ -353,9 +353,14 @@ class Queues:
         entry.token_before = token
         entry.token = 0
         entry.place = Place.PLAIN
-        for key in self._keys_worked_on(entry):
-            del self.running[key]
-            self._requeue_successor(key, entry, now)
+        if entry.superseded:
+            for key in self._keys_worked_on(entry):
+                del self.running[key]
+                self._requeue_successor(key, entry, now)
+        elif entry.uri is not None:
+            # the same for what nearly every entry is, at half the price
+            del self.running[entry.uri]
+            self._requeue_successor(entry.uri, entry, now)
 
     def _keys_worked_on(self, entry: Entry) -> list[bytes]:
         """Return the URI, and the links that newer entries have as theirs, if they wait for it."""

@@ -192,7 +192,7 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
         return ErrorCode.NOT_FOUND.value
     if skewed:
         return CLOCK_SKEW
-    if store.locked_to(entry, session, now):
+    if store.locked and store.locked_to(entry, session, now):
         return LOCKED
     if token is not None:
         if entry.token != token or token <= now:
