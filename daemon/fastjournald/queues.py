@@ -108,13 +108,13 @@ class Queues:
         self.locks.put(entry.key, owner, until)
         self.wake = min(self.wake, until)
         if entry.place in (Place.READY, Place.DELAYED):
-            self._queue_again(entry, now)
+            self.queue_again(entry, now)
 
     def unlock(self, entry: Entry, now: int) -> None:
         """End the lock of an entry. O(log n)."""
         self.locks.discard(entry.key)
         if entry.place == Place.DELAYED:
-            self._queue_again(entry, now)
+            self.queue_again(entry, now)
 
     def unlock_all(self, owner: Hashable, now: int) -> bool:
         """End all locks of a session; whether there were any. O(log n) for each."""
@@ -189,6 +189,11 @@ class Queues:
             domain.delayed.remove(item)
             self.delayed -= 1
             self.refresh(domain)
+
+    def queue_again(self, entry: Entry, now: int) -> None:
+        """What an entry in a queue waits for has changed. O(log n)."""
+        self.unqueue(entry)
+        self.queue(entry, now)
 
     def _has_ready(self, domain: Domain) -> None:
         """The first entry of a domain became ready."""
@@ -295,97 +300,3 @@ class Queues:
         first = self.wakes.first()
         instant = self.pauses.first_due()
         return instant if first is None else min(first[0], instant)
-
-    # --- leases ---------------------------------------------------------------------------------
-
-    def lease_home(self, entry: Entry) -> Domain:
-        """Return the domain whose leases an entry stands among."""
-        return self.plain if entry.superseded else entry.domain
-
-    def lease(self, entry: Entry, token: int) -> None:
-        """The entry, which is in no queue, is worked on until ``token``."""
-        entry.place = Place.LEASED
-        entry.token = token
-        self.worked_on += 1
-        if not entry.journal:
-            self.plain_worked_on += 1
-        domain = entry.domain
-        domain.leases.add(token, entry)
-        if token < domain.wake:
-            self.refresh(domain)
-            self.wake = min(self.wake, token)
-        if entry.uri is not None:
-            self.running[entry.uri] = entry
-        if entry.expires:
-            self.expiry.remove(entry.expires, entry.key)
-
-    def _queue_again(self, entry: Entry, now: int) -> None:
-        """What an entry in a queue waits for has changed. O(log n)."""
-        self.unqueue(entry)
-        self.queue(entry, now)
-
-    def take(self, entry: Entry) -> None:
-        """Take an entry out of its queue, if it is in one, to be leased by its key."""
-        if entry.place in (Place.READY, Place.DELAYED):
-            self.unqueue(entry)
-
-    def extend(self, entry: Entry, token: int, now: int) -> None:
-        """The lease of the entry ends at ``token`` instead."""
-        home = self.lease_home(entry)
-        home.leases.discard(entry.token, entry)
-        entry.token_before = entry.token
-        entry.token = token
-        home.leases.add(token, entry)
-        self.refresh(home)
-        self.wake = min(self.wake, token)
-        for key in self._keys_worked_on(entry):
-            self._requeue_successor(key, entry, now)
-
-    def end_work(self, entry: Entry, now: int) -> None:
-        """Nobody works on the entry any more; what comes of it is the caller's matter."""
-        home = self.plain if entry.superseded else entry.domain
-        token = entry.token
-        if home.leases.discard(token, entry) and token == home.wake:
-            self.refresh(home)
-        self.worked_on -= 1
-        if not entry.journal:
-            self.plain_worked_on -= 1
-        entry.token_before = token
-        entry.token = 0
-        entry.place = Place.PLAIN
-        if entry.superseded:
-            for key in self._keys_worked_on(entry):
-                del self.running[key]
-                self._requeue_successor(key, entry, now)
-        elif entry.uri is not None:
-            # the same for what nearly every entry is, at half the price
-            del self.running[entry.uri]
-            self._requeue_successor(entry.uri, entry, now)
-
-    def _keys_worked_on(self, entry: Entry) -> list[bytes]:
-        """Return the URI, and the links that newer entries have as theirs, if they wait for it."""
-        keys = [] if entry.uri is None else [entry.uri]
-        if entry.superseded and entry.links:
-            keys += entry.links
-        return [key for key in keys if self.running.get(key) is entry]
-
-    def _requeue_successor(self, key: bytes, entry: Entry, now: int) -> None:
-        successor = self.find(key)
-        if successor is not None and successor is not entry and successor.place == Place.DELAYED:
-            self._queue_again(successor, now)
-
-    # --- expiry ---------------------------------------------------------------------------------
-
-    def watch_expiry(self, entry: Entry) -> None:
-        """Let an entry that nobody works on go when its life is over."""
-        self.expiry.add(entry.expires, entry.key)
-        self.wake = min(self.wake, entry.expires)
-
-    def set_expiry(self, entry: Entry, expires: int) -> None:
-        """Change when an entry expires; 0: never."""
-        leased = entry.place == Place.LEASED
-        if entry.expires and not leased:
-            self.expiry.remove(entry.expires, entry.key)
-        entry.expires = expires
-        if expires and not leased:
-            self.watch_expiry(entry)

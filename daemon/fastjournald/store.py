@@ -9,13 +9,13 @@ from __future__ import annotations
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import DELAYED_KEY_AT, Domain, Leases, Tombstones, item_instant
 from fastjournald.journal import Journal
-from fastjournald.queues import Queues
+from fastjournald.leasing import Leasing
 from fastjournald.subscriptions import Changes
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
 
-class Store(Queues):
+class Store(Leasing):
     """Entries, their keys, the indexes over them, and the journal of what happens to them.
 
     Args:
