@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
+import msgspec
 import trio
 
 from fastjournal.clock import unique_timestamp
@@ -195,11 +196,14 @@ class Load:
         if lot < 0.05:
             fields["ttl"] = self.chance.randrange(SECOND // 10)
             reply = await peer.ask(self._request(Function.RELEASE, key, **fields))
+            if not reply.code:
+                await self._try_in_vain(peer, key, token)
         elif lot < 0.1:
             fields["ttl"] = 2 * SECOND
             reply = await peer.ask(self._request(Function.TOUCH, key, **fields))
             fields["timeout"] = reply.timeout
             if not reply.code:
+                await self._try_in_vain(peer, key, token)
                 await self._complete(peer, key, fields)
             return
         elif lot < 0.12:
@@ -221,6 +225,13 @@ class Load:
             self.completed += 1
             self.owed.discard(number)
             self._room.set()
+
+    async def _try_in_vain(self, peer: Peer, key: bytes, token: int | None) -> None:
+        """Complete a job with a token that is over."""
+        fields: dict[str, Any] = {"flags": Flag.WORKED_ON, "timeout": token}
+        reply = await peer.ask(self._request(Function.DELETE, key, **fields))
+        assert reply.code, f"{key!r} was completed with a token that was over"
+        self._count(reply, {"lease-lost", "not-found"}, "completion in vain")
 
     async def _ask_at_random(self) -> None:
         operations = taking_part()
@@ -301,6 +312,15 @@ class Load:
                     for pair in leased.pairs or ():
                         fields = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
                         await self._complete(peer, pair.key, fields)
+                while await self._left(peer):  # noqa: ASYNC110 - it happens in the daemon
+                    await trio.sleep(0.1)
+
+    async def _left(self, peer: Peer) -> bool:
+        """Whether the daemon still holds what belonged to connections that are closed."""
+        reply = await peer.ask(self._request(Function.STATS, b""))
+        (pair,) = reply.pairs or ()
+        facts = msgspec.json.decode(pair.value)
+        return bool(facts["connections"] > 1 or facts["subscriptions"])
 
     @staticmethod
     def _request(

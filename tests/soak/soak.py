@@ -4,6 +4,8 @@ Producers, workers that die, random requests of every function and hostile clien
 with small segments. Held to at the end, and told each minute (or tenth of the time):
 
 - every SET of a job that got OK is completed once, and handed out to nobody afterwards;
+- nobody completes a job with a token that is over;
+- of closed connections nothing is left, neither they nor what they listened to;
 - every request gets an answer that its function may give;
 - memory is flat: the most of the last third of the time is at most the most of the third before it
   and ``GROWTH_BYTES_MAX``. What the load keeps in the daemon has a bound (few keys, few jobs, few
