@@ -19,6 +19,7 @@ from fastjournal.client.calls import Call
 from fastjournal.clock import SystemClock
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX
+from fastjournal.protocol import Function
 from fj_cli.options import DONE, REFUSED, open_client
 from fj_cli.output import note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
@@ -200,7 +201,7 @@ class Importer:
         try:
             answers: list[Any] = self._client.call_many(many) if many else []
         except CannotConnectError:
-            if len(many) == 1:
+            if len(many) == 1 or not any(one.request.function == Function.SET for one in many):
                 raise
             # which of them it was shows when they go one by one; sent again, they change nothing
             self._reconnect()
