@@ -6,7 +6,7 @@
     store     keeps keys and indexes in step, and tells the journal what changed
     journal   encodes records and appends them to the log's buffer
     commit    writes and syncs the buffer once for all sessions that wait
-    session   sends the replies, which no crash can undo any more
+    sending   sends the replies, which no crash can undo any more
 
 ``server`` holds what sessions share, ``timers`` let time pass, ``recovery`` makes an engine from
 the log, ``main`` reads options. docs/architecture.md has the whole picture.
