@@ -26,19 +26,27 @@ def load_store(
     waiting: list[Entry] = []
     expiry: list[tuple[int, bytes]] = []
     shards = store.shards
+    arrivals = store.arrivals
     for entry in entries:
-        for key in entry.all_keys():
-            if not entry.superseded or taken.get(key) != entry.key:
-                shards[hash(key) & 255][key] = entry
+        key = entry.key
+        uri = entry.uri
+        if entry.superseded or entry.links:
+            for key in entry.all_keys():
+                if not entry.superseded or taken.get(key) != entry.key:
+                    shards[hash(key) & 255][key] = entry
+        else:
+            shards[hash(key) & 255][key] = entry
+            if uri is not None:
+                shards[hash(uri) & 255][uri] = entry
         store.entries += 1
         entry.domain.entries += 1
-        store.arrivals = max(store.arrivals, entry.arrival)
+        arrivals = max(arrivals, entry.arrival)
         if entry.place == Place.LEASED:
             store.worked_on += 1
             store.plain_worked_on += not entry.journal
             store.lease_home(entry).leases.add(entry.token, entry)
-            if entry.uri is not None:
-                store.running[entry.uri] = entry
+            if uri is not None:
+                store.running[uri] = entry
             continue
         if entry.expires:
             expiry.append((entry.expires, entry.key))
@@ -46,21 +54,30 @@ def load_store(
             store.set_aside(entry, entry.reason or b"")
         elif entry.journal:
             waiting.append(entry)
+    store.arrivals = arrivals
     for key, primary in taken.items():
         worked_on = store.find(primary)
         assert worked_on is not None
         store.running[key] = worked_on
+    running = store.running
     for entry in waiting:
-        other = store.running.get(entry.uri) if entry.uri is not None else None
-        instant = entry.not_before if other is None else max(entry.not_before, other.token)
+        not_before = entry.not_before
+        other = running.get(entry.uri) if running and entry.uri is not None else None
+        instant = not_before if other is None else max(not_before, other.token)
         if instant <= now:
             entry.place = Place.READY
-            entry.item = ready_item(entry.priority, entry.not_before, entry.arrival, entry.key)
-            ready.setdefault(entry.domain.name, []).append(entry.item)
+            item = ready_item(entry.priority, not_before, entry.arrival, entry.key)
+            home = ready
         else:
             entry.place = Place.DELAYED
-            entry.item = delayed_item(instant, entry.arrival, entry.key)
-            delayed.setdefault(entry.domain.name, []).append(entry.item)
+            item = delayed_item(instant, entry.arrival, entry.key)
+            home = delayed
+        entry.item = item
+        name = entry.domain.name
+        if name in home:
+            home[name].append(item)
+        else:
+            home[name] = [item]
     for name, items in ready.items():
         store.domains[name].ready.update(items)
         if name not in store.pauses:

@@ -62,7 +62,7 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """Buried, with this reason; None: not buried."""
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
-    taken: list[bytes] = []
+    taken: tuple[bytes, ...] = ()
     """Of a superseded entry, the further keys that are no longer its own."""
 
 

@@ -53,6 +53,8 @@ from fastjournal.cmdlog.state import LiveJob, LogState, Tomb
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
 
+_NO_LINKS: list[bytes] = []
+"""For all that have none: nothing changes a job's list of links in place."""
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 _SIMPLE_BYTES = 17 + CRC_BYTES
 _seconds_at = struct.Struct(">qi").unpack_from
@@ -154,6 +156,7 @@ class Replay:
                     ):
                         state.place(job, _time_us(data, start))
                     else:
+                        job.links = _NO_LINKS
                         jobs[job_id] = keys[key] = job
                         if uri is not None:
                             keys[uri] = job

@@ -120,7 +120,7 @@ class LogState:
             return
         taken = job.taken
         if job.superseded and not taken and job.uri is not None:
-            taken = [job.uri]
+            taken = (job.uri,)
         uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
         if other is not None and other is not old and other.timestamp > job.timestamp:
@@ -212,7 +212,7 @@ class LogState:
         if self.superseded.get(key) is job:
             del self.superseded[key]
         if key != job.uri and key not in job.links:
-            job.links.append(key)
+            job.links = [*job.links, key]
 
     def rename(self, job: LiveJob, key: bytes, timestamp: int, learnt: int) -> None:
         """Give a job another primary key, in the place of what stands there."""
@@ -269,8 +269,10 @@ class LogState:
         Leases and lives that have run out stay as they are: applying time, and logging that, is
         what the daemon does when it starts.
         """
+        # one name for all of a domain: many have millions of jobs
+        names: dict[bytes, bytes] = {}
         for job in self.jobs.values():
             parts = parse_journal_key(job.key)
             if parts is not None:
-                job.domain = parts.domain
-                job.priority = parts.priority
+                name, job.priority, _, _ = parts
+                job.domain = names.setdefault(name, name)
