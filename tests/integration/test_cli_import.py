@@ -368,6 +368,21 @@ def test_a_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path,
             assert client.daemon_stats().entries == 57
 
 
+def test_a_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cli: Cli) -> None:
+    log = SegmentBuilder(None, now_us=NOW)
+    for _ in range(1200):
+        log.foreign(b"q")
+    directory = str(write_log(tmp_path / "log", log))
+    (tmp_path / "full").mkdir()
+    with DaemonProcess(tmp_path / "full", "--min-free-bytes", str(2**50)) as daemon:
+        done = cli("import", "workq", directory, "--server", daemon.address)
+    assert (done.returncode, done.stdout) == (REFUSED, b"")
+    stopped, why = done.stderr.decode().splitlines()
+    assert stopped.startswith("fj-cli: stopped after 0 of 1,200, which stay;")
+    assert why.startswith("fj-cli: read-only: ")
+    assert cli.json("import", "workq", directory) == [counts(read=1200, imported=1200)]
+
+
 def test_a_damaged_log_gives_what_can_be_read_and_names_each_bad_place(
     tmp_path: Path, cli: Cli
 ) -> None:
