@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         SpoolError,
         SpoolFailedError,
         SpoolFullError,
+        SpoolLockedError,
     )
     from fastjournal.keys import JournalKey, build_journal_key, parse_journal_key
     from fastjournal.protocol import Meta, State, ValueType
@@ -97,6 +98,7 @@ __all__ = [
     "SpoolError",
     "SpoolFailedError",
     "SpoolFullError",
+    "SpoolLockedError",
     "State",
     "SyncClient",
     "SyncJob",

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import fastjournal
+from fastjournal import errors
 
 
 def modules_after(code: str) -> set[str]:
@@ -42,3 +43,12 @@ def test_every_public_name_is_there_and_an_unknown_one_is_not() -> None:
     assert set(fastjournal.__all__) <= set(dir(fastjournal))
     with pytest.raises(AttributeError, match="no attribute 'Queue'"):
         fastjournal.Queue  # noqa: B018
+
+
+def test_every_error_of_the_tree_can_be_imported_from_the_top() -> None:
+    tree = {
+        name
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.FastjournalError)
+    }
+    assert tree <= set(fastjournal.__all__)
