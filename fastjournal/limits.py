@@ -330,6 +330,13 @@ turn: under 2 ms of work."""
 RESTATED_ENTRIES_MAX = 100
 """Entries that cleaning appends anew before it waits until they are durable: under 2 ms of work."""
 
+WAITS_MAX = 16
+"""Segments of which is remembered that a segment has to wait for them until its removals may go."""
+
+REMNANTS_MAX = 16
+"""Small files that wait for others to be cleaned; of more, these are cleaned, little as they may
+have that is dead."""
+
 LOOK_AGAIN_US = 3600 * 1_000_000
 """A segment that could not be made much smaller, and in which nothing ends by itself, is looked at
 again after so long."""

@@ -66,8 +66,9 @@ class Cleaner:
     def _is_large(self) -> bool:
         server = self._server
         writer, journal = server.writer, server.engine.journal
-        sealed = sum(info.bytes for info in writer.sealed)
-        return sealed > GARBAGE_MAX * journal.live_bytes + 2 * writer.segment_bytes_max
+        size = sum(info.bytes for info in writer.sealed)
+        size += writer.active.bytes if writer.active else 0
+        return size > GARBAGE_MAX * journal.live_bytes + 2 * writer.segment_bytes_max
 
     async def clean(self) -> None:
         """Clean every segment that is worth it, the oldest first.

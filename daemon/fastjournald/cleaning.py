@@ -17,6 +17,7 @@ replaced by one rename, and unlinked only when a durable record says so.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from enum import Enum
@@ -40,8 +41,9 @@ from fastjournal.cmdlog.repair import write_file
 from fastjournal.cmdlog.segments import SegmentInfo, pack_position
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.limits import LOOK_AGAIN_US, RESTATED_ENTRIES_MAX, SIFTED_RECORDS_MAX
+from fastjournal.limits import LOOK_AGAIN_US, REMNANTS_MAX, RESTATED_ENTRIES_MAX, SIFTED_RECORDS_MAX
 from fastjournald.sifting import Left, Sifting
+from fastjournald.space import Look
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -54,10 +56,11 @@ LIVE_MAX = 0.5
 LEFT_MAX = 0.75
 """Of its bytes that stay: a segment of which more stays is left as it is."""
 
-TINY = 1 / 16
+TINY = 1 / 8
 """Of the usual size of a segment: one of which less stays is moved to the end of the log."""
 
 
+READ_LOOK = Look(0)
 READ = "somebody reads the log"
 
 
@@ -86,12 +89,38 @@ could not be cleaned."""
 def candidates(store: Store, writer: LogWriter, now: int) -> list[SegmentInfo]:
     """Return the sealed segments that are worth a look, oldest first. O(number of segments)."""
     space = store.journal.space
+    present = frozenset(info.number for info in writer.sealed)
+    awaited = _awaited(store, writer, present, now)
     return [
         info
         for info in writer.sealed
-        if space.live[info.number] < LIVE_MAX * info.bytes
-        and space.look_again.get(info.number, 0) <= now
+        if info.number == awaited
+        or (
+            space.live[info.number] < LIVE_MAX * info.bytes
+            and space.is_changed(info.number, now, present)
+        )
     ]
+
+
+def _awaited(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
+    """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
+    space = store.journal.space
+    remnants = 0
+    waits: Counter[int] = Counter()
+    for info in writer.sealed:
+        look = space.looks.get(info.number)
+        if look is None or not look.waits or info.bytes >= TINY * writer.segment_bytes_max:
+            continue
+        awaited = [other for other in look.waits if space.blocks(other, info.number, present)]
+        remnants += bool(awaited)
+        waits.update(awaited)
+    if remnants <= REMNANTS_MAX:
+        return 0
+    for number, _ in waits.most_common():
+        look = space.looks.get(number)
+        if look is None or not look.failed or look.again_at <= now:
+            return number
+    return 0
 
 
 def clean_segment(
@@ -114,13 +143,14 @@ def clean_segment(
     space = journal.space
     path = f"{directory}/{info.name}"
     # until it is known better
-    space.look_again[info.number] = now + LOOK_AGAIN_US
+    space.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
     cleaned_in = writer.next_number
+    present = frozenset(segment.number for segment in writer.sealed)
+    awaited = _awaited(store, writer, present, now) == info.number
     try:
         data = yield Blocking(partial(disk.read, path))
     except LogFailedError as error:
         return f"not read: {error}"
-    present = frozenset(segment.number for segment in writer.sealed)
     sifting = Sifting(store, info.number, data, present, cleaned_in)
     try:
         while not sifting.done:
@@ -132,10 +162,12 @@ def clean_segment(
     now = yield from _restate(store, journal.unsaid(), now)
     for key in sifting.renamed:
         _tell_tombstone(store, key, now)
-    for _ in sifting.assemble():
+    for _ in sifting.assemble(now):
         now = yield TURN
     left = sifting.left
-    space.look_again[info.number] = _again_at(sifting, now)
+    live = space.live[info.number]
+    look = Look(_again_at(sifting, now), live, tuple(sifting.waits))
+    space.looks[info.number] = look
     if left.size < TINY * writer.segment_bytes_max and not sifting.stuck:
         now = yield from _move(store, sifting, left, now)
         journal.segment_removed(info.number, now)
@@ -143,12 +175,16 @@ def clean_segment(
         try:
             yield Blocking(partial(_unlink, disk, directory, path), exclusive=True)
         except LogLockedError:
-            space.look_again[info.number] = now
+            space.looks[info.number] = READ_LOOK
             return READ
         writer.sealed.remove(info)
         space.forget(info.number)
         return "moved" if left.entries else "removed"
-    if left.size > LEFT_MAX * info.bytes:
+    if sifting.all_stays:
+        # there is nothing in it that could return
+        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
+        return "left"
+    if left.size > LEFT_MAX * info.bytes and not awaited:
         return "left"
     if writer.active is None:
         # else the first record of the active segment says it
@@ -162,10 +198,12 @@ def clean_segment(
     try:
         yield Blocking(partial(_replace, disk, directory, path), exclusive=True)
     except LogLockedError:
-        space.look_again[info.number] = now
+        space.looks[info.number] = READ_LOOK
         return READ
     writer.sealed[writer.sealed.index(info)] = replaced
-    space.cleaned[info.number] = cleaned_in
+    space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
+    if info.number in space.paused_until:
+        space.paused_until[info.number] = sifting.paused_until
     yield from _reposition(sifting, left, info.number)
     return "rewritten"
 
@@ -173,7 +211,7 @@ def clean_segment(
 def _again_at(sifting: Sifting, now: int) -> int:
     """Return when another look is of use: at the mean of what ends by itself."""
     total, number = sifting.expiries
-    return max(total // number, now) if number else now + LOOK_AGAIN_US
+    return max(total // number, now + 1) if number else now + LOOK_AGAIN_US
 
 
 def _restate(store: Store, job_ids: Iterable[bytes], now: int) -> Generator[Signal, Any, int]:
@@ -221,7 +259,7 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
 
 
 def _restate_entry(store: Store, entry: Entry, now: int) -> None:
-    taken: tuple[bytes, ...] = ()
+    taken: tuple[bytes, ...] | None = None
     if entry.job_id in store.journal.displaced:
         taken = tuple(key for key in entry.all_keys()[1:] if store.find(key) is not entry)
     store.journal.restated(entry, now, taken)

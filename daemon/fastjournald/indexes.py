@@ -295,6 +295,15 @@ class Tombstones:
         found = self._items.get(key)
         return None if found is None or found[1] + self.ttl_us <= now else found
 
+    def lasts_until(self, learnt: int, now: int) -> int:
+        """Return until when about a tombstone stands that was learnt at that instant. O(1)."""
+        items = self._items
+        if 2 * len(items) < self.number_max:
+            return learnt + self.ttl_us
+        # others will take its place: the oldest one has stood for as long as any will
+        oldest = next(iter(items.values()))[1]
+        return learnt + min(self.ttl_us, max(now - oldest, 0))
+
     def put(self, key: bytes, timestamp: int, now: int) -> None:
         """Leave a tombstone; a later one that stands there already stays. O(1)."""
         items = self._items

@@ -74,6 +74,8 @@ class Journal:
         self.displaced: dict[bytes, bool] = {}
         """Job ids of entries worked on that a persistent SET superseded, and whether their own
         record says so; until then the record of that SET does."""
+        self.erasers: set[bytes] = set()
+        """Job ids of live entries under whose key a tombstone stood, which is gone by them."""
         self.last_token = 0
         """The newest lease token of the log."""
         self._segment = -1
@@ -81,15 +83,25 @@ class Journal:
 
     # --- entries --------------------------------------------------------------------------------
 
-    def stored(self, entry: Entry, now: int, taken: tuple[bytes, ...] = ()) -> None:
+    def stored(
+        self,
+        entry: Entry,
+        now: int,
+        taken: tuple[bytes, ...] | None = None,
+        *,
+        erases: bool = False,
+    ) -> None:
         """Write the entry as it stands, under a fresh job id.
 
         Args:
             entry: Which.
             now: The present.
-            taken: The keys that a persistent SET took from it while it is worked on.
+            taken: The keys that persistent SETs took from it while it is worked on; None: none
+                took any.
+            erases: A tombstone stood under its key, or may stand in the log before it.
         """
         if entry.record_bytes:
+            erases = entry.job_id in self.erasers
             self._forget(entry)
         time = self._time if now == self._now else self._time_at(now)
         payload = envelope.pack_fields(
@@ -108,10 +120,10 @@ class Journal:
                 entry.ttl,
                 entry.attempts,
                 entry.token,
-                entry.superseded if taken else 0,
+                0 if taken is None else entry.superseded,
                 entry.reason,
                 entry.first_due,
-                *((taken,) if taken else ()),
+                *((taken or (), erases) if erases or taken is not None else ()),
             )
         )
         self._counter += 1
@@ -129,6 +141,8 @@ class Journal:
             not_before,
             time if entry.created == now else encode_time(entry.created),
         )
+        if erases:
+            self.erasers.add(entry.job_id)
         size = entry.record_bytes = len(data)
         entry.starts = 0
         position = entry.position = self._append(data, 1, now)
@@ -139,7 +153,7 @@ class Journal:
         self.space.live[segment] += size
         self.live_bytes += size
 
-    def restated(self, entry: Entry, now: int, taken: tuple[bytes, ...]) -> None:
+    def restated(self, entry: Entry, now: int, taken: tuple[bytes, ...] | None) -> None:
         """Write a live entry anew, so that no record about it from before matters any more."""
         old = entry.job_id
         self._append(
@@ -150,7 +164,7 @@ class Journal:
             now,
         )
         self.stored(entry, now, taken)
-        if taken:
+        if taken is not None:
             self.displaced[entry.job_id] = True
         if entry.token:
             self._lease([entry], envelope.Lease(1, entry.token, again=True), now)
@@ -171,6 +185,8 @@ class Journal:
         size = entry.record_bytes
         self.live_bytes -= size
         self.space.live[entry.position >> OFFSET_BITS] -= size
+        if self.erasers:
+            self.erasers.discard(entry.job_id)
         if self.amended.pop(entry.job_id, None) is not None and self.displaced:
             self.displaced.pop(entry.job_id, None)
 
@@ -294,7 +310,8 @@ class Journal:
 
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
-        self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
+        position = self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
+        self.space.paused(position >> OFFSET_BITS, until)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
@@ -324,6 +341,7 @@ class Journal:
         parts = []
         if entry.persistent:
             self.amended[entry.job_id] = entry
+            self.erasers.add(entry.job_id)
             change = envelope.Rename(entry.job_id, entry.key, entry.timestamp, old)
             parts.append(self._operation(change, now))
         elif tombstone:

@@ -143,6 +143,7 @@ def load_engine(
     engine.journal.last_token = state.last_token
     for job_id, number in state.begins:
         engine.journal.space.begins(job_id, number)
+    engine.journal.space.paused_until.update(state.paused_until)
     engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
 
@@ -160,6 +161,8 @@ def _entries(state: LogState, store: Store, journal: Journal) -> Iterator[Entry]
             journal.amended[job_id] = entry
             if job.superseded:
                 journal.displaced[job_id] = False
+        if job.erases:
+            journal.erasers.add(job_id)
         # before the next one is made
         del job
         yield entry

@@ -41,6 +41,7 @@ from fastjournal.cmdlog.envelope import (
     Tombstone,
     is_ours,
     unpack_completion,
+    unpack_envelope,
     unpack_operation,
 )
 from fastjournal.cmdlog.peek import entry_key, is_operation, payload_offset
@@ -55,7 +56,7 @@ from fastjournal.cmdlog.records import (
 )
 from fastjournal.cmdlog.scan import scan_piece
 from fastjournal.errors import LogCorruptError
-from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX
+from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX, WAITS_MAX
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
@@ -93,6 +94,8 @@ class Sifting:
         renamed: Keys that entries had before: the records that left tombstones there go.
         left: What ``assemble`` puts together.
         stuck: Whether something is kept that cannot be moved to the end of the log.
+        waits: Some of the segments with records of jobs that are removed here.
+        paused_until: The last end of a pause that a record names that stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
 
@@ -105,6 +108,8 @@ class Sifting:
         self.renamed: list[bytes] = []
         self.left = Left()
         self.stuck = False
+        self.waits: set[int] = set()
+        self.paused_until = 0
         self.expiries = [0, 0]
         self._store = store
         self._present = present
@@ -121,6 +126,11 @@ class Sifting:
     def done(self) -> bool:
         """Whether every record was looked at."""
         return self._at >= len(self.data)
+
+    @property
+    def all_stays(self) -> bool:
+        """Whether nothing goes, as it turns out in the end."""
+        return self.left.size == len(self.data) and not self._replaced
 
     def step(self, now: int) -> None:
         """Look at the next records.
@@ -165,11 +175,18 @@ class Sifting:
             self._restate(job_id)
             return False
         entry = self._live(job_id, key)
-        if entry is not None:
-            if entry.expires:
-                self._expires(entry.expires)
-            return True
+        if entry is None:
+            return self._forgets(start, body, end, key, now)
+        if entry.expires:
+            self._expires(entry.expires)
+        return True
+
+    def _forgets(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
+        """Whether something has to say, in the place of an entry, that a tombstone is gone."""
         if not self._undoes(start, now) or self._stands(key, now):
+            return False
+        payload = decode_payload(self.data, start, body, end - CRC_BYTES).payload
+        if not unpack_envelope(payload).erases:
             return False
         self._forget_instead(start, key)
         return True
@@ -177,6 +194,7 @@ class Sifting:
     def _forget_instead(self, start: int, key: bytes) -> None:
         """Something erased a tombstone, perhaps, and is gone without leaving one."""
         time = decode_time(self.data[start : start + TIME_BYTES]) or 0
+        self.stuck = True
         record = self._store.journal.forget_record(key, time)
         self._replaced.setdefault(start, []).append(record)
 
@@ -191,11 +209,7 @@ class Sifting:
         """Whether a tombstone from before this record may be on the disk, and not over."""
         learnt = decode_time(self.data[start : start + TIME_BYTES]) or 0
         over = learnt + self._store.tombstones.ttl_us
-        if over <= now or not self._store.journal.space.overrides(self.number, self._present):
-            return False
-        self._expires(over)
-        self.stuck = True
-        return True
+        return over > now and self._store.journal.space.overrides(self.number, self._present)
 
     def _live(self, job_id: bytes, key: bytes) -> Entry | None:
         """Return the entry that this record carries; None: it carries none any more."""
@@ -212,9 +226,13 @@ class Sifting:
 
     def _may_return(self, job_id: bytes) -> bool:
         # a removal must stay where it is: what is behind it may use the key
-        stays = self._store.journal.space.may_return(job_id, self.number, self._present)
-        self.stuck |= stays
-        return stays
+        waits = self._store.journal.space.may_return(job_id, self.number, self._present)
+        if waits is None:
+            return False
+        self.stuck = True
+        if len(self.waits) < WAITS_MAX:
+            self.waits.add(waits)
+        return True
 
     def _completion_stays(self, job_id: bytes, start: int, body: int, end: int, now: int) -> bool:
         data = self.data
@@ -247,7 +265,7 @@ class Sifting:
         # where two were laid, the timestamp may be the earlier's and the instant the later's
         if found.timestamp != timestamp and time != learnt:
             return False
-        self._expires(learnt + tombstones.ttl_us)
+        self._expires(tombstones.lasts_until(learnt, now))
         return True
 
     def _operation_stays(self, payload: bytes, start: int, now: int) -> bool:
@@ -262,15 +280,19 @@ class Sifting:
         if isinstance(operation, Tombstone):
             return self._tombstone_stands(operation, start, now)
         if isinstance(operation, Forget):
-            return self._undoes(start, now)
+            undoes = self._undoes(start, now)
+            self.stuck |= undoes
+            return undoes
         if isinstance(operation, Pause):
             until = self._store.pauses.until(operation.domain)
-            if now < until == operation.until:
+            in_force = now < until == operation.until
+            if in_force:
                 self._expires(until)
-                return True
-            stays = space.overrides(self.number, self._present)
-            self.stuck |= stays
-            return stays
+            elif not space.pauses_before(self.number, now):
+                return False
+            self.stuck |= not in_force
+            self.paused_until = max(self.paused_until, operation.until)
+            return True
         stays = self._change_stays(operation.job_id, start)
         if isinstance(operation, Rename):
             self.renamed.append(operation.old)
@@ -295,7 +317,7 @@ class Sifting:
 
     # --- what is left -----------------------------------------------------------------------------
 
-    def assemble(self) -> Iterator[None]:
+    def assemble(self, now: int) -> Iterator[None]:
         """Put together what stays, a part at a time; in the end ``left`` is all of it."""
         data = self.data
         left = self.left
@@ -310,7 +332,12 @@ class Sifting:
                 if data[body] > Command.SCHEDULE or is_operation(data, body):
                     left.others += records
                 elif self.entry_at(start, body, end) is None:
-                    continue
+                    # since it was looked at
+                    key = entry_key(data, start, body, end - CRC_BYTES)
+                    if key is None or not self._forgets(start, body, end, key, now):
+                        continue
+                    records = self._replaced[start]
+                    left.others += records
                 else:
                     left.entries.extend((start, body, end, left.size))
             left.parts += records

@@ -15,7 +15,22 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 
+import msgspec
+
 from fastjournal.cmdlog.records import RUN_BYTES
+
+
+class Look(msgspec.Struct, frozen=True, gc=False):
+    """What a look at a segment found, so that it is not looked at again in vain."""
+
+    again_at: int
+    """From this instant on another look is of use."""
+    live: int = 0
+    """Bytes of live entries in it at that time."""
+    waits: tuple[int, ...] = ()
+    """Segments with records of dead jobs that are removed by records in it; perhaps not all."""
+    failed: bool = False
+    """Whether it could not be cleaned."""
 
 
 class Space:
@@ -26,8 +41,12 @@ class Space:
         """Segment number to the bytes of the records in it that carry live entries."""
         self.cleaned: dict[int, int] = {}
         """Segment number to the number of the active segment when it was cleaned last."""
-        self.look_again: dict[int, int] = {}
-        """Segment number to the instant before which a look at it is of no use."""
+        self.emptied: set[int] = set()
+        """Segments in which cleaning left no record of any job."""
+        self.looks: dict[int, Look] = {}
+        """Segment number to what the last look at it found."""
+        self.paused_until: dict[int, int] = {}
+        """Segment number to the last end of a pause that a record in it names."""
         self.previous: dict[int, int] = {}
         """Segment number to that of the one before it, as its first record says."""
         self.foreign_last = 0
@@ -54,27 +73,66 @@ class Space:
         at = bisect_right(run[0], int.from_bytes(job_id[RUN_BYTES:], "big"))
         return run[1][at - 1] if at else None
 
+    def was_cleaned(self, number: int, cleaned_in: int, *, emptied: bool) -> None:
+        """Nothing dead is in this segment but what died in ``cleaned_in`` or later. O(1)."""
+        self.cleaned[number] = cleaned_in
+        if emptied:
+            self.emptied.add(number)
+
     def cleaned_since(self, number: int, since: int) -> bool:
         """Whether a segment was cleaned after the segment ``since`` was sealed. O(1)."""
         return self.cleaned.get(number, 0) > since
 
-    def may_return(self, job_id: bytes, removed_in: int, present: frozenset[int]) -> bool:
-        """Whether the record of a dead job may be on the disk, outside of this segment.
+    def blocks(self, number: int, since: int, present: frozenset[int]) -> bool:
+        """Whether records of jobs that ``since`` removes may still be in a segment. O(1)."""
+        if number not in present or number in self.emptied:
+            return False
+        return not self.cleaned_since(number, since)
+
+    def is_changed(self, number: int, now: int, present: frozenset[int]) -> bool:
+        """Whether another look at a segment is of use. O(1)."""
+        look = self.looks.get(number)
+        if look is None or look.again_at <= now:
+            return True
+        if look.failed:
+            return False
+        # what was live has died, or what is removed here has gone; half of it, so that no segment
+        # is looked at again and again for little
+        if 2 * self.live[number] < look.live:
+            return True
+        waits = sum(self.blocks(other, number, present) for other in look.waits)
+        return 2 * waits < len(look.waits)
+
+    def paused(self, number: int, until: int) -> None:
+        """A record in this segment pauses a domain. O(1)."""
+        if until > self.paused_until.get(number, 0):
+            self.paused_until[number] = until
+
+    def pauses_before(self, number: int, now: int) -> bool:
+        """Whether a pause that is not over may be on the disk before this segment. O(segments)."""
+        return any(until > now for other, until in self.paused_until.items() if other < number)
+
+    def may_return(self, job_id: bytes, removed_in: int, present: frozenset[int]) -> int | None:
+        """Return a segment with the record of a dead job that may be on the disk, but this one.
 
         Args:
             job_id: Of the job.
             removed_in: The segment with the record that removed it.
             present: Numbers of the sealed segments on the disk.
+
+        Returns:
+            One of the segments; None: there is no such record.
         """
         number = self.segment_of(job_id)
         if number is not None:
-            suspects = [number] if number in present and number < removed_in else []
+            suspects = [number] if number < removed_in else []
         else:
             # in the disorder of another program's log, a job may be added behind its removal
             suspects = [other for other in present if other <= self.foreign_last]
-        return any(
-            other != removed_in and not self.cleaned_since(other, removed_in) for other in suspects
-        )
+        for other in suspects:
+            if other != removed_in and self.blocks(other, removed_in, present):
+                return other
+        return None
 
     def overrides(self, number: int, present: frozenset[int]) -> bool:
         """Whether a record in this segment may undo one that is on the disk before it."""
@@ -86,5 +144,6 @@ class Space:
 
     def forget(self, number: int) -> None:
         """The segment is gone from the disk. The ids that it held stay known as gone."""
-        for known in (self.live, self.cleaned, self.look_again, self.previous):
+        self.emptied.discard(number)
+        for known in (self.live, self.cleaned, self.looks, self.previous, self.paused_until):
             known.pop(number, None)

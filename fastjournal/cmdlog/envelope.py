@@ -64,6 +64,9 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     taken: tuple[bytes, ...] = ()
     """Of a superseded entry, the further keys that are no longer its own."""
+    erases: bool = False
+    """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
+    one, cleaning has to say so in its place."""
 
 
 class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):

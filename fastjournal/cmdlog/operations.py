@@ -46,6 +46,7 @@ def apply_operation(state: LogState, operation: Operation, time: int) -> None:
 
 def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
     job.amended = True
+    job.erases |= isinstance(change, Rename)
     if isinstance(change, Extend):
         job.token = change.token
     elif isinstance(change, Touch):

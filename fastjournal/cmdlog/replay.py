@@ -31,6 +31,7 @@ from fastjournal.cmdlog.envelope import (
     Failure,
     Lease,
     Operation,
+    Pause,
     SegmentRemoved,
     SegmentStart,
     unpack_failure,
@@ -366,6 +367,9 @@ class Replay:
         elif isinstance(operation, SegmentRemoved):
             state.removed.add(operation.number)
         else:
+            if isinstance(operation, Pause):
+                until = state.paused_until.get(self._segment, 0)
+                state.paused_until[self._segment] = max(until, operation.until)
             apply_operation(state, operation, _time_us(self._data, start))
 
     def _damaged(self, start: int, end: int, reason: str) -> None:

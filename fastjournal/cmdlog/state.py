@@ -83,6 +83,8 @@ class LogState:
         self.tombstones: dict[bytes, Tomb] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
+        self.paused_until: dict[int, int] = {}
+        """Segment number to the last end of a pause that a record in it names."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
@@ -119,8 +121,6 @@ class LogState:
             self.orphans[job.job_id] = None
             return
         taken = job.taken
-        if job.superseded and not taken and job.uri is not None:
-            taken = (job.uri,)
         uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
         if other is not None and other is not old and other.timestamp > job.timestamp:

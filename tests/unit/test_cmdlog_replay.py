@@ -216,7 +216,7 @@ def test_work_on_the_newer_entry_proves_that_work_on_the_superseded_one_is_over(
 def test_a_superseded_entry_written_anew_does_not_take_its_uri_back() -> None:
     log = SegmentBuilder()
     new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    moved = log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, token=T + SECOND)
+    moved = log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, taken=[URI], token=T + SECOND)
     state = state_of(log)
     assert state.keys[URI].job_id == new
     assert state.keys[KEY].job_id == moved

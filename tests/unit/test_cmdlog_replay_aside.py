@@ -33,9 +33,9 @@ def test_an_envelope_from_before_the_first_due_time_is_read() -> None:
     log = SegmentBuilder()
     envelope = Envelope(KEY, b"u", [], 1, b"value", T, T, T, 7, reason=b"why")
     fields = msgspec.structs.astuple(envelope)
-    assert Envelope.__struct_fields__[-1] == "first_due"
+    at = Envelope.__struct_fields__.index("first_due")
     head = encode_head(b"a", 1000, 1000, 0, 0, 0)
-    payload = pack_fields(fields[:-1])
+    payload = pack_fields(fields[:at])
     time = encode_time(T)
     log.record(encode_job(Command.ADD, time, log.job_id(), head, payload, NO_TIME, time))
     (job,) = state_of(log).jobs.values()

@@ -171,9 +171,9 @@ def _create(state: State, request: Request, now: int) -> Entry:
         entry.journal = True
         entry.priority = parts.priority
         entry.not_before = parts.timestamp
-    store.tombstones.discard(key)
+    erases = store.tombstones.discard(key)
     if entry.persistent:
-        state.journal.stored(entry, now)
+        state.journal.stored(entry, now, erases=erases)
     store.insert(entry, now)
     return entry
 

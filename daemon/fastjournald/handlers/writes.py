@@ -126,7 +126,11 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         if other is None and entry.uri is not None and entry.uri == standing.uri:
             _bound_delay(entry, standing, state.settings.postpone_us_max)
     if entry.persistent:
-        state.journal.stored(entry, now)
+        journal = state.journal
+        erases = deleted is not None or (
+            standing is not None and standing.job_id in journal.erasers
+        )
+        journal.stored(entry, now, erases=erases)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)

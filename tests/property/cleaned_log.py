@@ -1,0 +1,221 @@
+"""A daemon without sockets whose log is cleaned when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.errors import FastjournalError, LogFailedError, LogLockedError
+from fastjournal.protocol import decode_reply
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Reply, Request
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
+from fastjournald.cleaning import DURABLE, TURN, Blocking, candidates, clean_segment
+from fastjournald.config import Config
+from fastjournald.engine import Scan
+from fastjournald.entry import Entry
+from fastjournald.recovery import recover_engine
+from tests.property.crashing_daemon import Dump, VirtualClock, dump
+from tests.property.subject import SECOND, request
+
+LOG = "/log"
+NOTHING_LEFT_BYTES = 2000
+"""More than the records that a log without entries consists of take."""
+
+
+class CleanedLog:
+    """Engine and log on a simulated disk, and a clock that stands still unless it is moved.
+
+    Args:
+        options: Of the daemon, instead of what is usual.
+    """
+
+    def __init__(self, **options: int) -> None:
+        self.config = Config(cmdlog_path=LOG, **{"cmdlog_seg_size": 4096, **options})  # type: ignore[arg-type] # all of them are numbers
+        self.clock = VirtualClock()
+        self.disk = SimulatedDisk()
+        self.disk.mkdir(LOG)
+        self.starts = 0
+        self.start()
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recover what is on the disk."""
+        self.starts += 1
+        self.engine, self.writer = recover_engine(
+            self.disk,
+            self.config,
+            self.config.settings(),
+            self.clock,
+            seed=self.starts.to_bytes(8),
+        )
+        self.flush()
+        self.engine.check()
+
+    def restart(self) -> None:
+        """End orderly, and recover."""
+        self.writer.close()
+        self.disk = self.disk.kill()
+        self.start()
+
+    def lose_power(self, seed: int = 0) -> None:
+        """Lose what is not durable, and recover."""
+        self.disk = self.disk.crash(seed)
+        self.start()
+
+    def state(self) -> Dump:
+        """What must survive."""
+        return dump(self.engine, self.clock.now, exact=True)
+
+    # --- requests -------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        function: int,
+        key: bytes = b"",
+        value: bytes | None = None,
+        *,
+        flags: int = 0,
+        uri: bytes | None = None,
+        **fields: int | None,
+    ) -> Reply:
+        """Ask for something persistent at the present instant; every write is durable at once."""
+        asked: Request = request(
+            function,
+            key,
+            value,
+            flags=flags | Flag.PERSIST,
+            uri=uri,
+            **{"at": self.clock.now, **fields},  # type: ignore[arg-type] # an instant is always there
+        )
+        answer = self.engine.handle("session", asked, self.clock.now)
+        while isinstance(answer, Scan):
+            answer = self.engine.step(answer, self.clock.now)
+        assert answer is not None
+        if len(self.writer._buffer) > 20:
+            self.flush()
+        return decode_reply(answer)
+
+    def done(self, function: int, key: bytes = b"", value: bytes | None = None, **how: int) -> None:
+        """Ask for something that works."""
+        reply = self.ask(function, key, value, **how)
+        assert reply.code == "", reply.error
+
+    def fill(self, count: int, *, key: bytes = b"fill/%d", size: int = 100, **how: int) -> None:
+        """Set that many plain entries."""
+        for number in range(count):
+            self.done(Function.SET, key % number, b"v" * size, flags=Flag.OVERWRITE, **how)
+
+    def empty(self, count: int, *, key: bytes = b"fill/%d") -> None:
+        """Delete that many plain entries, without trace."""
+        for number in range(count):
+            self.done(Function.DELETE, key % number, flags=Flag.OVERWRITE)
+
+    def entry(self, key: bytes) -> Entry:
+        """Return what stands under a key."""
+        found = self.engine.store.find(key)
+        assert found is not None
+        return found
+
+    def flush(self) -> None:
+        """Write and sync."""
+        self.writer.write()
+        self.writer.sync()
+
+    def roll(self) -> SegmentInfo:
+        """Seal the active segment and return it."""
+        self.writer.roll()
+        return self.writer.sealed[-1]
+
+    # --- cleaning -------------------------------------------------------------------------------
+
+    def clean(self, info: SegmentInfo, between: Callable[[], None] = lambda: None) -> str:
+        """Clean a segment to the end.
+
+        Args:
+            info: Which.
+            between: Called at each of its pauses.
+
+        Raises:
+            LogFailedError: It ends the daemon.
+        """
+        cleaning = clean_segment(
+            self.engine.store, self.writer, self.disk, LOG, info, self.clock.now
+        )
+        answer: object = None
+        failure: FastjournalError | None = None
+        while True:
+            try:
+                wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
+            except StopIteration as stop:
+                return str(stop.value)
+            answer = failure = None
+            between()
+            if wanted is TURN:
+                answer = self.clock.now
+            elif wanted is DURABLE:
+                self.flush()
+            else:
+                assert isinstance(wanted, Blocking)
+                try:
+                    answer = wanted.call()
+                except (LogFailedError, LogLockedError) as error:
+                    failure = error
+
+    def clean_all(self) -> list[str]:
+        """Clean what is worth it, the oldest first, as the daemon does."""
+        self.flush()
+        now = self.clock.now
+        return [self.clean(info) for info in candidates(self.engine.store, self.writer, now)]
+
+    def clean_settled(self) -> None:
+        """Clean until nothing is worth it, and hold the log against all that must hold."""
+        self.roll()
+        for _ in range(20):
+            if not self.clean_all():
+                break
+        self.check()
+
+    def check(self) -> None:
+        """The log is what workq takes, and gives the same entries; the engine is sound."""
+        self.engine.check()
+        self.assert_replays()
+        self.workq()
+
+    def assert_replays(self) -> None:
+        """A restart from what is on the disk gives the same."""
+        self.flush()
+        state, clock = self.state(), VirtualClock()
+        clock.now = self.clock.now
+        engine, _ = recover_engine(
+            self.disk.kill(), self.config, self.config.settings(), clock, seed=bytes(8)
+        )
+        engine.check()
+        found = dump(engine, clock.now, exact=True)
+        assert found == state
+        # where they are, too
+        assert {entry.key: entry.position for entry in engine.store if entry.persistent} == {
+            entry.key: entry.position for entry in self.engine.store if entry.persistent
+        }
+
+    def workq(self) -> WorkqState:
+        """Workq's rules take the log."""
+        self.flush()
+        names = [name for name in sorted(self.disk.listdir(LOG)) if name.endswith(".log")]
+        return assert_workq_accepts(self.disk.read(f"{LOG}/{name}") for name in names)
+
+    def segments(self) -> list[str]:
+        """Names of the segments on the disk."""
+        return [name for name in sorted(self.disk.listdir(LOG)) if name.endswith(".log")]
+
+    def log_bytes(self) -> int:
+        """Bytes of all segments."""
+        self.flush()
+        return sum(self.disk.size(f"{LOG}/{name}") for name in self.segments())
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass, and what ends by it."""
+        self.clock.now += round(seconds * SECOND)
+        self.engine.advance(self.clock.now)

@@ -1,0 +1,152 @@
+"""The log stays small under steady load, whatever the load's shape.
+
+Promise: once settled, at most 2.5 times what is live, and two segments. Live are the records of
+entries and those of tombstones that stand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from fastjournal.limits import REMNANTS_MAX
+from fastjournal.protocol.constants import Flag, Function, ValueType
+from tests.property.cleaned_log import CleanedLog
+from tests.property.subject import SECOND
+
+SEGMENT_BYTES = 64 * 1024
+STEPS = 8000
+LOOK_STEPS = 100
+"""Between two looks at how large the log is: the daemon looks every second."""
+USUAL_US = 300 * SECOND
+TOMBSTONE_BYTES = 110
+"""Of the record of a tombstone: a completion with its key, at least."""
+
+
+class Load:
+    """Something that is done to a log again and again, a hundred times a second.
+
+    Args:
+        options: Of the daemon.
+    """
+
+    def __init__(self, **options: int) -> None:
+        self.log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES, **options)
+        self.draw = random.Random(1)
+        self.number = 0
+        self.kept: list[bytes] = []
+        self.leased: list[tuple[bytes, int]] = []
+
+    def put(self, key: bytes, size: int = 100, **how: int) -> None:
+        self.log.done(Function.SET, key, b"v" * size, flags=Flag.OVERWRITE, **how)
+
+    def cold(self, count: int) -> None:
+        """Entries that stay for ever stand at the start of the log."""
+        if self.number < count:
+            self.put(b"cold/%d" % self.number)
+
+    def jobs(self) -> None:
+        self.put(b"d:1:0:%d" % self.number)
+        if self.number > 500:
+            reply = self.log.ask(Function.NEXT, b"d", timeout=30 * SECOND)
+            assert reply.pairs
+            done = {"flags": Flag.WORKED_ON, "timeout": reply.timeout}
+            self.log.done(Function.DELETE, reply.pairs[0].key, **done)
+
+    def hot_and_cold(self) -> None:
+        self.cold(2000)
+        if self.number % 25 == 0 and self.number > 2000:
+            # a little dies of what is old, now and then
+            self.log.ask(
+                Function.DELETE, b"cold/%d" % (self.number * 7 % 2000), flags=Flag.OVERWRITE
+            )
+        self.put(b"hot/%d" % self.draw.randrange(50), 200)
+
+    def expiring(self) -> None:
+        self.cold(1000)
+        self.put(b"short/%d" % self.number, timeout=self.log.clock.now + 5 * SECOND)
+
+    def mass_expiry(self) -> None:
+        self.cold(500)
+        minute = self.log.clock.now // (20 * SECOND) * 20 * SECOND
+        self.put(b"short/%d" % self.number, timeout=minute + 20 * SECOND)
+
+    def dying_at_random(self) -> None:
+        self._dying(Flag.OVERWRITE, (10, 100, 3000))
+
+    def leaving_tombstones(self) -> None:
+        self._dying(Flag(0), (100,))
+
+    def _dying(self, flags: Flag, sizes: tuple[int, ...]) -> None:
+        self.put(b"e/%d" % self.number, self.draw.choice(sizes))
+        self.kept.append(b"e/%d" % self.number)
+        if len(self.kept) > 600:
+            at = self.draw.randrange(600)
+            self.kept[at], self.kept[-1] = self.kept[-1], self.kept[at]
+            self.log.done(Function.DELETE, self.kept.pop(), flags=flags)
+
+    def pauses(self) -> None:
+        self.cold(1000)
+        ttl = self.draw.choice((1, 3)) * SECOND
+        self.log.done(Function.PAUSE, b"domain%d" % self.number, ttl=ttl)
+
+    def counters(self) -> None:
+        if self.number < 100:
+            self.log.done(Function.SET, b"c/%d" % self.number, bytes(8), kind=ValueType.INTEGER)
+        key = b"c/%d" % self.draw.randrange(min(self.number + 1, 100))
+        self.log.done(Function.ADD, key, (1).to_bytes(8), kind=ValueType.INTEGER)
+
+    def long_leases(self) -> None:
+        if self.number < 800:
+            self.put(b"d:1:0:%d" % self.number)
+        reply = self.log.ask(Function.NEXT, b"d", timeout=20 * SECOND)
+        if reply.pairs:
+            assert reply.timeout
+            self.leased.append((reply.pairs[0].key, reply.timeout))
+        if len(self.leased) > 200:
+            key, token = self.leased.pop(self.draw.randrange(200))
+            self.log.ask(Function.RELEASE, key, flags=Flag.WORKED_ON, timeout=token)
+
+    def all_of_it(self) -> None:
+        for part in (self.jobs, self.hot_and_cold, self.expiring, self.pauses, self.counters):
+            part()
+
+
+LOADS: list[tuple[Callable[[Load], None], dict[str, int]]] = [
+    *((load, {"tombstone_ttl": 10}) for load in vars(Load).values() if callable(load)),
+    (Load.jobs, {"tombstones_max": 300}),
+    (Load.leaving_tombstones, {"tombstones_max": 300}),
+    (Load.expiring, {}),
+]
+LOADS = [
+    (load, options)
+    for load, options in LOADS
+    if load.__name__[0] != "_" and load.__name__ not in ("put", "cold")
+]
+
+
+@pytest.mark.parametrize(("step", "options"), LOADS)
+def test_disk_use_stays_under_a_multiple_of_what_is_live(
+    step: Callable[[Load], None], options: dict[str, int]
+) -> None:
+    load = Load(**options)
+    log = load.log
+    cleaned_at = log.clock.now
+    for load.number in range(STEPS):
+        step(load)
+        log.pass_time(0.01)
+        if load.number % LOOK_STEPS:
+            continue
+        live = log.engine.journal.live_bytes
+        large = log.log_bytes() > 2 * live + 2 * SEGMENT_BYTES
+        if large or log.clock.now >= cleaned_at + USUAL_US:
+            cleaned_at = log.clock.now
+            log.clean_all()
+        if load.number > STEPS // 3:
+            live += TOMBSTONE_BYTES * len(log.engine.store.tombstones)
+            assert log.log_bytes() <= 2.5 * live + 2 * SEGMENT_BYTES
+            files = len(log.segments())
+            assert files <= 8 * live / SEGMENT_BYTES + REMNANTS_MAX + 5
+    log.check()
