@@ -156,8 +156,8 @@ class Importer:
         left = self._go_on(left, lambda item: self._set(item, _aside(item.key)))
         for step in (_bury, _rename):
             kept = self._go_on(left, step)
-            undone = [item for item in left if item not in kept]
-            self._ask([calls.delete(_aside(item.key), overwrite=True) for item in undone])
+            keys = {item.key for item in left} - {item.key for item in kept}
+            self._ask([calls.delete(_aside(key), overwrite=True) for key in keys])
             left = kept
         for item in left:
             self._count(item, None, stood=False)
