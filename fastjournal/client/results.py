@@ -149,7 +149,13 @@ class DaemonStats(msgspec.Struct, frozen=True):
     log_bytes: int = 0
     log_live_bytes: int = 0
     """Bytes of the command log that are still needed."""
+    log_segments: int = 0
+    """Files of the command log."""
     uptime_us: int = 0
+    read_only: int = 0
+    """1 while the disk is nearly full and nothing new is taken."""
+    clock_behind_us: int = 0
+    """Microseconds by which the daemon's clock was set back; it stands still until that is over."""
 
 
 class EntryStats(msgspec.Struct, frozen=True):
