@@ -76,7 +76,8 @@ def recover(
         repaired = [
             msgspec.structs.replace(finding, kept=kept.get((finding.path, finding.offset)))
             for finding in survey.findings
-            if finding.damage
+            # what was left over of a segment that has been repaired went with that
+            if finding.damage or (finding.kind == "leftover" and not disk.exists(finding.path))
         ]
         # positions have moved, and this proves that the log loads without repair
         state = LogState(tombstones_max, tombstone_ttl_us)
