@@ -14,10 +14,10 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
-    BAD_KEY,
     DATA,
     LISTEN,
     META,
+    NOT_A_DOMAIN,
     OVERWRITE,
     READ_ONLY,
     SCARCE,
@@ -35,6 +35,7 @@ _PAIR_BYTES = 4 + 2 + 2 + 1
 _META_BYTES = 68
 _REPLY_BYTES = 64
 """A reply's fields before its pairs."""
+_NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 
@@ -42,7 +43,7 @@ _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections
 def next_(state: State, session: Hashable, request: Request, now: int) -> str | Reply | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
-        return f"{BAD_KEY}, and a domain holds no ':'"
+        return _NOT_A_DOMAIN
     if state.read_only:
         return READ_ONLY
     reply = next_work(state, request, now)
