@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -103,8 +104,8 @@ class Load:
         """Jobs whose SET got OK and that nobody has completed."""
         self.completed = 0
         self.died = 0
-        self._finished = bytearray()
-        """By number of the job: 1 where it was completed."""
+        self._finished = array("Q")
+        """By number of the job: when it was completed, by the clock of the daemon; 0: it is not."""
         self._room = trio.Event()
 
     @asynccontextmanager
@@ -186,7 +187,9 @@ class Load:
                     self.died += 1
                     return
                 for pair in leased.pairs or ():
-                    assert not self._finished[number_of(pair.key)], f"{pair.key!r} again"
+                    # a slow worker may come to it when its lease is over and another is done
+                    finished = self._finished[number_of(pair.key)]
+                    assert not 0 < finished < leased.timestamp, f"{pair.key!r} again"
                     assert pair.value == value_of(number_of(pair.key))
                     await self._deal_with(peer, pair.key, leased.timeout)
 
@@ -221,7 +224,7 @@ class Load:
         self._count(reply, {"lease-lost", "not-found"}, "completion")
         if not reply.code:
             assert not self._finished[number], f"{key!r} was completed twice"
-            self._finished[number] = 1
+            self._finished[number] = reply.timestamp
             self.completed += 1
             self.owed.discard(number)
             self._room.set()
