@@ -33,6 +33,10 @@ GARBAGE_MAX = 2
 time may be long, and the load heavy."""
 
 
+OUTCOMES = ("removed", "moved", "rewritten", "left", "failed")
+"""What becomes of a segment; ``failed``: it is damaged, or is being read, or there is no room."""
+
+
 class Cleaner:
     """Cleans the log every ``cmdlog-clean-int``, and sooner where it grows fast.
 
@@ -42,7 +46,7 @@ class Cleaner:
 
     def __init__(self, server: Server) -> None:
         self.outcomes: Counter[str] = Counter()
-        """How the cleanings of segments ended, by the first word."""
+        """How the cleanings of segments ended."""
         self.freed_bytes = 0
         """By which segments became smaller, or went."""
         self._server = server
@@ -99,7 +103,7 @@ class Cleaner:
         outcome = await self._drive(cleaning)
         freed = before - sum(segment.bytes for segment in server.writer.sealed)
         self.freed_bytes += max(freed, 0)
-        self.outcomes[outcome.partition(" ")[0]] += 1
+        self.outcomes[outcome if outcome in OUTCOMES else "failed"] += 1
         server.log.info(
             "event=cleaned segment=%s outcome=%r bytes=%d freed=%d milliseconds=%d",
             info.name,

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Function
 from fastjournald.backlog import oldest_due
+from fastjournald.cleaner import OUTCOMES
 from fastjournald.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -228,6 +229,19 @@ class Metrics(Collector):
             ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        cleaned = CounterMetricFamily(
+            "fastjournal_log_cleaned",
+            "Segments that cleaning looked at, by what became of them.",
+            labels=["outcome"],
+        )
+        for outcome in OUTCOMES:
+            cleaned.add_metric([outcome], self._server.cleaner.outcomes[outcome])
+        yield cleaned
+        yield CounterMetricFamily(
+            "fastjournal_log_freed_bytes",
+            "Bytes by which cleaning made segments smaller.",
+            self._server.cleaner.freed_bytes,
+        )
         yield GaugeMetricFamily(
             "fastjournal_clock_behind_seconds",
             "How far the clock is behind what it was: so long no lease and no delay ends.",

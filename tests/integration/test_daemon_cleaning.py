@@ -1,0 +1,271 @@
+"""A real daemon cleans its log while clients are at work, and is killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastjournal.clock import unique_timestamp
+from fastjournal.cmdlog.snapshot import verify_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.testing.workq_rules import assert_workq_accepts
+from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.raw_client import SILENCE_S, RawClient, build, set_request
+
+OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50")
+KEPT = 100
+WINDOW = 50
+KILLS = 8
+
+
+class Churn:
+    """Sets values anew, and does jobs; keeps a ledger of what was told OK.
+
+    Args:
+        seed: Of the values and keys.
+    """
+
+    def __init__(self, seed: int = 1) -> None:
+        self.draw = random.Random(seed)
+        self.number = 0
+        self.told: dict[bytes, bytes] = {}
+        """Key to the newest value that was told OK."""
+        self.asked: dict[bytes, set[bytes]] = {}
+        """Key to values that were sent later, perhaps in vain."""
+
+    def turn(self, client: RawClient) -> None:
+        """Set some values, and put, take and complete some jobs."""
+        requests = []
+        for _ in range(WINDOW):
+            self.number += 1
+            key = b"kept/%d" % self.draw.randrange(KEPT)
+            value = b"%d:" % self.number + b"v" * 300
+            self.asked.setdefault(key, set()).add(value)
+            requests.append(build(Function.SET, key, value, flags=Flag.PERSIST | Flag.OVERWRITE))
+        client.send(*requests)
+        for request in requests:
+            assert client.reply().code == ""
+            self.told[request.key] = request.value
+            self.asked[request.key] = {
+                value for value in self.asked[request.key] if number(value) > number(request.value)
+            }
+        client.send(
+            *(set_request(b"d:1:0:%d" % unique_timestamp(), b"j" * 100) for _ in range(WINDOW))
+        )
+        for _ in range(WINDOW):
+            assert client.reply().code == ""
+        done = client.ask(build(Function.NEXT, b"d", count=WINDOW, timeout=60_000_000))
+        assert done.pairs
+        client.send(
+            *(
+                build(Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=done.timeout)
+                for pair in done.pairs
+            )
+        )
+        for _ in done.pairs:
+            assert client.reply().code == ""
+
+    def check(self, client: RawClient) -> None:
+        """What was told OK is there, or something newer that was asked for."""
+        assert self.told
+        for key, value in list(self.told.items()):
+            reply = client.ask(build(Function.GET, key, flags=Flag.DATA))
+            assert reply.pairs, key
+            found = reply.pairs[0].value
+            assert found == value or found in self.asked[key]
+            self.told[key] = found
+            self.asked[key] = set()
+
+
+def number(value: bytes) -> int:
+    return int(value.partition(b":")[0])
+
+
+def statistics(client: RawClient) -> dict[str, Any]:
+    reply = client.ask(build(Function.STATS))
+    assert reply.pairs
+    found = json.loads(reply.pairs[0].value)
+    assert isinstance(found, dict)
+    return found
+
+
+def outcomes(daemon: DaemonProcess) -> set[str]:
+    return set(re.findall(r"event=cleaned segment=\S+ outcome='(\w+)", daemon.said()))
+
+
+@contextmanager
+def churning(daemon: DaemonProcess, churn: Churn) -> Iterator[None]:
+    """Churn in the background, until the block ends or the daemon is gone."""
+    stop = threading.Event()
+    problems: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            with RawClient(daemon.address) as client:
+                while not stop.is_set():
+                    churn.turn(client)
+        except (OSError, EOFError):
+            pass
+        except AssertionError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(SILENCE_S)
+    assert not thread.is_alive()
+    assert not problems
+
+
+def wait_until_small(client: RawClient, bytes_max: int) -> None:
+    deadline = time.monotonic() + SILENCE_S
+    while (size := statistics(client)["log_bytes"]) > bytes_max:
+        assert time.monotonic() < deadline, f"the log keeps {size} bytes"
+        # nothing tells when a cleaning has ended
+        time.sleep(0.05)
+
+
+def verify(path: Path, *, killed: bool = False) -> None:
+    """Nothing is wrong with a log, but what a kill may leave."""
+    done = subprocess.run(
+        [installed("fj-cli"), "log", "verify", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=SILENCE_S,
+    )
+    found = {json.loads(line)["kind"] for line in done.stdout.splitlines() if line[:1] == "{"}
+    assert found <= ({"leftover", "torn"} if killed else set()), done.stdout
+    assert done.returncode == bool(found), done.stdout + done.stderr
+
+
+def test_the_log_shrinks_and_a_restart_finds_the_same(tmp_path: Path) -> None:
+    churn = Churn()
+    daemon = DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1", "--http", "127.0.0.1:0")
+    with daemon:
+        with RawClient(daemon.address) as client:
+            written = 0
+            while written < 1_500_000:
+                churn.turn(client)
+                written += WINDOW * 900
+            # 40,000 bytes are live
+            wait_until_small(client, 300_000)
+            churn.check(client)
+            assert statistics(client)["log_segments"] < 30
+        address = re.findall(r"event=ready listen=\S+ http=(\S+)", daemon.said())[-1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=SILENCE_S) as answer:
+            figures = answer.read().decode()
+        freed = re.search(r"^fastjournal_log_freed_bytes_total (\S+)$", figures, re.MULTILINE)
+        assert freed is not None
+        assert float(freed[1]) > 300_000
+        assert 'fastjournal_log_cleaned_total{outcome="removed"}' in figures
+        assert daemon.stop() == 0
+    assert "removed" in outcomes(daemon)
+    assert "Traceback" not in daemon.said()
+    verify(tmp_path / "log")
+    assert_workq_accepts(tmp_path / "log")
+    with daemon, RawClient(daemon.address) as client:
+        churn.check(client)
+        assert statistics(client)["entries"] == len(churn.told)
+
+
+def test_kills_while_cleaning_goes_on_lose_nothing(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    churn = Churn()
+    with DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1") as daemon:
+        for _ in range(KILLS):
+            with churning(daemon, churn):
+                goal = churn.number + draw.randint(1000, 3000)
+                deadline = time.monotonic() + SILENCE_S
+                while churn.number < goal:
+                    assert time.monotonic() < deadline
+                    time.sleep(draw.random() * 0.02)
+                daemon.kill()
+            verify(tmp_path / "log", killed=True)
+            daemon.start()
+            with RawClient(daemon.address) as client:
+                churn.check(client)
+        assert daemon.stop() == 0
+    assert outcomes(daemon) & {"removed", "moved", "rewritten"}
+    assert "Traceback" not in daemon.said()
+    assert_workq_accepts(tmp_path / "log")
+
+
+def test_a_snapshot_taken_while_cleaning_goes_on_is_whole(tmp_path: Path) -> None:
+    churn = Churn()
+    (tmp_path / "copy").mkdir()
+    paths = []
+    with DaemonProcess(tmp_path, *OPTIONS) as daemon, RawClient(daemon.address) as client:
+        with churning(daemon, churn):
+            for _ in range(5):
+                goal = churn.number + 500
+                deadline = time.monotonic() + SILENCE_S
+                while churn.number < goal:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                reply = client.ask(build(Function.SNAPSHOT))
+                assert reply.pairs
+                paths.append(Path(reply.pairs[0].value.decode()))
+        wait_until_small(client, 2_000_000)
+        for path in paths:
+            verify_snapshot(OsDisk(), str(path))
+        assert daemon.stop() == 0
+    shutil.copytree(paths[-1], tmp_path / "copy" / "log")
+    with DaemonProcess(tmp_path / "copy") as copy, RawClient(copy.address) as client:
+        found = statistics(client)["entries"]
+        assert KEPT / 2 < found <= KEPT + WINDOW
+        assert copy.stop() == 0
+
+
+def test_0_never_cleans(tmp_path: Path) -> None:
+    churn = Churn()
+    options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "0")
+    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
+        for _ in range(15):
+            churn.turn(client)
+        found = statistics(client)
+        assert found["log_bytes"] > 5 * 65536 + 2 * found["log_live_bytes"]
+        assert daemon.stop() == 0
+    names = sorted(path.name for path in (tmp_path / "log").glob("*.log"))
+    assert names[0] == "000000001.log"
+    assert len(names) == int(names[-1][:9])
+    assert not outcomes(daemon)
+
+
+@pytest.mark.spark
+def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> None:
+    from fastjournal.cmdlog.recover import recover
+    from fastjournal.spark.session import SMALL_OPTIONS, start_session
+
+    churn = Churn()
+    with DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1") as daemon:
+        with RawClient(daemon.address) as client:
+            for _ in range(20):
+                churn.turn(client)
+            wait_until_small(client, 300_000)
+        assert daemon.stop() == 0
+    log = tmp_path / "log"
+    state = recover(OsDisk(), str(log), now_us=unique_timestamp()).state
+    session = start_session("local[2]", name="cleaned", options=SMALL_OPTIONS)
+    try:
+        frame = session.read.format("fastjournal").option("view", "entries").load(str(log))
+        found = {bytes(row["key"]): bytes(row["value"]) for row in frame.collect()}
+    finally:
+        session.stop()
+    assert found == {job.key: job.value for job in state.jobs.values()} == churn.told
