@@ -6,6 +6,7 @@ import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
+from fastjournald.engine import Engine, Scan, Settings, new_journal
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 
@@ -82,3 +83,29 @@ def test_what_ends_work_is_done(s: Subject) -> None:
     assert (s.lock(JOB), s.unlock(JOB), s.bury(JOB)) == ("", "", "")
     assert s.pause(b"a", 0) == ""
     assert s.delete(JOB) == ""
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_what_only_reads_does_not_fill_the_disk(many: bool) -> None:
+    """A read moves the expiry of what has a ttl, but the log does not learn of it."""
+    written: list[bytes] = []
+
+    def append(data: bytes, _records: int, _now: int) -> int:
+        written.append(data)
+        return 0
+
+    settings = Settings()
+    engine = Engine(settings, new_journal(settings, append, b"12345678"))
+    put = request(Function.SET, b"k", b"v", ttl=SECOND, flags=Flag.PERSIST)
+    assert engine.handle("s", put, START)
+    get = request(Function.GET, b"k", uri=b"k" if many else None)
+    for second, read_only in enumerate((True, False)):
+        engine.read_only = read_only
+        before = len(written)
+        reply = engine.handle("s", get, START + second + 1)
+        while isinstance(reply, Scan):
+            reply = engine.step(reply, START + second + 1) or reply
+        entry = engine.store.find(b"k")
+        assert entry is not None
+        assert entry.expires == START + second + 1 + SECOND
+        assert (len(written) == before) == read_only

@@ -85,8 +85,8 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
         if entry.persistent:
             state.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
-    elif moved and entry.persistent:
-        state.journal.touched(entry, now)
+    elif moved:
+        keep_expiry(state, entry, request, now)
     reply = pair_reply(store, entry, key, flags, now)
     if leases:
         reply.flags |= WORKED_ON
@@ -110,3 +110,9 @@ def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
         return False
     state.store.set_expiry(entry, expires)
     return True
+
+
+def keep_expiry(state: State, entry: Entry, request: Request, now: int) -> None:
+    """Let the log know of an expiry that moved; of one that reading moved, if there is room."""
+    if entry.persistent and (request.timeout is not None or not state.read_only):
+        state.journal.touched(entry, now)

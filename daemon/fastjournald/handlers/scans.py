@@ -40,7 +40,7 @@ from fastjournald.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
-from fastjournald.handlers.reads import get_key, move_expiry, pair_of
+from fastjournald.handlers.reads import get_key, keep_expiry, move_expiry, pair_of
 from fastjournald.selection import Selection, select_matching, select_range
 
 if TYPE_CHECKING:
@@ -263,8 +263,7 @@ class Scan:
             entry.accessed = now
             if move_expiry(state, entry, self.request, now):
                 work -= _EXPIRY_WORK
-                if entry.persistent:
-                    state.journal.touched(entry, now)
+                keep_expiry(state, entry, self.request, now)
             self._add(state, entry, key, now)
         self._next_key = None
         self._searched = True
