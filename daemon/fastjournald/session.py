@@ -208,7 +208,10 @@ class Session(Sending):
                 replies.append(reply)
                 size = len(reply)
                 room -= size
-                worth_a_look = size > SHORT_REPLY_BYTES or len(replies) % SHORT_REPLIES == 0
+                worth_a_look = size > SHORT_REPLY_BYTES or (
+                    # a daemon that stops has little time for what is on its way
+                    len(replies) % SHORT_REPLIES == 0 and self._receive_until == math.inf
+                )
                 if room < 0 or (worth_a_look and perf_counter() > turn_over):
                     await self._finish(replies, now)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
