@@ -1,0 +1,512 @@
+"""What cleaning takes from the log, what it keeps, and what stops it."""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import pytest
+
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, decode_payload
+from fastjournal.cmdlog.repair import write_file
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.segments import SegmentInfo, unpack_position
+from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
+from fastjournal.errors import LogFailedError
+from fastjournal.limits import LOOK_AGAIN_US
+from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald import cleaning
+from fastjournald.cleaning import READ, candidates
+from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.subject import SECOND
+
+KEY = b"a:1:0:x"
+OTHER = b"a:2:0:y"
+
+
+def commands(log: CleanedLog, info: SegmentInfo) -> list[Command]:
+    """The records of a segment, but its first."""
+    data = log.disk.read(f"{LOG}/{info.name}")
+    found = []
+    start = len(SEGMENT_HEADER)
+    for run in scan_segment(data).runs:
+        for body, end in zip(run.bodies, run.ends, strict=True):
+            found.append(decode_payload(data, start, body, end - 4).command)
+            start = end
+    return found[1:]
+
+
+def by_number(log: CleanedLog, number: int) -> SegmentInfo:
+    return next(info for info in log.writer.sealed if info.number == number)
+
+
+def files(log: CleanedLog) -> dict[str, bytes]:
+    return {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
+
+
+def half_dead(**options: int) -> tuple[CleanedLog, SegmentInfo]:
+    """A log of one sealed segment, of which a third is live."""
+    log = CleanedLog(cmdlog_seg_size=8192, **options)
+    log.fill(30)
+    info = log.roll()
+    for number in range(20):
+        log.done(Function.DELETE, b"fill/%d" % number)
+    log.flush()
+    return log, info
+
+
+def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
+    log = CleanedLog()
+    log.fill(5)
+    info = log.roll()
+    log.empty(5)
+    assert log.clean(info) == "removed"
+    assert info.name not in log.segments()
+    log.check()
+
+
+def test_a_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.fill(30)
+    info = log.roll()
+    for number in range(28):
+        log.done(Function.DELETE, b"fill/%d" % number, flags=Flag.OVERWRITE)
+    before = log.entry(b"fill/29").job_id
+    assert log.clean(info) == "moved"
+    assert info.name not in log.segments()
+    assert log.entry(b"fill/29").job_id != before
+    log.check()
+
+
+def test_a_segment_that_is_half_dead_is_rewritten_in_its_place() -> None:
+    log, info = half_dead()
+    before = log.entry(b"fill/29").job_id
+    assert log.clean(info) == "rewritten"
+    assert log.disk.size(f"{LOG}/{info.name}") < info.bytes / 2
+    assert log.entry(b"fill/29").job_id == before
+    log.check()
+
+
+def test_entries_know_where_they_are_after_a_rewrite() -> None:
+    log, info = half_dead()
+    log.clean(info)
+    data = log.disk.read(f"{LOG}/{info.name}")
+    for number in range(20, 30):
+        entry = log.entry(b"fill/%d" % number)
+        segment, offset = unpack_position(entry.position)
+        assert segment == info.number
+        assert entry.key in data[offset : offset + entry.record_bytes]
+        assert entry.value in data[offset : offset + entry.record_bytes]
+
+
+def test_what_the_writer_knows_of_a_rewritten_segment_is_true() -> None:
+    log, info = half_dead()
+    log.clean(info)
+    log.roll()
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    assert verify_snapshot(log.disk, path).records > 10
+
+
+def test_a_segment_that_is_mostly_live_is_no_candidate() -> None:
+    log = CleanedLog()
+    log.fill(10)
+    log.roll()
+    log.empty(3)
+    assert candidates(log.engine.store, log.writer, log.clock.now) == []
+
+
+def test_the_active_segment_is_never_a_candidate() -> None:
+    log = CleanedLog()
+    log.fill(5)
+    log.empty(5)
+    log.flush()
+    assert log.clean_all() == []
+
+
+def test_a_log_of_which_nothing_is_live_starts_over() -> None:
+    log = CleanedLog(tombstone_ttl=1)
+    for turn in range(5):
+        log.fill(30, key=b"%d/" % turn + b"%d")
+        log.empty(30, key=b"%d/" % turn + b"%d")
+    log.pass_time(2)
+    log.roll()
+    log.clean_all()
+    log.clean_all()
+    assert log.log_bytes() < 4096
+    assert len(log.segments()) <= 2
+    log.check()
+
+
+def test_a_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
+    """What workq forgets: its deleted jobs return."""
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    base = log.roll()
+    log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
+    log.fill(50, key=b"gone/%d")
+    log.empty(50, key=b"gone/%d")
+    removal = log.roll()
+    assert log.clean(removal) == "rewritten"
+    assert commands(log, by_number(log, removal.number)) == [Command.DELETE]
+    log.check()
+    # as soon as that is gone, it may go
+    log.pass_time(1)
+    log.fill(10)
+    log.flush()
+    assert log.clean(base) == "removed"
+    assert log.clean(by_number(log, removal.number)) == "removed"
+    log.check()
+
+
+def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_again() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    base = log.roll()
+    log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
+    removal = log.roll()
+    log.fill(1, key=b"more/%d")
+    log.restart()
+    assert log.clean(by_number(log, removal.number)) == "left"
+    assert commands(log, by_number(log, removal.number)) == [Command.DELETE]
+    log.check()
+    assert base.name in log.segments()
+
+
+def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
+    log.fill(10)
+    log.roll()
+    log.done(Function.DELETE, b"fill/3")
+    log.fill(50, key=b"gone/%d")
+    log.empty(50, key=b"gone/%d")
+    removal = log.roll()
+    assert log.clean(removal) == "rewritten"
+    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
+    log.pass_time(6)
+    log.clean(by_number(log, removal.number))
+    log.check()
+    assert log.engine.store.find(b"fill/3") is None
+
+
+def test_a_tombstone_stays_while_it_stands_and_no_longer() -> None:
+    log = CleanedLog(tombstone_ttl=10)
+    at = log.clock.now
+    log.fill(10)
+    for number in range(10):
+        log.done(Function.DELETE, b"fill/%d" % number)
+    log.roll()
+    log.clean_settled()
+    log.restart()
+    assert log.ask(Function.SET, b"fill/1", b"late", at=at - 1).code == "stale"
+    log.pass_time(11)
+    log.clean_settled()
+    assert b"fill/1" not in b"".join(files(log).values())
+
+
+def test_a_forgotten_tombstone_does_not_return() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10, key=b"cold/%d")
+    log.done(Function.SET, b"key", b"v")
+    log.done(Function.DELETE, b"key")
+    first = log.roll()
+    log.pass_time(1)
+    log.done(Function.SET, b"key", b"w")
+    log.fill(50)
+    second = log.roll()
+    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
+    log.empty(50)
+    log.flush()
+    assert log.clean(second) == "rewritten"
+    assert by_number(log, first.number)
+    log.check()
+    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+
+
+def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10, key=b"cold/%d")
+    log.roll()
+    log.fill(50, timeout=log.clock.now + SECOND)
+    second = log.roll()
+    log.pass_time(2)
+    assert log.clean(second) == "removed"
+    log.check()
+
+
+@pytest.mark.parametrize("between", [0, 30])
+def test_a_pause_that_was_ended_does_not_return(between: int) -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
+    first = log.roll()
+    log.done(Function.PAUSE, b"a", ttl=500 * SECOND)
+    second = log.roll()
+    log.pass_time(between)
+    log.done(Function.PAUSE, b"a", ttl=0)
+    third = log.roll()
+    for info in (second, first, third):
+        log.clean(info)
+        log.check()
+    assert not log.engine.store.pauses
+
+
+def test_a_pause_in_force_is_kept() -> None:
+    log = CleanedLog()
+    log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
+    log.fill(10)
+    info = log.roll()
+    log.empty(10)
+    log.clean(info)
+    assert info.name not in log.segments()
+    log.check()
+    assert b"a" in log.engine.store.pauses
+
+
+def test_a_counter_that_is_added_to_often_leaves_little() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.done(Function.SET, b"n", bytes(8), kind=ValueType.INTEGER)
+    for _ in range(10_000):
+        log.done(Function.ADD, b"n", (1).to_bytes(8), kind=ValueType.INTEGER)
+    log.clean_settled()
+    assert log.log_bytes() < 4096
+    assert log.entry(b"n").value == (10_000).to_bytes(8)
+
+
+def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
+    log = CleanedLog(default_lease=1)
+    log.done(Function.SET, KEY, b"v")
+    for _ in range(2):
+        log.ask(Function.NEXT, b"a")
+        log.pass_time(2)
+    reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
+    assert log.entry(KEY).attempts == 2
+    log.roll()
+    log.fill(10)
+    log.empty(10)
+    log.clean_settled()
+    log.restart()
+    entry = log.entry(KEY)
+    assert (entry.token, entry.attempts) == (reply.timeout, 2)
+    assert reply.timeout is not None
+    log.done(Function.SET, OTHER, b"v")
+    newer = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
+    assert newer.timeout is not None
+    assert newer.timeout % 1000 == (reply.timeout + 1) % 1000, "the counter goes on"
+    log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=reply.timeout)
+
+
+def test_a_buried_entry_keeps_its_reason() -> None:
+    log = CleanedLog()
+    log.done(Function.SET, KEY, b"v")
+    log.done(Function.BURY, KEY, b"why")
+    info = log.roll()
+    log.clean(info)
+    log.check()
+    log.restart()
+    assert log.entry(KEY).reason == b"why"
+
+
+def test_links_and_names_survive() -> None:
+    log = CleanedLog()
+    log.done(Function.SET, b"old", b"v")
+    log.done(Function.LINK, b"old", uri=b"link")
+    log.done(Function.RENAME, b"old", uri=b"new")
+    info = log.roll()
+    log.clean(info)
+    log.check()
+    log.clean_settled()
+    log.restart()
+    assert log.entry(b"link") is log.entry(b"new")
+    assert log.engine.store.find(b"old") is None
+    assert log.engine.store.tombstones.find(b"old", log.clock.now) is not None
+
+
+def superseded() -> tuple[CleanedLog, int]:
+    log = CleanedLog()
+    log.done(Function.SET, KEY, b"v", uri=b"u")
+    reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
+    log.pass_time(1)
+    log.done(Function.SET, OTHER, b"w", uri=b"u")
+    assert reply.timeout is not None
+    return log, reply.timeout
+
+
+def test_superseded_work_stays_superseded() -> None:
+    log, token = superseded()
+    log.clean(log.roll())
+    log.check()
+    log.restart()
+    assert log.entry(KEY).token == token
+    assert log.entry(KEY).superseded
+    assert log.entry(b"u").key == OTHER
+    log.done(Function.RELEASE, KEY, flags=Flag.WORKED_ON, timeout=token)
+    assert log.engine.store.find(KEY) is None
+
+
+def test_superseded_work_that_has_its_key_back_stays_superseded() -> None:
+    """It was restated as if no newer entry had ever taken a key from it."""
+    log, _ = superseded()
+    log.done(Function.DELETE, OTHER)
+    log.done(Function.LINK, KEY, uri=b"u")
+    log.clean(log.roll())
+    log.check()
+    log.restart()
+    assert log.entry(KEY).superseded
+
+
+def test_a_damaged_segment_is_left_alone() -> None:
+    log, info = half_dead()
+    path = f"{LOG}/{info.name}"
+    data = bytearray(log.disk.read(path))
+    data[400] ^= 1
+    log.disk.unlink(path)
+    log.disk.create(path).write(bytes(data))
+    outcome = log.clean(info)
+    assert outcome.startswith("damaged at offset")
+    assert log.disk.read(path) == data
+    assert log.clean_all() == [], "it rests"
+    log.clock.now += LOOK_AGAIN_US
+    assert log.clean_all() == [outcome]
+
+
+def test_a_segment_that_cannot_be_read_is_left_alone() -> None:
+    log, info = half_dead()
+    before = files(log)
+    log.disk.fail_at(1, "read")
+    assert log.clean(info).startswith("not read")
+    assert files(log) == before
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync"])
+def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, info = half_dead()
+    before = files(log)
+
+    def on_a_full_disk(disk: SimulatedDisk, path: str, data: bytes) -> None:
+        disk.fail_at(1, call, errno.ENOSPC)
+        write_file(disk, path, data)
+
+    monkeypatch.setattr(cleaning, "write_file", on_a_full_disk)
+    outcome = log.clean(info)
+    assert outcome.startswith("not rewritten")
+    assert files(log) == before
+    assert not log.disk.exists(f"{LOG}/{info.name}.rw")
+    log.check()
+
+
+def test_who_reads_the_log_postpones_the_replacement() -> None:
+    log, info = half_dead()
+    before = log.disk.read(f"{LOG}/{info.name}")
+    reader = lock_read(log.disk, LOG)
+    assert log.clean(info) == READ
+    assert log.disk.read(f"{LOG}/{info.name}") == before
+    log.check()
+    reader.close()
+    assert log.clean_all() == ["rewritten"]
+    log.check()
+
+
+def test_who_reads_the_log_postpones_a_removal() -> None:
+    log = CleanedLog()
+    log.fill(5)
+    info = log.roll()
+    log.empty(5)
+    reader = lock_read(log.disk, LOG)
+    assert log.clean(info) == READ
+    assert info.name in log.segments()
+    reader.close()
+    assert log.clean_all() == ["removed"]
+    log.check()
+
+
+def test_a_replacement_that_fails_ends_the_daemon() -> None:
+    log, info = half_dead()
+    log.disk.fail_at(1, "rename")
+    with pytest.raises(LogFailedError):
+        log.clean(info)
+
+
+def test_a_removal_that_fails_ends_the_daemon() -> None:
+    log = CleanedLog()
+    log.fill(5)
+    info = log.roll()
+    log.empty(5)
+    log.disk.fail_at(1, "unlink")
+    with pytest.raises(LogFailedError):
+        log.clean(info)
+
+
+def test_a_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() -> None:
+    log = CleanedLog(tombstone_ttl=100)
+    log.fill(10)
+    log.roll()
+    for number in range(10):
+        log.done(Function.DELETE, b"fill/%d" % number)
+    log.roll()
+    assert log.clean_all() == ["removed", "left"]
+    log.clock.now += 99 * SECOND
+    assert log.clean_all() == []
+    log.clock.now += SECOND
+    assert log.clean_all() == ["removed"]
+
+
+def test_a_snapshot_stays_as_it_was() -> None:
+    log, info = half_dead()
+    log.roll()
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    before = log.disk.read(f"{path}/{info.name}")
+    assert log.clean(info) == "rewritten"
+    assert log.disk.read(f"{path}/{info.name}") == before
+    verify_snapshot(log.disk, path)
+
+
+def test_what_dies_while_a_segment_is_cleaned_does_not_return() -> None:
+    for pause in range(8):
+        log, info = half_dead()
+        pauses = iter(range(100))
+
+        def die(log: CleanedLog = log, pauses: Any = pauses, pause: int = pause) -> None:
+            if next(pauses) == pause:
+                log.done(Function.DELETE, b"fill/25", flags=Flag.OVERWRITE)
+                log.done(Function.SET, b"fill/26", b"new", flags=Flag.OVERWRITE)
+
+        log.clean(info, die)
+        log.check()
+
+
+def test_too_many_small_files_have_what_they_wait_for_cleaned() -> None:
+    log = CleanedLog(cmdlog_seg_size=16384, tombstone_ttl=1)
+    log.fill(60)
+    base = log.roll()
+    for number in range(25):
+        log.done(Function.DELETE, b"fill/%d" % number, flags=Flag.OVERWRITE)
+        log.fill(5, key=b"gone/%d")
+        log.empty(5, key=b"gone/%d")
+        log.roll()
+        log.pass_time(2)
+        log.clean_all()
+    for _ in range(3):
+        log.clean_all()
+    assert by_number(log, base.number).bytes < base.bytes
+    assert len(log.segments()) < 20
+    log.check()
+
+
+def test_an_aborted_cleaning_leaves_nothing_that_harms() -> None:
+    log, info = half_dead()
+    before = log.state()
+
+    def abort() -> None:
+        if log.disk.exists(f"{LOG}/{info.name}.rw"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log.clean(info, abort)
+    log.restart()
+    assert log.state() == before
+    assert not log.disk.exists(f"{LOG}/{info.name}.rw")
+    log.check()
