@@ -330,7 +330,7 @@ turn: under 2 ms of work."""
 RESTATED_ENTRIES_MAX = 100
 """Entries that cleaning appends anew before it waits until they are durable: under 2 ms of work."""
 
-WAITS_MAX = 16
+SIFTED_WAITS_MAX = 16
 """Segments of which is remembered that a segment has to wait for them until its removals may go."""
 
 REMNANTS_MAX = 16

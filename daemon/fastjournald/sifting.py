@@ -56,7 +56,7 @@ from fastjournal.cmdlog.records import (
 )
 from fastjournal.cmdlog.scan import scan_piece
 from fastjournal.errors import LogCorruptError
-from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX, WAITS_MAX
+from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX, SIFTED_WAITS_MAX
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
@@ -230,7 +230,7 @@ class Sifting:
         if waits is None:
             return False
         self.stuck = True
-        if len(self.waits) < WAITS_MAX:
+        if len(self.waits) < SIFTED_WAITS_MAX:
             self.waits.add(waits)
         return True
 
