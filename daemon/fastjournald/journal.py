@@ -16,13 +16,13 @@ from fastjournal.cmdlog import envelope, workq
 from fastjournal.cmdlog.records import (
     NO_TIME,
     Command,
-    encode_head,
     encode_job,
     encode_result,
     encode_simple,
     encode_time,
 )
 from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournald.jobheads import JobHeads, id_prefix
 from fastjournald.space import Space
 
 if TYPE_CHECKING:
@@ -31,20 +31,9 @@ if TYPE_CHECKING:
 Append: TypeAlias = Callable[[bytes, int, int], int]
 """Takes bytes, the number of records in them and the instant; returns their position."""
 
-HEADS_MAX = 4096
-"""Encoded heads that are remembered: one for each domain and priority in use."""
-
-OPERATION_TTL_MS = 1
-"""An operation is a job that workq finds expired, and so skips, as soon as it replays."""
-
 _pack_counter = Struct(">Q").pack
 _COUNTER_BASE = 1 << 63
 """The variant bits of a UUIDv4."""
-
-
-def id_prefix(seed: bytes) -> bytes:
-    """Return the first half of a run's job ids, UUIDv4s, from 8 random bytes."""
-    return seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
 
 
 class Journal:
@@ -60,9 +49,9 @@ class Journal:
         self._append = append
         self._prefix = id_prefix(seed)
         self._counter = _COUNTER_BASE
-        self._ttr_ms = workq.workq_ttr_ms(lease_us)
-        self._heads: dict[tuple[bytes, int], bytes] = {}
-        self._operation_head = self._head(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
+        heads = JobHeads(lease_us)
+        self._head_of = heads.of
+        self._operation_head = heads.operation
         self._now = -1
         self._time = NO_TIME
         self.live_bytes = 0
@@ -136,7 +125,7 @@ class Journal:
             command,
             time,
             entry.job_id,
-            self._entry_head(entry),
+            self._head_of(entry),
             payload,
             not_before,
             time if entry.created == now else encode_time(entry.created),
@@ -408,33 +397,3 @@ class Journal:
         job_id = self._prefix + _pack_counter(self._counter)
         payload = envelope.pack(operation)
         return encode_job(Command.ADD, time, job_id, self._operation_head, payload, NO_TIME, time)
-
-    def _entry_head(self, entry: Entry) -> bytes:
-        if entry.expires:
-            return self._head(
-                self._name(entry),
-                workq.workq_ttl_ms(entry.expires, entry.created),
-                self._priority(entry),
-            )
-        about = (entry.domain.name, entry.priority)
-        head = self._heads.get(about)
-        if head is None:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            head = self._head(self._name(entry), workq.TTL_MS_MAX, self._priority(entry))
-            self._heads[about] = head
-        return head
-
-    def _head(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
-        # max attempts 0: workq counts releases too, and would fail a job that waits here
-        return encode_head(name, self._ttr_ms, ttl_ms, priority, 0, 0)
-
-    @staticmethod
-    def _name(entry: Entry) -> bytes:
-        if entry.journal:
-            return workq.workq_name(entry.domain.name)
-        return envelope.PLAIN_NAME.encode()
-
-    @staticmethod
-    def _priority(entry: Entry) -> int:
-        return workq.workq_priority(entry.priority) if entry.journal else 0
