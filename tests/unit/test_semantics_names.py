@@ -129,6 +129,21 @@ def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) 
     assert s.value(LINK) == b"old"
 
 
+def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
+    s: Subject,
+) -> None:
+    s.set(JOB, b"old", uri=URI, at=START)
+    s.lease(timeout=5 * SECOND)
+    s.set(b"plain", b"new", uri=URI, at=START + 1)
+    s.delete(b"plain", at=START + 2)
+    s.set(OTHER, b"other", at=START + 2)
+    assert s.value(URI) is None
+    assert s.link(OTHER, URI) == "worked-on"
+    s.later(6 * SECOND)
+    assert s.link(OTHER, URI) == ""
+    assert s.value(URI) == b"other"
+
+
 # --- RENAME ---------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ _NO_SECOND_KEY = f"{ErrorCode.BAD_REQUEST} a second key is needed"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
 _NOT_PRIMARY = f"{ErrorCode.BAD_KEY} only a primary key can be renamed, this is a further key"
 _FURTHER_KEY = f"{ErrorCode.EXISTS} the second key is a further key of an entry"
+_WORKED_ON = f"{ErrorCode.WORKED_ON} the second key is worked on through another entry"
 _TOO_MANY_LINKS = (
     f"{ErrorCode.TOO_LARGE} an entry has at most {LINKS_PER_ENTRY_MAX} links "
     f"of {LINK_BYTES_MAX} bytes in all"
@@ -49,6 +50,9 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
         return LOCKED
     if store.find(key) is not None:
         return ErrorCode.EXISTS.value
+    running = store.running.get(key)
+    if running is not None and running is not entry:
+        return _WORKED_ON
     links = [] if entry.links is None else entry.links
     # what leads here again after it led elsewhere is no new one
     is_new = key != entry.uri and key not in links
