@@ -38,6 +38,8 @@ class Authority:
     def server_context(self, *hosts: str) -> ssl.SSLContext:
         """Return a context for a server on these hosts."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        # as the daemon's: what is cut off has not ended
+        context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
         self.ca.issue_cert(*(hosts or ("127.0.0.1",))).configure_cert(context)
         return context
 

@@ -78,6 +78,8 @@ def load_tls(config: Config) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
+    # some builds of Python take a connection that was cut off for one that was ended
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     # owner and mode are checked; ssl reads the file once more by its name
     read_private(config.tls_key, AUTH_FILE_BYTES_MAX, group_reads=True)
     try:

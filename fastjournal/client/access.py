@@ -172,6 +172,8 @@ def make_context(
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _load(ca, lambda: context.load_verify_locations(ca))
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # some builds of Python take a connection that was cut off for one that was ended
+    context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     if cert is not None:
         _load(cert, lambda: context.load_cert_chain(cert, key, password=_no_passphrase))
     elif key is not None:

@@ -49,7 +49,11 @@ def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
-        archive.extractall(directory, filter="data")
+        if hasattr(tarfile, "data_filter"):
+            archive.extractall(directory, filter="data")
+        else:
+            # Python before 3.11.4, and the archive is our own
+            archive.extractall(directory)
     (unpacked,) = directory.iterdir()
     return unpacked
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fastjournal.limits import NEWS_TURN_BYTES
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
@@ -383,7 +384,7 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
         s.listen_to(b"p%d" % number, identifier=number)
         s.set(b"p%d" % number, bytes(1000), at=START + 1, flags=Flag.OVERWRITE)
     s.match()
-    assert 64 * 1024 <= len(s.engine.tell(ME, s.now)) < 66 * 1024
+    assert NEWS_TURN_BYTES <= len(s.engine.tell(ME, s.now)) < NEWS_TURN_BYTES + 2000
     assert s.engine.has_news(ME)
     assert len(s.told()) > 100
 
