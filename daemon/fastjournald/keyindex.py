@@ -163,13 +163,8 @@ class KeyIndex:
                 return
             at = 0
 
-    def drop(self) -> bool:
-        """Give up a part of the list; whether there is more of it. The index is of no more use."""
-        del self._blocks[-1:], self._firsts[-1:]
-        return bool(self._blocks)
-
     def block_count(self) -> int:
-        """Return the number of blocks. O(1)."""
+        """Return the number of blocks. O(1), for tests."""
         return len(self._blocks)
 
     def unmerged(self) -> set[bytes]:

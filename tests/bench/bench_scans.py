@@ -47,6 +47,8 @@ DOMAINS = 1000
 WINDOW = 512
 SECONDS = 8.0
 """Of each scenario."""
+HEAD_START_SECONDS = 1.5
+"""So long do the scanning clients run before NEXT is timed: all of them have begun by then."""
 PAUSE_SECONDS = 0.001
 """Between two NEXTs."""
 PRIORITY = -15
@@ -172,7 +174,7 @@ def scanning(address: str, requests: list[Request]) -> Iterator[None]:
         process.start()
     try:
         if processes:
-            time.sleep(1.5)
+            time.sleep(HEAD_START_SECONDS)
         yield
     finally:
         stop.set()

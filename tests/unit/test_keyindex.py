@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastjournald.entry import Entry
 from fastjournald.indexes import Domain
-from fastjournald.keyindex import BLOCK_KEYS_MAX, KeyIndex
+from fastjournald.keyindex import KeyIndex
 
 ENTRY = Entry(b"", None, 0, b"", 0, 0, 0, 0, 0, Domain(b""))
 SHARDS = 256
@@ -116,16 +116,6 @@ def test_blocks_that_were_emptied_are_not_kept() -> None:
     keys.merge_all()
     assert list(keys.index) == []
     assert keys.index.block_count() == 1
-
-
-def test_it_is_given_up_block_by_block() -> None:
-    keys = Keys(*numbered(*range(BLOCK_KEYS_MAX * 4)))
-    keys.merge_all()
-    blocks = keys.index.block_count()
-    calls = 1
-    while keys.index.drop():
-        calls += 1
-    assert calls == blocks > 3
 
 
 CHANGES = st.lists(
