@@ -106,19 +106,23 @@ def test_where_later_pages_were_kept_and_earlier_not_a_repair_keeps_all_that_was
         daemon.writer.write()
         daemon.writer.sync()
         synced = segments(daemon)
-        # everything from here on goes to one segment, or the sync of the next one would make it safe
+        # all in one write, so in one segment: what seals one syncs it
         for _ in range(40):
             daemon.ask()
         daemon.writer.write()
         daemon.acknowledge()
         synced = {name: synced.get(name, b"") for name in segments(daemon)}
         daemon.lose_power(holes=True)
+        refusal = None
         try:
             daemon.recover()
         except LogCorruptError as error:
+            refusal = error
+        if refusal is not None:
             refused += 1
-            assert error.offset is not None
-            assert error.offset >= len(synced[error.path.rpartition("/")[2]])
+            assert refusal.path is not None
+            assert refusal.offset is not None
+            assert refusal.offset >= len(synced[refusal.path.rpartition("/")[2]])
             daemon.recover(repair=True)
         found = segments(daemon)
         for name, data in synced.items():
