@@ -172,10 +172,11 @@ def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
     """Say of each job that is gone by implication only that it is gone: or it might return."""
     journal = engine.journal
     for job_id, implied in state.orphans.items():
-        journal.removed_before(job_id, now)
+        # the tombstone first: once the removal stands, it is not implied any more
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
             journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
+        journal.removed_before(job_id, now)
 
 
 def _entry(job: LiveJob, store: Store) -> Entry:

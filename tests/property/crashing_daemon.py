@@ -340,7 +340,7 @@ class CrashingDaemon:
         # as a client's bytes
         asked = decode_request(encode_request(asked))
         assert engine.handle("session", asked, self.clock.now) is not None
-        self.tokens += [(entry.key, entry.token) for entry in engine.store if entry.token]
+        self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()
         if self.tells.random() < 0.5:

@@ -1,0 +1,51 @@
+"""A start writes records too, where a cut request left its work half said: it is killed inside them.
+
+The new record of an entry stands before the removal of what it replaces. Where a crash comes between
+the two, the start says the removal, and the tombstone that it leaves.
+"""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.config import Config
+from fastjournald.recovery import recover_engine
+from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, VirtualClock, dump
+
+SEEDS = 12
+NAME = f"{LOG}/000000001.log"
+CONFIG = Config(cmdlog_path=LOG, cmdlog_seg_size=100_000, tombstone_ttl=3600)
+
+
+def start(disk: SimulatedDisk, clock: VirtualClock) -> tuple[Dump, LogWriter]:
+    """Start a daemon; return what it found, and the writer with what it has to say."""
+    engine, writer = recover_engine(disk, CONFIG, CONFIG.settings(), clock, seed=b"another!")
+    engine.check()
+    return dump(engine, clock.now, exact=True), writer
+
+
+def cut_to(disk: SimulatedDisk, size: int) -> SimulatedDisk:
+    """Return a copy of the disk with only so many bytes of the segment."""
+    copy = disk.kill()
+    copy.truncate(NAME, size)
+    return copy
+
+
+def test_what_a_start_writes_may_be_cut_anywhere_and_the_next_start_finds_the_same() -> None:
+    said = 0
+    for seed in range(SEEDS):
+        daemon = CrashingDaemon(seed, CONFIG, exact=True)
+        for _ in range(25):
+            daemon.ask()
+        daemon.writer.write()
+        for _, _, end in scan_segment(daemon.disk.read(NAME)).spans():
+            disk = cut_to(daemon.disk, end)
+            found, writer = start(disk, daemon.clock)
+            before = disk.size(NAME)
+            writer.write()
+            after = disk.size(NAME)
+            said += after > before
+            for size in range(before, after):
+                assert start(cut_to(disk, size), daemon.clock)[0] == found, (seed, end, size)
+    assert said > SEEDS, "hardly any start had anything to say"
