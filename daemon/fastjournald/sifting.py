@@ -202,7 +202,8 @@ class Sifting:
         """Whether what stands under a primary key says itself what came of earlier tombstones."""
         entry = self._store.find(key)
         if entry is not None and entry.persistent and entry.key == key:
-            return True
+            # or it came when the tombstone was gone from memory
+            return entry.job_id in self._store.journal.erasers
         return self._store.tombstones.find(key, now) is not None
 
     def _undoes(self, start: int, now: int) -> bool:

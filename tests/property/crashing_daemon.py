@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.segments import SegmentInfo
-from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import FastjournalError, LogFailedError, LogLockedError
-from fastjournal.protocol import ClientConnection, Flag, Function, decode_request, encode_request
-from fastjournal.protocol.messages import Pair, Request
+from fastjournal.protocol import ClientConnection, decode_request, encode_request
+from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.cleaning import DURABLE, TURN, Blocking, clean_segment
 from fastjournald.config import Config
@@ -26,22 +25,12 @@ from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
 from fastjournald.selection import Selection, select_range
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
-from tests.property.asides import ASIDE, aside_request
-from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
-from tests.property.subject import SECOND, START, request
+from tests.property.crash_requests import draw_request
+from tests.property.crash_snapshots import Snapshots
+from tests.property.subject import SECOND, START
 
 LOG = "/log"
-SNAPSHOTS = "/snapshots"
 LISTENER = "listener"
-
-KEYS = [
-    *(b"a:1:0:x", b"a:1:0:y", b"a:0:%d:later" % (START + 30 * SECOND)),
-    *(b"b:9:0:x", b"b:9:0:long" + b"k" * 90, b"plain"),
-]
-URIS = [None, b"u", b"v"]
-VOLATILE_KEYS = [b"a:1:0:v", b"b:1:0:v"]
-"""Only for entries that are not persistent, and only these take a URI of theirs from another: where
-one takes the URI of a persistent entry, that one rightly waits again after a crash."""
 
 
 class Dump(NamedTuple):
@@ -151,6 +140,7 @@ class CrashingDaemon:
         self.tokens: list[tuple[bytes, int]] = []
         self.cleanings: Counter[str] = Counter()
         """How segments that were cleaned to the end ended."""
+        self.snapshots = Snapshots(LOG, random.Random(seed))
         self.steps: list[Step] = []
         """The newest acknowledged one, then all others."""
         self.tells = random.Random(seed)
@@ -171,10 +161,8 @@ class CrashingDaemon:
         if self.steps:
             self.tell()
         self.config.repair = repair
-        settings = self.config.settings()
-        self.engine, self.writer = recover_engine(
-            self.disk, self.config, settings, self.clock, seed=self.draw.randbytes(8)
-        )
+        self.snapshots.tidy(self.disk)
+        self.engine, self.writer = self._recovered(self.disk)
         self.engine.check()
         if self.steps and not repair:
             now = max(step.now for step in self.steps)
@@ -191,6 +179,17 @@ class CrashingDaemon:
         self.latest = self.clock.now
         self.steps = []
         self.take_down()
+
+    def _recovered(self, disk: SimulatedDisk) -> tuple[Engine, LogWriter]:
+        settings = self.config.settings()
+        return recover_engine(disk, self.config, settings, self.clock, seed=self.draw.randbytes(8))
+
+    def _restored(self, disk: SimulatedDisk, at: int) -> Dump:
+        """Return what a daemon finds that starts on the copy of a snapshot."""
+        engine, writer = self._recovered(disk)
+        engine.check()
+        writer.close()
+        return dump(engine, at, exact=self.exact)
 
     def assert_heard(self) -> None:
         """What was heard, and of which nothing else was to be told when it crashed, is there."""
@@ -228,10 +227,12 @@ class CrashingDaemon:
     def lose_power(self, *, holes: bool = False) -> None:
         """What was not synced is gone in part."""
         self.disk = self.disk.crash(self.draw.getrandbits(32), holes=holes)
+        self.snapshots.check(self.disk.kill(), self._restored)
 
     def be_killed(self) -> None:
         """What was written stays, until the power goes."""
         self.disk = self.disk.kill(self.draw.getrandbits(32))
+        self.snapshots.check(self.disk.kill(), self._restored)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -257,27 +258,30 @@ class CrashingDaemon:
         Raises:
             LogFailedError: The disk failed.
         """
-        draw = self.draw
         for _ in range(requests):
             self.ask()
-            chance = draw.random()
-            if chance < 0.25:
-                self.commit()
-            elif chance < 0.27:
-                self.writer.roll()
-                self.acknowledge()
-            elif chance < 0.28:
-                self.writer.roll()
-                self.acknowledge()
-                now, sealed = self.clock.now, list(self.writer.sealed)
+            if not self.other_task() and self.draw.random() < 0.08 and self.writer.sealed:
+                self.clean(self.draw.choice(self.writer.sealed))
+
+    def other_task(self) -> bool:
+        """Commit, roll or take a snapshot, perhaps; return whether anything was done."""
+        chance = self.draw.random()
+        if chance < 0.25:
+            self.commit()
+        elif chance < 0.28:
+            self.writer.roll()
+            self.acknowledge()
+            if chance >= 0.27:
                 self.clock.now += 1
-                with suppress(LogFailedError):
-                    take_snapshot(self.disk, LOG, SNAPSHOTS, sealed, now)
-            elif chance < 0.34 and self.writer.sealed:
-                self.clean(draw.choice(self.writer.sealed))
+                sealed, latest = list(self.writer.sealed), self.latest
+                state = dump(self.engine, latest, exact=self.exact)
+                self.snapshots.take(self.disk, sealed, self.clock.now, latest, state)
+        else:
+            return False
+        return True
 
     def clean(self, info: SegmentInfo) -> None:
-        """Clean a segment, with requests between all steps; perhaps not to the end.
+        """Clean a segment, with all else between its steps; perhaps not to the end.
 
         Raises:
             LogFailedError: The disk failed in a way that ends the daemon.
@@ -300,6 +304,8 @@ class CrashingDaemon:
             failure = answer = None
             if draw.random() < 0.3:
                 self.ask()
+            if draw.random() < 0.3:
+                self.other_task()
             if wanted is TURN:
                 answer = self.clock.now
             elif wanted is DURABLE:
@@ -336,7 +342,7 @@ class CrashingDaemon:
         self.latest = max(self.latest, self.clock.now)
         engine.advance(self.clock.now)
         self.take_down()
-        asked = self.request()
+        asked = draw_request(draw, self.clock.now, self.tokens, exact=self.exact)
         # as a client's bytes
         asked = decode_request(encode_request(asked))
         assert engine.handle("session", asked, self.clock.now) is not None
@@ -346,66 +352,16 @@ class CrashingDaemon:
         if self.tells.random() < 0.5:
             self.tell()
 
-    def request(self) -> Request:
-        """Draw a request; few keys and URIs, so that they collide."""
-        draw, now = self.draw, self.clock.now
-        function = draw.choices(
-            [
-                *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
-                *(Function.RELEASE, Function.TOUCH),
-                *(*ASIDE, *CHANGES),
-            ],
-            (20, 2, 2, 6, 3, 2, 2, 2, 1, *CHANGE_WEIGHTS),
-        )[0]
-        kept = self.exact or draw.random() < 0.6
-        flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
-        at = now - draw.choice((0, 0, 5, SECOND))
-        if function == Function.SET:
-            key, uri = draw.choice(KEYS), draw.choice(URIS)
-            if not kept:
-                key, uri = draw.choice(((key, None), (draw.choice(VOLATILE_KEYS), b"volatile")))
-            kind, value = any_value(draw)
-            return request(
-                function,
-                key,
-                value,
-                kind=kind,
-                uri=uri,
-                flags=flags,
-                at=at,
-                timeout=draw.choice((None, None, now + 30 * SECOND)),
-                ttl=draw.choice((None, None, 15 * SECOND)),
-            )
-        if function == Function.NEXT:
-            return request(
-                function,
-                draw.choice((b"", b"a")),
-                flags=draw.choice((0, 0, 0, Flag.OVERWRITE)),
-                at=at,
-                count=draw.choice((None, 2, 5)),
-                timeout=draw.choice((None, 3 * SECOND)),
-            )
-        key, token = draw.choice(KEYS), None
-        if function == Function.GET:
-            token = draw.choice((None, 4 * SECOND))
-            flags = draw.choice((Flag(0), Flag.UPDATE_TIMEOUT))
-            if token is not None and flags:
-                token += now
-        elif self.tokens and draw.random() < 0.7:
-            key, token = draw.choice(self.tokens)
-            flags |= Flag.WORKED_ON
-        if function in CHANGES:
-            return change_request(draw, function, key, KEYS, flags, at)
-        if function in ASIDE:
-            return aside_request(draw, function, key, token, at)
-        ttl = draw.choice((None, SECOND, 20 * SECOND))
-        return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
-
 
 def until_it_starts(daemon: CrashingDaemon, *, repair: bool = False) -> None:
-    """Recover on a disk that fails meanwhile, perhaps."""
+    """Recover on a disk that fails meanwhile, perhaps; the power may go in the middle of it."""
     while True:
         try:
             return daemon.recover(repair=repair)
         except LogFailedError:
-            daemon.be_killed()
+            if daemon.config.cmdlog_sync == "always" and daemon.draw.random() < 0.6:
+                daemon.lose_power()
+            else:
+                daemon.be_killed()
+            if daemon.draw.random() < 0.5:
+                daemon.disk.fail_at(daemon.draw.randint(1, 20))

@@ -1,7 +1,7 @@
-"""A start writes records too, where a cut request left its work half said: it is killed inside them.
+"""A start writes records too, where a request was cut in the middle: it is killed inside them.
 
-The new record of an entry stands before the removal of what it replaces. Where a crash comes between
-the two, the start says the removal, and the tombstone that it leaves.
+The new record of an entry stands before the removal of what it replaces. Where a crash comes
+between the two, the start says the removal, and the tombstone that it leaves.
 """
 
 from __future__ import annotations

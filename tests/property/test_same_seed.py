@@ -1,8 +1,8 @@
 """Promise 10: the same seed gives the same run, in another process too.
 
 Each process of Python hashes bytes in a way of its own, unless PYTHONHASHSEED says which. So a loop
-over a set of keys is the same twice in one process and differs in the next: a seed that failed would
-pass when it is tried again.
+over a set of keys is the same twice in one process and differs in the next: a seed that failed
+would pass when it is tried again.
 """
 
 from __future__ import annotations

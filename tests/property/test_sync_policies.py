@@ -45,7 +45,9 @@ class ForgetfulDaemon(CrashingDaemon):
 
     def last_told(self) -> Step:
         """The newest state that somebody was told OK for."""
-        return [step for step in self.steps if step.mark <= self.writer.settled][-1]
+        told = [step for step in self.steps if step.mark <= self.writer.settled]
+        # none since the start: what that found is on the disk
+        return told[-1] if told else self.steps[0]
 
 
 def options(seed: int, policy: str) -> Config:

@@ -224,6 +224,30 @@ def test_a_forgotten_tombstone_does_not_return() -> None:
     assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
 
 
+def test_a_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10, key=b"cold/%d")
+    log.done(Function.SET, b"key", b"v")
+    log.done(Function.DELETE, b"key")
+    log.roll()
+    log.pass_time(1)
+    log.done(Function.SET, b"key", b"w")
+    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
+    log.done(Function.SET, b"key", b"x")
+    log.fill(50)
+    second = log.roll()
+    log.empty(50)
+    log.flush()
+    log.clean(second)
+    log.check()
+    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
+    log.roll()
+    for info in log.writer.sealed[1:]:
+        log.clean(info)
+        log.check()
+    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+
+
 def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
     log = CleanedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
