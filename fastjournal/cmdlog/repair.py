@@ -1,11 +1,12 @@
 """Taking damage out of a log, so that it can be replayed again, by workq too.
 
-The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``. Then the segment is
-written anew without them, as ``<segment>.rw``, synced, and renamed over the original. Where that
-breaks a group of records, what is readable of it counts: a lease group is told its new number of
-records, the head of any other group goes. A segment that is missing is noted as removed, right
-behind the record that names it. Where a timeout-attempt is lost, so that workq would refuse the
-next start-attempt of that job, one is put in the place of the damage.
+The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where the device cannot
+read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without
+them, as ``<segment>.rw``, synced, and renamed over the original. Where that breaks a group of
+records, what is readable of it counts: a lease group is told its new number of records, the head of
+any other group goes. A segment that is missing is noted as removed, right behind the record that
+names it. Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
+job, one is put in the place of the damage.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from fastjournal.cmdlog.records import (
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, scan_segment
 from fastjournal.cmdlog.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.survey import Fault, Survey
+from fastjournal.cmdlog.unreadable import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
@@ -62,12 +64,17 @@ def keep_aside(disk: Disk, path: str, data: bytes) -> str:
     Raises:
         LogFailedError: It cannot be written.
     """
+    free = _free_name(disk, path)
+    write_file(disk, free, data)
+    return free
+
+
+def _free_name(disk: Disk, path: str) -> str:
     number = 1
     free = path
     while disk.exists(free):
         number += 1
         free = f"{path}.{number}"
-    write_file(disk, free, data)
     return free
 
 
@@ -110,10 +117,17 @@ def repair_segments(
         last = survey.segments[-1].number
         for fault in survey.faults:
             path = f"{directory}/{segment_name(fault.number)}"
-            data = disk.read(path)
+            data, unreadable = read_segment(disk, path)
+            original = ""
+            if unreadable:
+                # some other time, or with other tools, more of it may be read
+                original = _free_name(disk, f"{path}.unreadable")
+                disk.link(path, original)
             for damage in fault.damage:
                 lost = data[damage.offset : damage.end]
-                if lost:
+                if any(damage.offset < end and start < damage.end for start, end in unreadable):
+                    kept[path, damage.offset] = original
+                elif lost:
                     aside = f"{path}.damaged-{damage.offset}"
                     kept[path, damage.offset] = keep_aside(disk, aside, lost)
             disk.sync_directory(directory)
@@ -184,7 +198,7 @@ def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
     leased: set[bytes] = set()
     doubtful: dict[bytes, tuple[int, int]] = {}
     for number in (segment.number for segment in survey.segments):
-        data = disk.read(f"{directory}/{segment_name(number)}")
+        data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
         inside = sorted((gap for gap in gaps if gap[0] == number), reverse=True)
         for start, body, _ in scan_segment(data).spans():
             while inside and inside[-1][1] <= start:

@@ -86,6 +86,8 @@ class Scan(msgspec.Struct, gc=False):
     runs: list[Run]
     damage: list[Damage]
     """In ascending order; the last one reaches to the end where no valid record is behind it."""
+    readable: bool = True
+    """Whether the device gave all bytes: what it does not give is not torn."""
 
     @property
     def records(self) -> int:
@@ -108,7 +110,7 @@ class Scan(msgspec.Struct, gc=False):
 
         A bad header is damage, unless the crash came before the header was written.
         """
-        if len(self.damage) != 1 or self.damage[0].end != self.size:
+        if len(self.damage) != 1 or self.damage[0].end != self.size or not self.readable:
             return False
         return self.damage[0].offset >= HEADER_BYTES or self.damage[0].reason == _NO_HEADER
 

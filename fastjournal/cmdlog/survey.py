@@ -10,8 +10,8 @@ them by itself:
 
 The others are damage, and need ``--repair``:
 
-- ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, or a
-  record with a valid checksum that cannot be understood;
+- ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, a record
+  with a valid checksum that cannot be understood, or anything that the device cannot read;
 - ``missing``: a segment that another one names as the one before it is not there, and no record
   says that it was removed. Gaps in the numbers alone are legal.
 """
@@ -36,6 +36,7 @@ from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, Scan, scan_segment
 from fastjournal.cmdlog.segments import SegmentInfo, list_segments, segment_name
 from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.unreadable import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
@@ -140,8 +141,7 @@ class _Surveyor:
         self._bytes = sum(self._disk.size(self._path(number)) for number in present)
         numbers, data, scan = self._without_empty(present)
         for number in numbers[:-1]:
-            earlier = self._disk.read(self._path(number))
-            self._read(number, earlier, scan_segment(earlier), last=False)
+            self._read(number, *self._scanned(number), last=False)
         if numbers:
             self._read(numbers[-1], data, scan, last=True)
             survey.begins = numbers[-1] in survey.state.previous
@@ -156,14 +156,27 @@ class _Surveyor:
         """Return the numbers without those at the end that hold no record, and the last's scan."""
         numbers = list(present)
         while numbers:
-            data = self._disk.read(self._path(numbers[-1]))
-            scan = scan_segment(data)
+            data, scan = self._scanned(numbers[-1])
             if scan.runs or not (scan.clean or scan.torn):
                 return numbers, data, scan
             path = self._path(numbers.pop())
             message = "the last segment holds no record yet"
             self._survey.findings.append(Finding("empty", path, 0, len(data), message))
         return numbers, b"", Scan(0, [], [])
+
+    def _scanned(self, number: int) -> tuple[bytes, Scan]:
+        data, unreadable = read_segment(self._disk, self._path(number))
+        scan = scan_segment(data)
+        for start, end in unreadable:
+            scan.readable = False
+            reason = f"the device cannot read {end - start} bytes at offset {start}"
+            scan.damage = [
+                msgspec.structs.replace(found, reason=reason)
+                if found.offset < end and start < found.end
+                else found
+                for found in scan.damage
+            ]
+        return data, scan
 
     def _read(self, number: int, data: bytes, scan: Scan, *, last: bool) -> None:
         replay = self._replay

@@ -17,6 +17,7 @@ from fastjournal.cmdlog.records import SEGMENT_HEADER, decode_record
 from fastjournal.cmdlog.segments import list_segments, segment_name, unpack_position
 from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.survey import Progress, take_survey
+from fastjournal.cmdlog.unreadable import read_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.items import Fault, Item
@@ -66,7 +67,7 @@ class WorkqJournal:
             if number != current:
                 current = number
                 path = f"{self._directory}/{segment_name(number)}"
-                data = self._disk.read(path)
+                data, _ = read_segment(self._disk, path)
             try:
                 record, _ = decode_record(data, offset)
             except LogCorruptError as error:

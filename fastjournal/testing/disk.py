@@ -4,8 +4,8 @@ It behaves like a real one under the loosest reading of POSIX:
 
 - what was written but not synced survives a crash in part only: a prefix of random length, perhaps
   with zeros behind it; with ``holes``, random sectors in the middle are zeros too;
-- names created, moved and removed survive a crash only up to a random one of those that were done
-  since that directory's last sync, and syncing a file does not sync its name;
+- of names created, moved and removed since that directory's last sync any may survive a crash, a
+  later one without an earlier one too; syncing a file does not sync its name;
 - a failed write has written a random part; after a failed sync the unsynced bytes are read back
   as before, but no later sync makes them durable.
 
@@ -93,6 +93,10 @@ class SimulatedDisk:
         """
         self._failures.append((call, self._count(call) + count, error))
 
+    def break_sectors(self, path: str, start: int, end: int) -> None:
+        """Let every read of these bytes of a file fail with EIO from now on."""
+        self._file_at(path).bad.append((start, end))
+
     def crash(self, seed: int, *, holes: bool = False) -> SimulatedDisk:
         """Return the disk as it is after a power loss at this instant; this one stays as it is.
 
@@ -139,13 +143,13 @@ class SimulatedDisk:
         """Return the whole file."""
         with translating("read", path):
             self._call("read")
-            return bytes(self._file_at(path).data)
+            return _read(self._file_at(path), 0, None)
 
     def read_slice(self, path: str, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
         with translating("read", path):
             self._call("read_slice")
-            return bytes(self._file_at(path).data[offset : offset + size])
+            return _read(self._file_at(path), offset, offset + size)
 
     def size(self, path: str) -> int:
         """Return a file's length in bytes."""
@@ -339,6 +343,13 @@ class SimulatedDisk:
     def _parent(self, path: str) -> tuple[DirectoryNode, str]:
         parent, _, name = path.rstrip("/").rpartition("/")
         return self._directory(parent), name
+
+
+def _read(file: FileNode, start: int, end: int | None) -> bytes:
+    data = bytes(file.data[start:end])
+    if any(bad_start < start + len(data) and start < bad_end for bad_start, bad_end in file.bad):
+        raise _os_error(errno.EIO)
+    return data
 
 
 def _parts(path: str) -> list[str]:

@@ -7,16 +7,20 @@ import random
 SECTOR_BYTES = 512
 """A hole in what was not synced starts and ends at such a boundary."""
 
+IN_ORDER = 0.5
+"""Share of the crashes that keep no later name without an earlier one, as journaling systems do."""
+
 
 class FileNode:
-    """A file: ``data[:synced]`` is durable but for the ranges in ``lost``."""
+    """A file: ``data[:synced]`` is durable but for ``lost``; what is in ``bad`` is unreadable."""
 
-    __slots__ = ("data", "exclusive", "lost", "shared", "synced")
+    __slots__ = ("bad", "data", "exclusive", "lost", "shared", "synced")
 
     def __init__(self, data: bytes = b"") -> None:
         self.data = bytearray(data)
         self.synced = len(data)
         self.lost: list[tuple[int, int]] = []
+        self.bad: list[tuple[int, int]] = []
         self.shared = 0
         self.exclusive = False
 
@@ -63,8 +67,10 @@ def crash_directory(root: DirectoryNode, generator: random.Random, holes: bool) 
 
     def after_crash(old: DirectoryNode) -> DirectoryNode:
         entries = dict(old.durable)
+        in_order = generator.random() < IN_ORDER
         for change in old.pending[: generator.randint(0, len(old.pending))]:
-            apply_change(entries, change)
+            if in_order or generator.random() < 0.5:
+                apply_change(entries, change)
         new = DirectoryNode()
         for name, node in entries.items():
             if isinstance(node, DirectoryNode):
@@ -97,4 +103,6 @@ def crash_file(old: FileNode, generator: random.Random, holes: bool) -> FileNode
         # the length may have been kept where the bytes were not
         zeros = generator.choice((0, 0, generator.randint(0, length - kept)))
         data[kept:] = bytes(zeros)
-    return FileNode(bytes(data))
+    new = FileNode(bytes(data))
+    new.bad = old.bad[:]
+    return new

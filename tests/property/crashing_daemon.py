@@ -261,7 +261,9 @@ class CrashingDaemon:
         for _ in range(requests):
             self.ask()
             if not self.other_task() and self.draw.random() < 0.08 and self.writer.sealed:
-                self.clean(self.draw.choice(self.writer.sealed))
+                one = self.draw.choice(self.writer.sealed)
+                for info in self.draw.choice(([one], [one], list(self.writer.sealed))):
+                    self.clean(info)
 
     def other_task(self) -> bool:
         """Commit, roll or take a snapshot, perhaps; return whether anything was done."""

@@ -67,6 +67,24 @@ def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
     log.check()
 
 
+def test_a_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
+    log = CleanedLog()
+    log.fill(30)
+    info = log.roll()
+    log.empty(30)
+    assert log.clean(info) == "removed"
+    for seed in range(20):
+        assert info.name not in log.disk.crash(seed).listdir(LOG)
+
+
+def test_a_segment_that_was_rewritten_is_not_the_old_one_after_a_power_loss() -> None:
+    log, info = half_dead()
+    assert log.clean(info) == "rewritten"
+    path = f"{LOG}/{info.name}"
+    for seed in range(20):
+        assert log.disk.crash(seed).read(path) == log.disk.read(path)
+
+
 def test_a_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
     log = CleanedLog(cmdlog_seg_size=8192)
     log.fill(30)

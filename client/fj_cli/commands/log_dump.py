@@ -43,6 +43,7 @@ def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) ->
     from fastjournal.cmdlog.records import CRC_BYTES, decode_payload
     from fastjournal.cmdlog.scan import scan_segment
     from fastjournal.cmdlog.segments import segment_name
+    from fastjournal.cmdlog.unreadable import read_segment
     from fastjournal.errors import LogCorruptError
     from fj_cli.records import record_fields, record_line
 
@@ -51,7 +52,7 @@ def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) ->
         for done, number in enumerate(numbers):
             bar.update(done, len(numbers))
             name = segment_name(number)
-            data = disk.read(f"{directory}/{name}")
+            data, _ = read_segment(disk, f"{directory}/{name}")
             scan = scan_segment(data)
             unreadable = [(d.offset, d.end, d.reason) for d in scan.damage]
             for offset, body, end in scan.spans():
