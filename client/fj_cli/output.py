@@ -62,6 +62,11 @@ def note(text: str) -> None:
     click.echo(text, err=True)
 
 
+def counted(number: int, what: str) -> str:
+    """Return ``1 record`` or ``1,234 records``."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def put_bytes(fields: dict[str, Any], name: str, data: bytes) -> None:
     """Add bytes to a JSON object: as text, or in base64 under the name with ``_b64``."""
     try:

@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.segments import SegmentInfo, segment_name
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
@@ -103,6 +104,14 @@ def take_snapshot(
     disk.rename(partial, path)
     disk.sync_directory(snapshot_directory)
     return path
+
+
+def is_snapshot(disk: Disk, path: str) -> bool:
+    """Whether a directory is a snapshot: it has a manifest, and no daemon has started in it.
+
+    Where one has, it is a copy that a log was restored from, and a log again.
+    """
+    return disk.exists(f"{path}/{MANIFEST_NAME}") and not disk.exists(f"{path}/{APPEND_LOCK}")
 
 
 def list_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.locks import lock_to_read
+from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.segments import segment_name, segment_number
 from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
 from fastjournal.disk import OsDisk
@@ -49,7 +49,8 @@ class LogDirectory:
         with translating("list", self.path):
             found = self.files.get_file_info(pa.fs.FileSelector(self.path))
         sizes = {info.base_name: info.size for info in found if info.is_file}
-        if MANIFEST_NAME in sizes:
+        # else a daemon has started on a copy of a snapshot: it is a log again
+        if MANIFEST_NAME in sizes and APPEND_LOCK not in sizes:
             self.manifest = self._read_manifest()
             self._check_sizes(self.manifest, sizes)
         numbers = sorted(n for n in map(segment_number, sizes) if n is not None)

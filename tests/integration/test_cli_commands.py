@@ -169,7 +169,7 @@ def test_a_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) 
     path = taken["path"]
     verified = cli("log", "verify", path)
     assert (verified.returncode, verified.stdout) == (DONE, b"")
-    assert b"is whole: 1 segments" in verified.stderr
+    assert b"is whole: 1 segment" in verified.stderr
     records = cli.json("log", "dump", path)
     entries = [record["entry"] for record in records if "entry" in record]
     assert [(e["key"], e["uri"], e["value"]) for e in entries] == [

@@ -115,7 +115,7 @@ def test_a_whole_log_is_said_to_be_whole(cli: Cli, log: Path) -> None:
     for options in ([], ["--table"]):
         done = cli("log", "verify", str(log), *options)
         assert (done.returncode, done.stdout) == (DONE, b"")
-        assert done.stderr.decode() == f"{log} is whole: 1 segments, 9 records\n"
+        assert done.stderr.decode() == f"{log} is whole: 1 segment, 9 records\n"
 
 
 def test_damage_in_the_middle_is_named_with_file_offset_and_what_to_do(cli: Cli, log: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.spark.files import LogDirectory
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 
@@ -115,6 +116,26 @@ def test_a_snapshot_is_not_repaired_but_a_copy_of_it_is(cli: Cli, tmp_path: Path
     (copy / "MANIFEST.json").unlink()
     offset, _ = damage(cli, copy, 1)
     assert cli.json("log", "repair", str(copy))[0]["offset"] == offset
+
+
+def test_a_restored_log_is_a_log_although_the_manifest_of_its_snapshot_is_there(
+    cli: Cli, tmp_path: Path
+) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        for key in KEYS:
+            client.set(key, key * 40)
+        snapshot = Path(client.snapshot())
+    restored = tmp_path / "restored"
+    log = shutil.copytree(snapshot, restored / "log")
+    assert (log / "MANIFEST.json").exists()
+    with DaemonProcess(restored) as daemon, SyncClient(daemon.address) as client:
+        client.set("more", b"v")
+        assert cli("log", "verify", str(log)).returncode == DONE
+    assert len(LogDirectory(log).segments) == len(list(log.glob("*.log")))
+    offset, _ = damage(cli, log, 1)
+    (found,) = cli.json("log", "repair", str(log))
+    assert (found["kind"], found["offset"]) == ("damaged", offset)
+    assert cli("log", "verify", str(log)).returncode == DONE
 
 
 def test_a_directory_without_segments_is_not_taken_for_a_log(cli: Cli, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +9,7 @@ import click
 from fastjournal.errors import BadRequestError
 from fj_cli.logdir import log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
-from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -41,12 +40,12 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
     from fastjournal.clock import SystemClock
     from fastjournal.cmdlog.locks import lock_append, lock_to_read
     from fastjournal.cmdlog.recover import recover, verify
-    from fastjournal.cmdlog.snapshot import MANIFEST_NAME
+    from fastjournal.cmdlog.snapshot import MANIFEST_NAME, is_snapshot
     from fastjournal.disk import OsDisk
 
     disk = OsDisk()
     segments_in(disk, directory)
-    if disk.exists(os.path.join(directory, MANIFEST_NAME)):
+    if is_snapshot(disk, directory):
         raise BadRequestError(
             f"{directory} is a snapshot, which never changes",
             hint=f"copy it, remove {MANIFEST_NAME} from the copy, and repair that",
@@ -76,9 +75,10 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
         note(f"{directory} is whole: nothing to repair")
         return DONE
     if dry_run:
-        note(f"{len(findings)} findings in {directory}; nothing was changed")
+        note(f"{counted(len(findings), 'finding')} in {directory}; nothing was changed")
         return REFUSED
-    note(f"{directory} is repaired: {len(findings)} findings; a daemon can start on it")
+    number = counted(len(findings), "finding")
+    note(f"{directory} is repaired: {number}; a daemon can start on it")
     return DONE
 
 

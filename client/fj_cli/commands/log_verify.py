@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fj_cli.logdir import log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
-from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -67,9 +66,10 @@ def command(directory: str, as_json: bool | None) -> int:
             ),
         )
     if found:
-        note(f"{len(found)} findings in {directory}")
+        note(f"{counted(len(found), 'finding')} in {directory}")
         return REFUSED
-    note(f"{directory} is whole: {len(segments)} segments, {records:,} records")
+    whole = f"{counted(len(segments), 'segment')}, {counted(records, 'record')}"
+    note(f"{directory} is whole: {whole}")
     return DONE
 
 
@@ -85,10 +85,10 @@ def _fields(finding: Finding) -> dict[str, Any]:
 
 
 def _check_manifest(disk: OsDisk, directory: str) -> list[dict[str, Any]]:
-    from fastjournal.cmdlog.snapshot import MANIFEST_NAME, verify_snapshot
+    from fastjournal.cmdlog.snapshot import is_snapshot, verify_snapshot
     from fastjournal.errors import LogCorruptError
 
-    if not disk.exists(os.path.join(directory, MANIFEST_NAME)):
+    if not is_snapshot(disk, directory):
         return []
     try:
         verify_snapshot(disk, directory)
