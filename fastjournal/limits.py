@@ -330,6 +330,10 @@ turn: under 2 ms of work."""
 RESTATED_ENTRIES_MAX = 100
 """Entries that cleaning appends anew before it waits until they are durable: under 2 ms of work."""
 
+WRITTEN_BYTES_MAX = 1 << 20
+"""Of a cleaned segment that are written before they are synced: 1 to 2 ms for which the syncs of
+the log, on the same disk, have to wait."""
+
 SIFTED_WAITS_MAX = 16
 """Segments of which is remembered that a segment has to wait for them until its removals may go."""
 

@@ -1,13 +1,14 @@
 """Keeps the log small while requests go on: cleans sealed segments, one at a time.
 
 What is done to a segment: ``fastjournald.cleaning``. Reading, writing and syncing run in threads;
-looking at records runs in the event loop, in slices of about a millisecond with three times as long
-for everybody else between them. A thread for that would not be kinder: it would hold the
-interpreter for as long, and at moments that nobody chooses.
+looking at records runs in the event loop, in slices of about a millisecond, with others' turns
+between them (``Pace``). A thread for that would not be kinder: it would hold the interpreter for as
+long, and at moments that nobody chooses.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from contextlib import AsyncExitStack
 from time import perf_counter
@@ -25,16 +26,68 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 """Between two looks at how large the log is."""
 
-OTHERS_SHARE = 3
-"""So many times as long as a slice takes, others have their turn behind it."""
-
 GARBAGE_MAX = 2
 """A log of more than so many times its live bytes, and two segments, is cleaned at once: the usual
 time may be long, and the load heavy."""
 
+OTHERS_SHARE = 3
+"""So many times as long as a slice takes, others have their turn behind it."""
+
+LATE_SHARE = 4
+"""So many times as long as it is woken too late, cleaning gives way in addition: the event loop has
+other work."""
+
+LATE_WEIGHT = 0.2
+"""Of the newest wake-up in the moving mean."""
+
+LATE_SECONDS = 0.001
+"""What timers are late by on an idle machine."""
+
+TURN_SECONDS_MAX = 0.003
+"""For which others wait at most while the log is far too large."""
+
+
+PRESSURE_SECONDS = 0.1
+"""Between two looks at how much cleaning has to hurry."""
 
 OUTCOMES = ("removed", "moved", "rewritten", "left", "failed")
 """What becomes of a segment; ``failed``: it is damaged, or is being read, or there is no room."""
+
+
+class Pace:
+    """Shares the event loop between cleaning and everybody else.
+
+    Where there is little else to do cleaning has a quarter of it. The more others have to do, the
+    later it is woken, and the longer it stays away: so those who wait for their replies hardly
+    notice it. It may fall behind by that, for a while. The further the log has outgrown the size at
+    which cleaning begins, up to twice that, the less it gives way: in the end it takes half as much
+    of the loop as all others, and they are slowed down by what they leave behind.
+    """
+
+    def __init__(self) -> None:
+        self._late = 0.0
+        self._used = 0.0
+        self._entitled = 0.0
+
+    async def give_way(self, used: float, pressure: float) -> None:
+        """Let others have their turn, if it is theirs.
+
+        Args:
+            used: Seconds for which the event loop was taken since the last call.
+            pressure: 0 while cleaning keeps up, 1 when it has to.
+        """
+        self._used += used
+        if self._used < self._entitled:
+            return
+        kindness = 1 - pressure
+        seconds = kindness * (OTHERS_SHARE * self._used + LATE_SHARE * self._late)
+        slept_at = trio.current_time()
+        await trio.sleep(seconds)
+        slept = trio.current_time() - slept_at
+        late = max(slept - seconds - LATE_SECONDS, 0.0)
+        self._late += LATE_WEIGHT * (late - self._late)
+        self._entitled = min(pressure * slept / 2, TURN_SECONDS_MAX)
+        self._used = 0.0
 
 
 class Cleaner:
@@ -50,6 +103,9 @@ class Cleaner:
         self.freed_bytes = 0
         """By which segments became smaller, or went."""
         self._server = server
+        self._pace = Pace()
+        self._weighed = 0.0
+        self._weighed_at = -math.inf
 
     async def run(self) -> None:
         """Clean, again and again; 0 as interval: never.
@@ -63,19 +119,34 @@ class Cleaner:
         due = trio.current_time() + seconds
         while True:
             await trio.sleep(min(LOOK_SECONDS, seconds))
-            if trio.current_time() >= due or self._is_large():
+            if trio.current_time() >= due:
                 await self.clean()
                 due = trio.current_time() + seconds
+            elif self._excess() > 0:
+                await self.clean(only_excess=True)
 
-    def _is_large(self) -> bool:
+    def _excess(self) -> float:
+        """Return by which part the log is larger than it should be. O(number of segments)."""
         server = self._server
         writer, journal = server.writer, server.engine.journal
         size = sum(info.bytes for info in writer.sealed)
         size += writer.active.bytes if writer.active else 0
-        return size > GARBAGE_MAX * journal.live_bytes + 2 * writer.segment_bytes_max
+        return size / (GARBAGE_MAX * journal.live_bytes + 2 * writer.segment_bytes_max) - 1
 
-    async def clean(self) -> None:
-        """Clean every segment that is worth it, the oldest first.
+    def _pressure(self) -> float:
+        """Return how much cleaning has to hurry, from 0 to 1."""
+        now = trio.current_time()
+        if now >= self._weighed_at + PRESSURE_SECONDS:
+            self._weighed_at = now
+            self._weighed = min(max(self._excess(), 0.0), 1.0)
+        return self._weighed
+
+    async def clean(self, *, only_excess: bool = False) -> None:
+        """Clean segments that are worth it, the oldest first.
+
+        Args:
+            only_excess: No more than it takes to make the log as small as it should be: what dies
+                until the others' turn has not to be copied.
 
         Raises:
             LogFailedError: A segment could not be replaced or unlinked.
@@ -86,6 +157,8 @@ class Cleaner:
             # on a full disk there is room for what frees room at once, and for no more
             if engine.read_only and engine.journal.space.live[info.number]:
                 continue
+            if only_excess and self._excess() <= 0:
+                break
             await self._clean(info)
 
     async def _clean(self, info: SegmentInfo) -> None:
@@ -117,6 +190,7 @@ class Cleaner:
         server = self._server
         answer: object = None
         failure: FastjournalError | None = None
+        used = 0.0
         async with AsyncExitStack() as held:
             while True:
                 started = perf_counter()
@@ -124,11 +198,13 @@ class Cleaner:
                     wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
                 except StopIteration as stop:
                     return str(stop.value)
+                used += perf_counter() - started
                 await held.aclose()
                 answer = failure = None
                 if wanted is TURN:
                     server.timers.look()
-                    await trio.sleep(OTHERS_SHARE * (perf_counter() - started))
+                    await self._pace.give_way(used, self._pressure())
+                    used = 0.0
                     answer = server.clock.now_us()
                 elif wanted is DURABLE:
                     await server.commit.wait_durable(server.writer.appended)

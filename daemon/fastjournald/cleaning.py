@@ -37,11 +37,16 @@ from fastjournal.cmdlog.envelope import (
 )
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.records import TIME_BYTES, Command, decode_record, decode_time
-from fastjournal.cmdlog.repair import write_file
 from fastjournal.cmdlog.segments import SegmentInfo, pack_position
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.limits import LOOK_AGAIN_US, REMNANTS_MAX, RESTATED_ENTRIES_MAX, SIFTED_RECORDS_MAX
+from fastjournal.limits import (
+    LOOK_AGAIN_US,
+    REMNANTS_MAX,
+    RESTATED_ENTRIES_MAX,
+    SIFTED_RECORDS_MAX,
+    WRITTEN_BYTES_MAX,
+)
 from fastjournald.sifting import Left, Sifting
 from fastjournald.space import Look
 
@@ -290,21 +295,36 @@ def _write_beside(disk: Disk, path: str, info: SegmentInfo, left: Left) -> Segme
     beside = f"{path}.rw"
     if disk.exists(beside):
         disk.unlink(beside)
-    data = b"".join(left.parts)
     try:
-        write_file(disk, beside, data)
+        crc = _write_pieces(disk, beside, left.parts)
     except LogFailedError:
         with suppress(LogFailedError):
             disk.unlink(beside)
         raise
     return msgspec.structs.replace(
         info,
-        bytes=len(data),
-        crc32c=google_crc32c.value(data),
+        bytes=left.size,
+        crc32c=crc,
         records=len(left.parts) - 1,
         first_us=decode_time(left.parts[1][:TIME_BYTES]),
         last_us=decode_time(left.parts[-1][:TIME_BYTES]),
     )
+
+
+def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
+    """Create a file of all of it, synced, and return its CRC-32C."""
+    crc = size = begin = 0
+    with closing(disk.create(path)) as file:
+        for number, part in enumerate(parts, 1):
+            size += len(part)
+            if size >= WRITTEN_BYTES_MAX or number == len(parts):
+                piece = b"".join(parts[begin:number])
+                file.write(piece)
+                # a sync of all of it at once would hold up those of the log
+                file.sync()
+                crc = google_crc32c.extend(crc, piece)
+                size, begin = 0, number
+    return crc
 
 
 def _replace(disk: Disk, directory: str, path: str) -> None:

@@ -44,7 +44,13 @@ from fastjournal.cmdlog.envelope import (
     unpack_envelope,
     unpack_operation,
 )
-from fastjournal.cmdlog.peek import entry_key, is_operation, payload_offset
+from fastjournal.cmdlog.peek import (
+    OPERATION_HEAD,
+    entry_key,
+    is_operation,
+    payload_offset,
+    plain_head,
+)
 from fastjournal.cmdlog.records import (
     CRC_BYTES,
     SEGMENT_HEADER,
@@ -62,6 +68,9 @@ if TYPE_CHECKING:
     from fastjournald.entry import Entry
     from fastjournald.store import Store
 
+_SCHEDULE = Command.SCHEDULE.value
+_COMPLETE = Command.COMPLETE.value
+_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 
 
@@ -113,6 +122,12 @@ class Sifting:
         self.expiries = [0, 0]
         self._store = store
         self._present = present
+        # nothing else is cleaned meanwhile, so both stay as they are
+        self._overrides = store.journal.space.overrides(number, present)
+        self._past = {number}
+        """Segments in which no record can be of a job that this one removes and that may return."""
+        self._blocking: set[int] = set()
+        """Segments in which one may be."""
         self._named = present | {active}
         self._at = len(SEGMENT_HEADER)
         self._kept = array("Q")
@@ -143,10 +158,34 @@ class Sifting:
         run = scan_piece(data, start, start + SIFTED_BYTES_MAX)
         if not len(run):
             raise LogCorruptError("there is no valid record", offset=start)
+        keep = self._kept.extend
+        shards, past, blocking = self._store.shards, self._past, self._blocking
+        amended = self._store.journal.amended
+        segment_of = self._store.journal.space.segment_of
         try:
             for body, end in zip(run.bodies, run.ends, strict=True):
-                if self._stays(start, body, end, now):
-                    self._kept.extend((start, body, end))
+                command = data[body]
+                job_id = data[body + 1 : body + 17]
+                # what most records are, without a call; ``_stays`` would say the same
+                stays = None
+                if command in _REMOVALS:
+                    number = segment_of(job_id)
+                    if number in past:
+                        stays = False
+                    elif number in blocking:
+                        stays = True
+                elif command <= _SCHEDULE and not data.startswith(OPERATION_HEAD, body + 17):
+                    head = plain_head(data, body + 18 + data[body + 17])
+                    if head is not None:
+                        at = head.end()
+                        key = data[at : at + data[at - 1]]
+                        entry = shards[hash(key) & 255].get(key)
+                        if entry is None or entry.job_id != job_id:
+                            stays = None if job_id in amended else False
+                        elif not entry.expires:
+                            stays = True
+                if self._stays(start, body, end, now) if stays is None else stays:
+                    keep((start, body, end))
                 start = end
         except (msgspec.MsgspecError, ValueError, IndexError) as error:
             raise LogCorruptError(f"a record cannot be read: {error}", offset=start) from error
@@ -156,34 +195,30 @@ class Sifting:
         data = self.data
         command = data[body]
         job_id = data[body + 1 : body + 17]
-        if command <= Command.SCHEDULE:
+        if command <= _SCHEDULE:
             if is_operation(data, body):
                 at = payload_offset(data, body)
                 if data.startswith(MAGIC, at):
                     return self._operation_stays(data[at : end - _JOB_TAIL], start, now)
-            return self._entry_stays(start, body, end, now)
-        if command == Command.COMPLETE:
-            return self._completion_stays(job_id, start, body, end, now)
-        if command in (Command.DELETE, Command.EXPIRE):
+            key = entry_key(data, start, body, end - CRC_BYTES)
+            if key is None:
+                self._restate(job_id)
+                return False
+            entry = self._live(job_id, key)
+            if entry is None:
+                return self._overrides and self._forgets(start, body, end, key, now)
+            if entry.expires:
+                self._expires(entry.expires)
+            return True
+        if command in _REMOVALS:
             return self._may_return(job_id)
+        if command == _COMPLETE:
+            return self._completion_stays(job_id, start, body, end, now)
         return self._change_stays(job_id, start)
-
-    def _entry_stays(self, start: int, body: int, end: int, now: int) -> bool:
-        job_id = self.data[body + 1 : body + 17]
-        key = entry_key(self.data, start, body, end - CRC_BYTES)
-        if key is None:
-            self._restate(job_id)
-            return False
-        entry = self._live(job_id, key)
-        if entry is None:
-            return self._forgets(start, body, end, key, now)
-        if entry.expires:
-            self._expires(entry.expires)
-        return True
 
     def _forgets(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
         """Whether something has to say, in the place of an entry, that a tombstone is gone."""
-        if not self._undoes(start, now) or self._stands(key, now):
+        if self._stands(key, now) or not self._undoes(start, now):
             return False
         payload = decode_payload(self.data, start, body, end - CRC_BYTES).payload
         if not unpack_envelope(payload).erases:
@@ -209,8 +244,7 @@ class Sifting:
     def _undoes(self, start: int, now: int) -> bool:
         """Whether a tombstone from before this record may be on the disk, and not over."""
         learnt = decode_time(self.data[start : start + TIME_BYTES]) or 0
-        over = learnt + self._store.tombstones.ttl_us
-        return over > now and self._store.journal.space.overrides(self.number, self._present)
+        return self._overrides and learnt + self._store.tombstones.ttl_us > now
 
     def _live(self, job_id: bytes, key: bytes) -> Entry | None:
         """Return the entry that this record carries; None: it carries none any more."""
@@ -227,9 +261,19 @@ class Sifting:
 
     def _may_return(self, job_id: bytes) -> bool:
         # a removal must stay where it is: what is behind it may use the key
-        waits = self._store.journal.space.may_return(job_id, self.number, self._present)
-        if waits is None:
+        space = self._store.journal.space
+        number = space.segment_of(job_id)
+        if number in self._past:
             return False
+        if number in self._blocking:
+            return True
+        waits = space.may_return(job_id, self.number, self._present)
+        if waits is None:
+            if number is not None:
+                self._past.add(number)
+            return False
+        if number is not None:
+            self._blocking.add(number)
         self.stuck = True
         if len(self.waits) < SIFTED_WAITS_MAX:
             self.waits.add(waits)

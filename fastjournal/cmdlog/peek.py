@@ -15,6 +15,11 @@ from fastjournal.errors import LogCorruptError
 
 skip_head = re.compile(rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}").match
 """From a job's name to its payload: ttr, ttl, priority, attempts, fails and a length."""
+_KEY_HEAD = rb"(?:[\x80-\xff]{0,9}[\x00-\x7f]){6}" + re.escape(MAGIC) + rb"%b\xc4."
+_key_head = re.compile(_KEY_HEAD % rb"(?:[\x90-\x9f]|\xdc..)", re.DOTALL).match
+"""The same, and on to a primary key of up to 255 bytes, whose length is the last byte."""
+plain_head = re.compile(_KEY_HEAD % rb"(?:[\x90-\x9f]|\xdc\x00[\x10-\x12])", re.DOTALL).match
+"""The same, of an envelope without the field ``erases``, the 19th: most are."""
 OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
 """The name of an operation, with its length."""
 _NAME = 17
@@ -56,6 +61,14 @@ def entry_key(data: bytes, start: int, body: int, end: int) -> bytes | None:
     Raises:
         LogCorruptError: The record cannot be understood.
     """
+    name = data[body + _NAME]
+    head = _key_head(data, body + _NAME + 1 + name) if name < 0x80 else None
+    if head is not None:
+        at = head.end()
+        behind = at + data[at - 1]
+        if behind > end:
+            raise LogCorruptError("the key of an entry is cut", offset=start)
+        return data[at:behind]
     at = payload_offset(data, body)
     if not at:
         payload = decode_payload(data, start, body, end).payload

@@ -9,7 +9,6 @@ import pytest
 
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, decode_payload
-from fastjournal.cmdlog.repair import write_file
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.cmdlog.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
@@ -428,11 +427,13 @@ def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     log, info = half_dead()
     before = files(log)
 
-    def on_a_full_disk(disk: SimulatedDisk, path: str, data: bytes) -> None:
-        disk.fail_at(1, call, errno.ENOSPC)
-        write_file(disk, path, data)
+    write_pieces = cleaning._write_pieces
 
-    monkeypatch.setattr(cleaning, "write_file", on_a_full_disk)
+    def on_a_full_disk(disk: SimulatedDisk, path: str, parts: list[bytes]) -> int:
+        disk.fail_at(1, call, errno.ENOSPC)
+        return write_pieces(disk, path, parts)
+
+    monkeypatch.setattr(cleaning, "_write_pieces", on_a_full_disk)
     outcome = log.clean(info)
     assert outcome.startswith("not rewritten")
     assert files(log) == before

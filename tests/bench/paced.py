@@ -1,0 +1,167 @@
+"""Sends requests that were encoded beforehand at a steady rate, and times the replies.
+
+Cheap, so that the daemon has the processor: a window of requests is one ``send``, its replies are
+counted by their bytes, and one thread waits for all connections. The latency of a request counts
+from the instant at which its window was to be sent, so who is behind does not look fast.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from fastjournal.client.address import UnixAddress, parse_address
+
+SUCCESS_BYTES = 17
+SOCKET_BYTES = 1 << 20
+_RECEIVE_BYTES = 1 << 18
+
+
+class Latencies(msgspec.Struct):
+    """How long requests took."""
+
+    figures: list[tuple[float, int]]
+    """Seconds, and the number of requests that took them."""
+    requests_per_second: float
+
+    def at(self, share: float) -> float:
+        """Return the latency in milliseconds that this share of all requests did not exceed."""
+        ordered = sorted(self.figures)
+        wanted = share * sum(number for _, number in ordered)
+        for seconds, number in ordered:
+            wanted -= number
+            if wanted <= 0:
+                return seconds * 1000
+        return 0.0
+
+
+class _Connection:
+    def __init__(self, address: str) -> None:
+        parsed = parse_address(address)
+        assert not isinstance(parsed, UnixAddress)
+        self.socket = socket.socket()
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            self.socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BYTES)
+        self.socket.connect((parsed.host, parsed.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.setblocking(False)
+        self.unsent = b""
+        self.awaited: deque[list[float]] = deque()
+        """For each window: when it was due, and the bytes of its replies still to come."""
+
+    def send(self, window: bytes = b"") -> None:
+        """Send as much as the system takes."""
+        data = self.unsent + window
+        try:
+            self.unsent = data[self.socket.send(data) :]
+        except BlockingIOError:
+            self.unsent = data
+
+
+class Paced:
+    """Some connections to a daemon, over which windows of requests are sent by the clock.
+
+    Args:
+        address: Of the daemon.
+        connections: How many; the windows go to them in turn.
+    """
+
+    def __init__(self, address: str, connections: int) -> None:
+        self._connections = [_Connection(address) for _ in range(connections)]
+
+    def run(
+        self,
+        windows: Sequence[bytes],
+        size: int,
+        rate: float,
+        seconds: float,
+        *,
+        tick: Callable[[float], None] = lambda now: None,
+    ) -> Latencies:
+        """Send windows, as long as there are some, and wait for all replies.
+
+        Args:
+            windows: Each some whole requests, whose replies are plain successes.
+            size: Requests in each.
+            rate: Requests a second; 0: as fast as the daemon answers, two windows a connection.
+            seconds: How long.
+            tick: Called between two waits, with the time.
+        """
+        connections = self._connections
+        poll = select.epoll()
+        by_file = {}
+        for connection in connections:
+            by_file[connection.socket.fileno()] = connection
+            poll.register(connection.socket, select.EPOLLIN)
+        figures: list[tuple[float, int]] = []
+        now = started = time.perf_counter()
+        sent = answered = 0
+        step = size / rate if rate else 0.0
+        while True:
+            while now < started + seconds and sent < len(windows):
+                connection = connections[sent % len(connections)]
+                due = started + sent * step if rate else now
+                if due > now or (not rate and len(connection.awaited) >= 2):
+                    break
+                connection.awaited.append([due, size * SUCCESS_BYTES])
+                connection.send(windows[sent])
+                poll.modify(connection.socket, self._wanted(connection))
+                sent += 1
+                now = time.perf_counter()
+            over = now >= started + seconds or sent == len(windows)
+            if over and answered == sent * size:
+                break
+            wait = 1.0 if over or not rate else max(0.0, started + sent * step - now)
+            for file, events in poll.poll(wait):
+                connection = by_file[file]
+                if events & select.EPOLLOUT:
+                    connection.send()
+                    poll.modify(connection.socket, self._wanted(connection))
+                if events & ~select.EPOLLOUT:
+                    answered += self._receive(connection, figures)
+            now = time.perf_counter()
+            tick(now)
+        poll.close()
+        return Latencies(figures, answered / (now - started))
+
+    @staticmethod
+    def _wanted(connection: _Connection) -> int:
+        return select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
+
+    @staticmethod
+    def _receive(connection: _Connection, figures: list[tuple[float, int]]) -> int:
+        try:
+            data = connection.socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return 0
+        if not data:
+            raise ConnectionError("the daemon has closed the connection")
+        now = time.perf_counter()
+        awaited = connection.awaited
+        left = len(data)
+        answered = 0
+        while left:
+            if not awaited:
+                raise ValueError(f"replies that are no plain successes: {data[:200]!r}")
+            due, missing = awaited[0]
+            part = min(left, int(missing))
+            left -= part
+            # a reply counts when its last byte is here
+            number = -(-int(missing) // SUCCESS_BYTES) - -(-(int(missing) - part) // SUCCESS_BYTES)
+            figures.append((now - due, number))
+            answered += number
+            if part == missing:
+                awaited.popleft()
+            else:
+                awaited[0][1] = missing - part
+        return answered
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections:
+            connection.socket.close()

@@ -1,0 +1,94 @@
+"""Which segments the daemon cleans when, on a simulated disk, without its other parts."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import trio
+import trio.testing
+
+from fastjournald.cleaner import GARBAGE_MAX, Cleaner
+from tests.property.cleaned_log import CleanedLog
+
+SEGMENT_BYTES = 16 * 1024
+
+
+def cleaner_of(log: CleanedLog) -> Cleaner:
+    async def durable(mark: int) -> None:
+        log.flush()
+
+    server: Any = SimpleNamespace(
+        engine=log.engine,
+        writer=log.writer,
+        disk=log.disk,
+        config=log.config,
+        clock=log.clock,
+        timers=SimpleNamespace(look=lambda: None),
+        commit=SimpleNamespace(wait_durable=durable),
+        segments_free=trio.Lock(),
+        log=logging.getLogger("test"),
+    )
+    return Cleaner(server)
+
+
+def overgrown() -> CleanedLog:
+    """A log of which a tenth is live, all of it in the last segments."""
+    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    for _ in range(10):
+        log.fill(200)
+        log.pass_time(1)
+    log.roll()
+    return log
+
+
+def bound(log: CleanedLog) -> int:
+    return GARBAGE_MAX * log.engine.journal.live_bytes + 2 * SEGMENT_BYTES
+
+
+async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = overgrown()
+    cleaner = cleaner_of(log)
+    assert log.log_bytes() > 2 * bound(log)
+    await cleaner.clean(only_excess=True)
+    assert bound(log) - 2 * SEGMENT_BYTES < log.log_bytes() <= bound(log)
+    cleaned = cleaner.outcomes.total()
+    await cleaner.clean(only_excess=True)
+    assert cleaner.outcomes.total() == cleaned
+    await cleaner.clean()
+    assert log.log_bytes() < bound(log) - SEGMENT_BYTES
+    log.check()
+
+
+async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
+    autojump_clock: trio.testing.MockClock, monkeypatch: Any
+) -> None:
+    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log.fill(60)
+    log.roll()
+    log.empty(35)
+    log.flush()
+    syncs = []
+    create = log.disk.create
+
+    def counting(path: str) -> Any:
+        file = create(path)
+        sync = file.sync
+
+        def counted() -> None:
+            syncs.append(log.disk.size(path))
+            sync()
+
+        monkeypatch.setattr(file, "sync", counted)
+        return file
+
+    monkeypatch.setattr(log.disk, "create", counting)
+    monkeypatch.setattr("fastjournald.cleaning.WRITTEN_BYTES_MAX", 1000)
+    await cleaner_of(log).clean()
+    assert len(syncs) > 3
+    assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500
+    assert syncs[-1] == log.writer.sealed[0].bytes == log.disk.size("/log/000000001.log")
+    log.check()

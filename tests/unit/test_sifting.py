@@ -1,0 +1,109 @@
+"""The loop over the records of a segment, which spares most of them a call."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.limits import SIFTED_BYTES_MAX
+from fastjournal.protocol.constants import Flag, Function
+from fastjournald.sifting import Sifting
+from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.subject import SECOND
+from tests.property.test_cleaning_load import Load
+
+SET, DELETE = Function.SET, Function.DELETE
+
+
+def sifted(log: CleanedLog, info: SegmentInfo) -> Sifting:
+    present = frozenset(segment.number for segment in log.writer.sealed)
+    data = log.disk.read(f"{LOG}/{info.name}")
+    return Sifting(log.engine.store, info.number, data, present, log.writer.next_number)
+
+
+def outcome(sifting: Sifting) -> tuple[object, ...]:
+    return (
+        list(sifting._kept),
+        # operations have an id of their own each time
+        {at: [record[:17] for record in records] for at, records in sifting._replaced.items()},
+        sifting.restate,
+        sifting.renamed,
+        sifting.stuck,
+        sifting.waits,
+        sifting.expiries,
+        sifting.paused_until,
+    )
+
+
+def assert_same(log: CleanedLog) -> None:
+    """What ``step`` finds out of every sealed segment is what ``_stays`` says of each record."""
+    log.flush()
+    now = log.clock.now
+    for info in log.writer.sealed:
+        quick, slow = sifted(log, info), sifted(log, info)
+        while not quick.done:
+            quick.step(now)
+        for start, body, end in scan_segment(slow.data).spans():
+            if slow._stays(start, body, end, now):
+                slow._kept.extend((start, body, end))
+        assert outcome(quick) == outcome(slow)
+
+
+@pytest.mark.parametrize("tombstone_ttl", [10, 3600])
+def test_the_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl: int) -> None:
+    load = Load(tombstone_ttl=tombstone_ttl)
+    log = load.log
+    for load.number in range(1500):
+        load.all_of_it()
+        load.leaving_tombstones()
+        if load.number % 3 == 0:
+            # deleted, set anew over the tombstone, and deleted without one; and long keys
+            for back, function in enumerate((SET, DELETE, SET, DELETE)):
+                key = b"t/%d" % (load.number - 150 * back)
+                flags = Flag(0) if back == 1 else Flag.OVERWRITE
+                log.ask(function, key, b"v" if function == SET else None, flags=flags)
+            log.ask(Function.RENAME, b"cold/%d" % load.number, uri=b"n" * (load.number % 400))
+        log.pass_time(0.01)
+        if load.number % 500 == 499:
+            assert_same(log)
+            log.clean_all()
+    assert_same(log)
+    log.restart()
+    assert_same(log)
+
+
+def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(30)
+    log.roll()
+    log.fill(30, key=b"own/%d")
+    log.empty(20)
+    log.empty(20, key=b"own/%d")
+    info = log.roll()
+    sifting = sifted(log, info)
+    sifting.step(log.clock.now)
+    removed_elsewhere, live = 20, 10
+    assert len(sifting._kept) // 3 == 1 + removed_elsewhere + live
+    assert sifting.waits == {1}
+
+
+def test_the_life_of_what_is_kept_counts() -> None:
+    log = CleanedLog(cmdlog_seg_size=65536)
+    until = log.clock.now + 100 * SECOND
+    log.fill(10, timeout=until)
+    sifting = sifted(log, log.roll())
+    sifting.step(log.clock.now)
+    assert sifting.expiries == [10 * until, 10]
+
+
+def test_a_segment_is_looked_at_in_steps() -> None:
+    log = CleanedLog(cmdlog_seg_size=16 * SIFTED_BYTES_MAX)
+    log.fill(1000, size=200)
+    sifting = sifted(log, log.roll())
+    steps = 0
+    while not sifting.done:
+        sifting.step(log.clock.now)
+        steps += 1
+    assert steps >= len(sifting.data) // SIFTED_BYTES_MAX
+    assert len(sifting._kept) // 3 == 1001
