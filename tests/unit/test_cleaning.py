@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -191,7 +192,8 @@ def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_aga
     assert base.name in log.segments()
 
 
-def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over() -> None:
+@pytest.mark.parametrize("over", [False, True])
+def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) -> None:
     log = CleanedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
     log.fill(10)
     log.roll()
@@ -199,8 +201,11 @@ def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over() -> None:
     log.fill(50, key=b"gone/%d")
     log.empty(50, key=b"gone/%d")
     removal = log.roll()
+    if over:
+        log.pass_time(6)
     assert log.clean(removal) == "rewritten"
-    assert commands(log, by_number(log, removal.number)) == [Command.COMPLETE]
+    stays = Command.DELETE if over else Command.COMPLETE
+    assert commands(log, by_number(log, removal.number)) == [stays]
     log.pass_time(6)
     log.clean(by_number(log, removal.number))
     log.check()
@@ -276,8 +281,9 @@ def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
     log.check()
 
 
+@pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize("between", [0, 30])
-def test_a_pause_that_was_ended_does_not_return(between: int) -> None:
+def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ...]) -> None:
     log = CleanedLog(cmdlog_seg_size=65536)
     log.fill(10)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
@@ -287,8 +293,8 @@ def test_a_pause_that_was_ended_does_not_return(between: int) -> None:
     log.pass_time(between)
     log.done(Function.PAUSE, b"a", ttl=0)
     third = log.roll()
-    for info in (second, first, third):
-        log.clean(info)
+    for at in order:
+        log.clean((first, second, third)[at])
         log.check()
     assert not log.engine.store.pauses
 
@@ -336,6 +342,18 @@ def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
     assert newer.timeout is not None
     assert newer.timeout % 1000 == (reply.timeout + 1) % 1000, "the counter goes on"
     log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=reply.timeout)
+
+
+def test_the_newest_token_outlives_the_records_about_it() -> None:
+    """No other segment says it where the log was rolled and nothing was appended since."""
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.done(Function.SET, KEY, b"v")
+    token = log.ask(Function.NEXT, b"a", timeout=SECOND).timeout
+    log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
+    log.fill(30)
+    log.empty(18)
+    assert log.clean(log.roll()) == "rewritten"
+    log.check()
 
 
 def test_a_buried_entry_keeps_its_reason() -> None:

@@ -295,6 +295,7 @@ def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> 
     log = sample()
     cut = log.offsets[5] + 3
     start = a_disk(s1=bytes(log)[:cut], s2=SEGMENT_HEADER + b"half")
+    torn = bytes(log)[log.offsets[5] : cut]
     put(start, "000000001.log.rw", b"half")
     expected = contents(recovered(start.kill()).state)
     call = 0
@@ -305,10 +306,12 @@ def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> 
         try:
             recovered(disk)
         except LogFailedError:
-            for seed in range(4):
+            for seed in range(8):
                 after = disk.crash(seed)
                 assert contents(recovered(after).state) == expected
                 assert recovered(after).findings == []
+                kept = [data for name, data in files(after).items() if ".torn-" in name]
+                assert any(data.endswith(torn) for data in kept), "the torn bytes are lost"
             continue
         break
     assert call > 15
@@ -608,10 +611,11 @@ def test_repair_after_a_failure_at_any_of_its_calls_still_repairs() -> None:
         try:
             recovered(disk, repair=True)
         except LogFailedError:
-            after = disk.crash(call)
-            assert contents(recovered(after, repair=True).state) == expected
-            kept = [content for name, content in files(after).items() if ".damaged-" in name]
-            assert bytes(data[log.offsets[2] : log.offsets[3]]) in kept
+            for seed in range(20):
+                after = disk.crash(seed)
+                assert contents(recovered(after, repair=True).state) == expected
+                kept = [content for name, content in files(after).items() if ".damaged-" in name]
+                assert bytes(data[log.offsets[2] : log.offsets[3]]) in kept
             continue
         break
     assert call > 20
