@@ -138,6 +138,9 @@ EXPRESSION_MEMORY_BYTES = 256 * 1024
 SCAN_STEP_WORK = 400
 """What a scan does in one go, in units of about a microsecond at the worst."""
 
+FETCHES_MAX = 4
+"""Requests whose values are read from the disk at a time, each as much as one reply holds."""
+
 SCANS_MAX = 16
 """Scans that gather a reply at a time; others wait to begin. A reply of 65,535 small pairs with
 metadata takes 15 MB while it is made."""
@@ -195,6 +198,9 @@ most 40 MB, and a second of work for a hundred expressions."""
 NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
 """Keys that changed and of which a client was not told, because it does not read: some 50,000. Then
 the connection ends, for no change may be lost unnoticed."""
+
+NEWS_AHEAD = 16
+"""Pieces of news whose values are read from the disk together, where they are there only."""
 
 NEWS_BYTES_MAX = 256 * 1024 * 1024
 """The same for all connections; then the one that has most ends."""
@@ -310,6 +316,9 @@ IMPORT_BATCH_BYTES = VALUE_BYTES_MAX
 connection of whoever sends it."""
 
 # --- command log --------------------------------------------------------------------------------
+
+COLD_BYTES_MIN = 64
+"""Of a value that may leave memory: less would not be worth it."""
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 """Default of cmdlog-seg-size: workq's default; a Spark partition of a comfortable size."""

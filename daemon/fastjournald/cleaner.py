@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from fastjournal.cmdlog.segments import SegmentInfo
-from fastjournal.errors import FastjournalError, LogFailedError, LogLockedError
+from fastjournal.errors import (
+    FastjournalError,
+    LogCorruptError,
+    LogFailedError,
+    LogLockedError,
+)
 from fastjournald.cleaning import DURABLE, TURN, Blocking, Cleaning, candidates, clean_segment
 
 if TYPE_CHECKING:
@@ -214,5 +219,5 @@ class Cleaner:
                         await held.enter_async_context(server.segments_free)
                     try:
                         answer = await trio.to_thread.run_sync(wanted.call)
-                    except (LogFailedError, LogLockedError) as error:
+                    except (LogFailedError, LogLockedError, LogCorruptError) as error:
                         failure = error

@@ -6,7 +6,8 @@ crashes at every point:
 - ``TURN``: let others go on; it is answered with the present instant;
 - ``DURABLE``: wait until everything appended so far is durable;
 - ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
-  returns, or throw in the ``LogFailedError`` or ``LogLockedError`` that it raises;
+  returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
+  raises;
 - ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
   the generator.
 
@@ -36,6 +37,7 @@ from fastjournal.cmdlog.envelope import (
     unpack_operation,
 )
 from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.lookup import Whereabouts, read_value, value_in
 from fastjournal.cmdlog.records import TIME_BYTES, Command, decode_record, decode_time
 from fastjournal.cmdlog.segments import SegmentInfo, pack_position
 from fastjournal.disk import Disk
@@ -49,6 +51,7 @@ from fastjournal.limits import (
 )
 from fastjournald.sifting import Left, Sifting
 from fastjournald.space import Look
+from fastjournald.values import Cold
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -163,8 +166,11 @@ def clean_segment(
             now = yield TURN
     except LogCorruptError as error:
         return f"damaged at offset {error.offset}: {error.message}"
-    now = yield from _restate(store, sifting.restate, now)
-    now = yield from _restate(store, journal.unsaid(), now)
+    try:
+        now = yield from _restate(store, disk, directory, sifting.restate, now)
+        now = yield from _restate(store, disk, directory, journal.unsaid(), now)
+    except (LogFailedError, LogCorruptError) as error:
+        return f"not read: {error}"
     for key in sifting.renamed:
         _tell_tombstone(store, key, now)
     for _ in sifting.assemble(now):
@@ -200,16 +206,20 @@ def clean_segment(
         replaced = yield Blocking(partial(_write_beside, disk, path, info, left))
     except LogFailedError as error:
         return f"not rewritten: {error}"
+    # values that are on disk only are found all the time, by old positions and by new ones
+    space.replacing(info.number, data)
     try:
         yield Blocking(partial(_replace, disk, directory, path), exclusive=True)
+        writer.sealed[writer.sealed.index(info)] = replaced
+        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
+        if info.number in space.paused_until:
+            space.paused_until[info.number] = sifting.paused_until
+        yield from _reposition(sifting, left, info.number)
     except LogLockedError:
         space.looks[info.number] = READ_LOOK
         return READ
-    writer.sealed[writer.sealed.index(info)] = replaced
-    space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
-    if info.number in space.paused_until:
-        space.paused_until[info.number] = sifting.paused_until
-    yield from _reposition(sifting, left, info.number)
+    finally:
+        space.has_replaced(info.number)
     return "rewritten"
 
 
@@ -219,10 +229,19 @@ def _again_at(sifting: Sifting, now: int) -> int:
     return max(total // number, now + 1) if number else now + LOOK_AGAIN_US
 
 
-def _restate(store: Store, job_ids: Iterable[bytes], now: int) -> Generator[Signal, Any, int]:
+def _restate(
+    store: Store, disk: Disk, directory: str, job_ids: Iterable[bytes], now: int
+) -> Generator[Signal | Blocking, Any, int]:
     """Append entries anew that are live and still carried by these jobs; return the present."""
+    amended = store.journal.amended
     for number, job_id in enumerate(job_ids, 1):
-        entry = store.journal.amended.get(job_id)
+        entry = amended.get(job_id)
+        if entry is not None and isinstance(entry.value, Cold):
+            place = Whereabouts(entry.position, entry.record_bytes, job_id)
+            value = yield Blocking(partial(read_value, disk, directory, place))
+            store.warm_up(entry, job_id, value, first_to_leave=True)
+            # it may have gone meanwhile
+            entry = amended.get(job_id)
         if entry is not None:
             _restate_entry(store, entry, now)
         if number % RESTATED_ENTRIES_MAX == 0:
@@ -236,8 +255,12 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
     journal = store.journal
     entries = left.entries
     for at in range(0, len(entries), 4):
-        entry = sifting.entry_at(*entries[at : at + 3])
+        start, body, end = entries[at : at + 3]
+        entry = sifting.entry_at(start, body, end)
         if entry is not None:
+            if isinstance(entry.value, Cold):
+                value = value_in(sifting.data[start:end], entry.job_id)
+                store.warm_up(entry, entry.job_id, value, first_to_leave=True)
             _restate_entry(store, entry, now)
         if at % (4 * RESTATED_ENTRIES_MAX) == 0:
             yield DURABLE

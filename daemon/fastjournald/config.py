@@ -28,6 +28,8 @@ BYTES_MAX = 2**50
 SEGMENT_BYTES_MAX = 2**36
 """64 GiB: offsets have 40 bits, and a batch may go beyond the size."""
 NUMBER_MAX = 1_000_000_000
+PROGRAM_BYTES = 48 * 1024 * 1024
+"""What the program takes of memory-limit before there is any entry."""
 
 Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
 SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
@@ -69,6 +71,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     idle_timeout: Seconds = limits.IDLE_SECONDS_MAX
     """Seconds; 0: without end."""
     memory_limit: Bytes = 0
+    """0: none."""
     min_free_bytes: Bytes = limits.MIN_FREE_BYTES
     default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
     """Seconds."""
@@ -102,6 +105,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             tombstones_max=self.tombstones_max,
             clock_skew_us_max=self.max_clock_skew * 1_000_000,
             postpone_us_max=self.max_postpone * 1_000_000,
+            memory_bytes_max=self.memory_limit and max(1, self.memory_limit - PROGRAM_BYTES),
         )
 
 

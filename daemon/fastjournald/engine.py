@@ -16,6 +16,7 @@ from fastjournal.limits import (
     ADVANCE_ENTRIES_MAX,
     CHANGES_MAX,
     MATCH_STEPS_MAX,
+    NEWS_AHEAD,
     NEWS_TURN_BYTES,
     REPLIES_BYTES_MAX,
     SERVED_MAX,
@@ -30,15 +31,17 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.access import AUTH_REQUIRED, Grants
+from fastjournald.entry import Entry
 from fastjournald.handlers import HANDLERS, Scan, next_work, nothing_due
 from fastjournald.handlers.arguments import DATA, LISTEN, META
-from fastjournald.handlers.reads import pair_of
+from fastjournald.handlers.reads import pair_of, why_unreadable
 from fastjournald.indexes import NEVER, Domain
 from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
+from fastjournald.values import Cold, Missing
 
-__all__ = ["Engine", "Scan", "Settings", "new_journal"]
+__all__ = ["Engine", "Missing", "Scan", "Settings", "new_journal"]
 
 Answer: TypeAlias = tuple[Hashable, bytes]
 
@@ -62,7 +65,9 @@ class Engine(State):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def handle(self, session: Hashable, request: Request, now: int) -> bytes | Scan | None:
+    def handle(
+        self, session: Hashable, request: Request, now: int
+    ) -> bytes | Scan | Missing | None:
         """Carry out one request.
 
         Args:
@@ -73,7 +78,8 @@ class Engine(State):
         Returns:
             The encoded reply (for QUIT also those of its waiting requests); None: the request
             waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
-            ``step`` it until that returns the reply.
+            ``step`` it until that returns the reply. Where values are missing, nothing was done:
+            ``Store.warm_up`` their entries and ask again, with nothing in between.
         """
         if now < self._now:
             now = self._now
@@ -97,6 +103,9 @@ class Engine(State):
             return encode_success(request.identifier, now)
         if isinstance(outcome, Reply):
             return self.encode(outcome, request, now)
+        if isinstance(outcome, Missing):
+            # it is asked again
+            self.requests[function] -= 1
         return outcome
 
     def _refused(self, request: Request, error: str, now: int) -> bytes:
@@ -132,7 +141,7 @@ class Engine(State):
         self.stop_noting()
         return ended, answers
 
-    def step(self, scan: Scan, now: int) -> bytes | None:
+    def step(self, scan: Scan, now: int) -> bytes | Missing | None:
         """Carry on with a scan: bounded work, a millisecond or one long match.
 
         Args:
@@ -140,7 +149,7 @@ class Engine(State):
             now: The daemon's clock; earlier than the last one counts as the last one.
 
         Returns:
-            The encoded reply; None: there is more to do.
+            The encoded reply; None: there is more to do; missing values, to be read before that.
         """
         now = self._now = max(now, self._now)
         store = self.store
@@ -167,7 +176,7 @@ class Engine(State):
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
-        if self.store.newly_ready:
+        if self.store.newly_ready and not self.awaited:
             # more were waiting than are served in one go
             return 0
         instant = min(self.store.wake, self.waiters.first_deadline())
@@ -176,7 +185,8 @@ class Engine(State):
     def serve_waiters(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Hand out what is ready to those who wait for it, and answer those who waited enough.
 
-        Where that are many, to a part of them; ``next_wake`` then tells that the rest waits.
+        Where that are many, to a part of them; ``next_wake`` then tells that the rest waits. Whose
+        values are on disk only is in ``awaited`` then: warm these up and serve again.
         """
         waiters = self.waiters
         answers: list[tuple[Hashable, bytes]] = []
@@ -187,6 +197,7 @@ class Engine(State):
         if now >= store.wake and now != store.behind_at:
             self.advance(now)
         if store.newly_ready:
+            self.awaited.clear()
             if self.read_only:
                 store.newly_ready.clear()
             else:
@@ -213,6 +224,7 @@ class Engine(State):
             if (waiter := self.waiters.first_for(name)) is not None
         ]
         heapify(asked)
+        cold: set[bytes] = set()
         while asked:
             serial, name = heappop(asked)
             waiter = self.waiters.first_for(name)
@@ -220,6 +232,10 @@ class Engine(State):
                 continue
             if waiter.serial == serial:
                 reply = next_work(self, waiter.request, now)
+                if isinstance(reply, Missing):
+                    self.awaited.update((entry.key, entry) for entry in reply.entries)
+                    cold.add(name)
+                    continue
                 answer = self.answer(waiter, reply, now)
                 answers.append(answer)
                 waiter = self.waiters.first_for(name)
@@ -228,7 +244,7 @@ class Engine(State):
                 heappush(asked, (waiter.serial, name))
                 if room < 0 or len(answers) >= SERVED_MAX:
                     break
-        unserved = {name for _, name in asked}
+        unserved = {name for _, name in asked} | cold
         return [domain for domain in domains if domain.name in unserved] + later
 
     def resume(self, now: int) -> list[tuple[Hashable, bytes]]:
@@ -303,15 +319,49 @@ class Engine(State):
         """Return whether there is something to tell a session. O(1)."""
         return self.subscriptions.has_news(session)
 
+    def missing_news(self, session: Hashable) -> Missing | None:
+        """Return the values that ``tell`` needs next and that are on disk only. O(1)."""
+        # one entry may have several keys
+        missing: dict[bytes, Entry] = {}
+        if self.store.values is not None:
+            room = NEWS_TURN_BYTES
+            for key in self.subscriptions.upcoming(session, NEWS_AHEAD):
+                entry = self._cold_news(session, key)
+                if entry is not None:
+                    missing[entry.key] = entry
+                    room -= len(entry.value)
+                    if room < 0:
+                        break
+        return Missing(list(missing.values())) if missing else None
+
+    def _cold_news(self, session: Hashable, key: bytes) -> Entry | None:
+        """Return the entry to tell of, where its value is on disk only, and was not looked for."""
+        entry = self.store.find(key)
+        values = self.store.values
+        if (
+            values is None
+            or entry is None
+            or not isinstance(entry.value, Cold)
+            or entry.key in values.unreadable
+            or not self.may_see(session, entry)
+        ):
+            return None
+        return entry
+
     def tell(self, session: Hashable, now: int) -> bytes:
         """Return notifications for a session, with the state of this moment; empty: no news.
 
-        Like a reply they may be sent once all that was appended until now is durable.
+        Like a reply they may be sent once all that was appended until now is durable. It ends where
+        a value is on disk only: ``missing_news`` asks for that.
         """
         changes = self.store.changes
         notifications: list[bytes] = []
         room = NEWS_TURN_BYTES
         while changes is not None and room > 0:
+            if self.store.values is not None:
+                upcoming = self.subscriptions.upcoming(session, 1)
+                if upcoming and self._cold_news(session, upcoming[0]) is not None:
+                    break
             news = self.subscriptions.take(session, changes)
             if news is None:
                 break
@@ -320,6 +370,9 @@ class Engine(State):
             reply = Reply(identifier, LISTEN, max(now, self._now))
             if entry is None or not self.may_see(session, entry):
                 reply.error = ErrorCode.NOT_FOUND
+                reply.pairs = [Pair(key)]
+            elif isinstance(entry.value, Cold):
+                reply.error = f"{ErrorCode.NOT_READABLE} {why_unreadable(self.store, entry)}"
                 reply.pairs = [Pair(key)]
             else:
                 reply.pairs = [pair_of(self.store, entry, key, DATA | META, now)]

@@ -9,6 +9,7 @@ import msgspec
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.indexes import Domain
+from fastjournald.values import Cold
 
 
 class Place:
@@ -32,7 +33,7 @@ class Entry(msgspec.Struct, gc=False):
     key: bytes
     uri: bytes | None
     value_type: int
-    value: bytes
+    value: bytes | Cold
     timestamp: int
     created: int
     modified: int

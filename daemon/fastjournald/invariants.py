@@ -96,6 +96,11 @@ def check_store(store: Store, now: int) -> None:
     for uri, entry in store.running.items():
         assert entry in worked_on
         assert uri == entry.uri or (entry.superseded and uri in (entry.links or ()))
+    if store.values is not None:
+        store.values.check(entries)
+        for entry in entries:
+            kept = journal.trimmed.get(entry.job_id)
+            assert kept is None or kept <= len(entry.value)
     store.locks.check()
     for key in store.locked:
         locked = store.find(key)

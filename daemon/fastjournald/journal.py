@@ -65,6 +65,9 @@ class Journal:
         record says so; until then the record of that SET does."""
         self.erasers: set[bytes] = set()
         """Job ids of live entries under whose key a tombstone stood, which is gone by them."""
+        self.trimmed: dict[bytes, int] = {}
+        """Job id to the bytes of the value in its record that still count, where TRUNCATE changed
+        it; zero bytes follow."""
         self.last_token = 0
         """The newest lease token of the log."""
         self._segment = -1
@@ -92,6 +95,8 @@ class Journal:
         if entry.record_bytes:
             erases = entry.job_id in self.erasers
             self._forget(entry)
+        value = entry.value
+        assert isinstance(value, bytes), "a cold value is read before its entry is written anew"
         time = self._time if now == self._now else self._time_at(now)
         payload = envelope.pack_fields(
             (
@@ -99,7 +104,7 @@ class Journal:
                 entry.uri,
                 entry.links or (),
                 entry.value_type,
-                entry.value,
+                value,
                 entry.timestamp,
                 entry.created,
                 entry.modified,
@@ -176,6 +181,8 @@ class Journal:
         self.space.live[entry.position >> OFFSET_BITS] -= size
         if self.erasers:
             self.erasers.discard(entry.job_id)
+        if self.trimmed:
+            self.trimmed.pop(entry.job_id, None)
         if self.amended.pop(entry.job_id, None) is not None and self.displaced:
             self.displaced.pop(entry.job_id, None)
 
@@ -304,11 +311,14 @@ class Journal:
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
-        self._amend(entry, envelope.Value(entry.job_id, entry.value, entry.timestamp), now)
+        value = entry.value
+        assert isinstance(value, bytes), "what ADD and NOT change stays in memory"
+        self._amend(entry, envelope.Value(entry.job_id, value, entry.timestamp), now)
 
-    def resized(self, entry: Entry, now: int) -> None:
-        """The value was cut, or filled up with zero bytes."""
+    def resized(self, entry: Entry, before: int, now: int) -> None:
+        """The value of ``before`` bytes was cut, or filled up with zero bytes."""
         size = len(entry.value)
+        self.trimmed[entry.job_id] = min(self.trimmed.get(entry.job_id, before), size)
         self._amend(entry, envelope.Resize(entry.job_id, size, entry.timestamp), now)
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:

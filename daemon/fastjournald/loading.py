@@ -26,6 +26,7 @@ def load_store(
     waiting: list[Entry] = []
     expiry: list[tuple[int, bytes]] = []
     shards = store.shards
+    values = store.values
     arrivals = store.arrivals
     for entry in entries:
         key = entry.key
@@ -38,6 +39,8 @@ def load_store(
             shards[hash(key) & 255][key] = entry
             if uri is not None:
                 shards[hash(uri) & 255][uri] = entry
+        if values is not None:
+            values.add(entry)
         store.entries += 1
         entry.domain.entries += 1
         arrivals = max(arrivals, entry.arrival)

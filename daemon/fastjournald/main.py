@@ -103,7 +103,11 @@ OPTIONS: list[click.Parameter] = [
     _number("--request-timeout", unit="S", help="From a request's begin to its end.  [60]"),
     _number("--send-timeout", unit="S", help="Until a client takes some of its replies.  [300]"),
     _number("--idle-timeout", unit="S", help="Of a connection without requests; 0: off.  [86400]"),
-    _number("--memory-limit", unit="BYTES", help="No effect yet: all values stay in memory.  [0]"),
+    _number(
+        "--memory-limit",
+        unit="BYTES",
+        help="Beyond it, values are on the disk only; 0: all stay in memory.  [0]",
+    ),
     _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
     _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
     _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
@@ -290,8 +294,6 @@ def _configure_log(config: Config) -> None:
         )
     for risk in risks(config):
         LOG.warning("event=risk reason=%r", risk)
-    if config.memory_limit:
-        LOG.warning("event=no-effect option=memory-limit reason='all values stay in memory'")
 
 
 def _fail(error: BaseException) -> int:

@@ -100,6 +100,7 @@ class Metrics(Collector):
         yield from self._requests()
         yield from self._entries()
         yield from self._log()
+        yield from self._values()
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
@@ -251,6 +252,37 @@ class Metrics(Collector):
             "fastjournal_uptime_seconds",
             "Since the log was replayed.",
             gauges["uptime_us"] / 1e6,
+        )
+
+    def _values(self) -> Iterator[Metric]:
+        store, fetching = self._server.engine.store, self._server.fetching
+        values = store.values
+        if values is None:
+            return
+        yield GaugeMetricFamily(
+            "fastjournal_entries_memory_bytes",
+            "Memory that entries take, as estimated.",
+            store.memory_bytes,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_entries_memory_limit_bytes",
+            "From here on values leave memory: memory-limit without the program itself.",
+            values.bytes_max,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_cold_values", "Values that are on the disk only.", values.cold
+        )
+        for name, text, count in (
+            ("evicted", "Values that left memory.", values.evicted),
+            ("read", "Values that were read from the disk.", fetching.count),
+            ("not_readable", "Reads of a value that failed.", fetching.failed),
+        ):
+            yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
+        yield histogram(
+            "fastjournal_value_read_seconds",
+            "How long requests waited for values from the disk.",
+            fetching.read_us,
+            1e-6,
         )
 
     def _process(self) -> Iterator[Metric]:

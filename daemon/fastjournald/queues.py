@@ -213,9 +213,9 @@ class Queues:
         entry.item = b""
         entry.place = Place.PLAIN
 
-    def first_ready(self, domain: Domain) -> Entry:
-        """Return the first ready entry of a domain."""
-        item: bytes = domain.ready[0]
+    def ready_at(self, domain: Domain, rank: int) -> Entry:
+        """Return a ready entry of a domain by its place in the order of work. O(log n)."""
+        item: bytes = domain.ready[rank]
         entry = self.find(item[READY_KEY_AT:])
         assert entry is not None
         return entry

@@ -9,6 +9,7 @@ from fastjournal.clock import Clock
 from fastjournal.cmdlog.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.repair import write_file
 from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournal.cmdlog.shedding import ValueLimit
 from fastjournal.cmdlog.state import LiveJob, LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
@@ -18,8 +19,11 @@ from fastjournald.entry import Entry, Place
 from fastjournald.journal import Append, Journal
 from fastjournald.loading import load_store
 from fastjournald.store import Store
+from fastjournald.values import ENTRY_BYTES, NUMBER_BYTES_MAX, NUMBER_TYPES, Cold
 
 LOG = logging.getLogger("fastjournald")
+
+EVICTED_MAX = 10_000
 
 __all__ = ["Progress", "load_engine", "recover_engine"]
 
@@ -55,6 +59,7 @@ def recover_engine(
         repair=config.repair,
         tombstones_max=settings.tombstones_max,
         tombstone_ttl_us=settings.tombstone_ttl_us,
+        limit=value_limit(settings),
         on_progress=on_progress,
     )
     _report(recovered)
@@ -88,6 +93,8 @@ def recover_engine(
         (info.number for info in sealed if info.number not in space.previous), default=0
     )
     _remove_orphans(engine, recovered.state, clock.now_us())
+    while engine.store.evict(writer.durable_at, EVICTED_MAX):
+        pass
     LOG.info(
         "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
         recovered.state.records,
@@ -96,6 +103,19 @@ def recover_engine(
         (clock.now_us() - started_us) // 1000,
     )
     return engine, writer
+
+
+def value_limit(settings: Settings) -> ValueLimit | None:
+    """Return how much memory replay may use for what is live; None: as much as it takes."""
+    if not settings.memory_bytes_max:
+        return None
+    return ValueLimit(
+        bytes_max=settings.memory_bytes_max,
+        entry_bytes=ENTRY_BYTES,
+        value_bytes_min=settings.cold_bytes_min,
+        types_kept=NUMBER_TYPES,
+        bytes_kept=NUMBER_BYTES_MAX,
+    )
 
 
 def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
@@ -152,6 +172,7 @@ def _entries(state: LogState, store: Store, journal: Journal) -> Iterator[Entry]
     """Yield the entries in the order of their records, and tell the journal what is live."""
     jobs = state.jobs
     live = journal.space.live
+    trimmed = state.trimmed
     for job_id in list(jobs):
         job = jobs.pop(job_id)
         entry = _entry(job, store)
@@ -161,6 +182,8 @@ def _entries(state: LogState, store: Store, journal: Journal) -> Iterator[Entry]
             journal.amended[job_id] = entry
             if job.superseded:
                 journal.displaced[job_id] = False
+        if job_id in trimmed:
+            journal.trimmed[job_id] = trimmed[job_id]
         if job.erases:
             journal.erasers.add(job_id)
         # before the next one is made
@@ -193,7 +216,7 @@ def _entry(job: LiveJob, store: Store) -> Entry:
         job.key,
         job.uri,
         job.value_type,
-        job.value,
+        Cold(job.cold_bytes) if job.cold_bytes else job.value,
         job.timestamp,
         job.created,
         modified,

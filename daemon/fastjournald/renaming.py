@@ -40,6 +40,8 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
     entry.domain = store.plain if parts is None else store.domain_of(parts.domain)
     entry.domain.entries += 1
 
+    if store.values is not None:
+        store.values.rename(entry, old)
     if watched:
         store.watch_expiry(entry)
     if place == Place.LEASED:

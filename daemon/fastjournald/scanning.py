@@ -19,7 +19,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.protocol import ErrorCode, encode_error
-from fastjournald.engine import Scan
+from fastjournald.engine import Missing, Scan
 from fastjournald.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ class Scanning:
                 while True:
                     async with self._turn:
                         reply = self._slice(scan)
+                        while isinstance(reply, Missing):
+                            # within its turn: what was read may have left memory by the next one
+                            await self._server.fetching.fetch(reply)
+                            reply = self._slice(scan)
                         if reply is not None:
                             return reply
                         for _ in range(REST_ROUNDS):
@@ -91,7 +95,7 @@ class Scanning:
         finally:
             self.count -= 1
 
-    def _slice(self, scan: Scan) -> bytes | None:
+    def _slice(self, scan: Scan) -> bytes | Missing | None:
         server = self._server
         step = server.engine.step
         now = server.clock.now_us()

@@ -104,6 +104,8 @@ class Sending:
                 self._hold(-len(data))
             if self._has_news():
                 await server.notifier.wait_turn()
+            while (missing := server.engine.missing_news(self)) is not None:
+                await server.fetching.fetch(missing)
             if self._has_news():
                 # what stands there now is told, and not what did when it changed
                 data = server.engine.tell(self, server.clock.now_us())

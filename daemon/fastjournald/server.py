@@ -33,6 +33,7 @@ from fastjournald.cleaner import Cleaner
 from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
+from fastjournald.fetching import Fetching
 from fastjournald.http import HttpServer
 from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
 from fastjournald.notifier import Notifier
@@ -82,6 +83,7 @@ class Server:
         self.timers = Timers(self)
         self.notifier = Notifier(engine, self.rouse, self._cut_overrun)
         self.scanning = Scanning(self)
+        self.fetching = Fetching(self)
         self.http_addresses: list[str] = []
         """Where --http is bound, once requests are accepted."""
         self.protocol_errors: Counter[str] = Counter()
@@ -134,6 +136,8 @@ class Server:
             background.start_soon(self.notifier.pace)
             background.start_soon(self.scanning.keep_index)
             background.start_soon(self.cleaner.run)
+            background.start_soon(self.fetching.serve)
+            background.start_soon(self.fetching.keep_limit)
             if config.cmdlog_sync == "interval":
                 seconds = config.cmdlog_sync_int / 1000
                 background.start_soon(self.commit.sync_every, seconds)
@@ -218,6 +222,7 @@ class Server:
             self.deliver(self.engine.serve_waiters(now))
             if self._stopping:
                 self.deliver(self.engine.shut_down(now))
+        self.fetching.look()
         self.scanning.after_requests()
         self.timers.look()
         self.notifier.look()

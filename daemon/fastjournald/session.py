@@ -29,7 +29,7 @@ from fastjournal.protocol import (
     encode_error,
 )
 from fastjournald.account import NEVER
-from fastjournald.engine import Scan
+from fastjournald.engine import Missing, Scan
 from fastjournald.sending import Sending
 
 if TYPE_CHECKING:
@@ -200,9 +200,9 @@ class Session(Sending):
                 now = server.clock.now_us()
                 continue
             reply = handle(self, request, now)
-            if isinstance(reply, Scan):
+            if not isinstance(reply, bytes) and reply is not None:
                 await self._finish(replies, now)
-                reply = await server.scanning.run(reply, self._stream)
+                reply = await self._take_longer(request, reply)
                 now = server.clock.now_us()
             if reply is not None:
                 replies.append(reply)
@@ -239,6 +239,17 @@ class Session(Sending):
         await self._finish(replies, now)
         self._serving = False
 
+    async def _take_longer(self, request: Request, outcome: Scan | Missing) -> bytes | None:
+        """Carry out a scan, or a request that needs values from the disk; return its reply."""
+        server = self._server
+        reply: bytes | Scan | Missing | None = outcome
+        while isinstance(reply, Missing):
+            await server.fetching.fetch(reply)
+            reply = server.engine.handle(self, request, server.clock.now_us())
+        if isinstance(reply, Scan):
+            reply = await server.scanning.run(reply, self._stream)
+        return reply
+
     async def _slow_down(self) -> None:
         """Let whoever has shown a wrong token wait, and end the connection after some of them."""
         self._server.log.info("event=auth-failed %s", self._peer)
@@ -255,6 +266,7 @@ class Session(Sending):
         writer = server.writer
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
+        server.fetching.evict()
         if self._done:
             # QUIT is answered last
             await self._flush()

@@ -51,6 +51,10 @@ class Space:
         """Segment number to that of the one before it, as its first record says."""
         self.foreign_last = 0
         """The last segment that another program wrote; 0: there is none."""
+        self.replaced: dict[int, bytes] = {}
+        """Segment number to what was in it, while not all entries know that it was replaced."""
+        self.changes = 0
+        """How often segments were replaced or removed: who looks for a record looks again then."""
         self._runs: dict[bytes, tuple[list[int], list[int]]] = {}
         """Prefix of ids to counters, ascending, and the segments that begin with them."""
 
@@ -142,8 +146,19 @@ class Space:
         """Whether a segment on the disk names this one as the one before it."""
         return any(self.previous.get(other) == number for other in present)
 
+    def replacing(self, number: int, data: bytes) -> None:
+        """A segment, which holds this, is about to be replaced. O(1)."""
+        self.changes += 1
+        self.replaced[number] = data
+
+    def has_replaced(self, number: int) -> None:
+        """All entries know where their records in a segment are. O(1)."""
+        self.changes += 1
+        del self.replaced[number]
+
     def forget(self, number: int) -> None:
         """The segment is gone from the disk. The ids that it held stay known as gone."""
+        self.changes += 1
         self.emptied.discard(number)
         for known in (self.live, self.cleaned, self.looks, self.previous, self.paused_until):
             known.pop(number, None)

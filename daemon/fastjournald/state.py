@@ -14,6 +14,7 @@ from fastjournald.indexes import NEVER, Tombstones
 from fastjournald.journal import Append, Journal
 from fastjournald.store import Store
 from fastjournald.subscriptions import Changes, Selects, Subscriptions
+from fastjournald.values import Values
 from fastjournald.waiters import Waiter, Waiters
 
 UNKNOWN = -1
@@ -33,6 +34,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
     tombstones_max: int = limits.TOMBSTONES_MAX
     clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
+    memory_bytes_max: int = 0
+    """Of entries in memory, from which on values leave it; 0: all stay."""
+    cold_bytes_min: int = limits.COLD_BYTES_MIN
+    """Smaller values stay in memory, and such as ADD and NOT may change."""
     postpone_us_max: int = limits.POSTPONE_US_MAX
     """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
 
@@ -45,6 +50,13 @@ def _discard(data: bytes, records: int, now: int) -> int:
 def new_journal(settings: Settings, append: Append, seed: bytes) -> Journal:
     """Return a journal that fits these settings."""
     return Journal(append, seed=seed, lease_us=settings.lease_us_default)
+
+
+def new_values(settings: Settings) -> Values | None:
+    """Return the account of values in memory that these settings ask for, if they do."""
+    if not settings.memory_bytes_max:
+        return None
+    return Values(settings.memory_bytes_max, settings.cold_bytes_min)
 
 
 class State:
@@ -62,9 +74,12 @@ class State:
             self.journal,
             Tombstones(self.settings.tombstone_ttl_us, self.settings.tombstones_max),
             self.settings.attempts_max,
+            new_values(self.settings),
         )
         self.waiters = Waiters()
         self.subscriptions = Subscriptions()
+        self.awaited: dict[bytes, Entry] = {}
+        """By primary key, what those who wait would get, if its value were in memory."""
         self.notifications = 0
         """Told so far."""
         self.lease_counter = 0

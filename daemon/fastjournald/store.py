@@ -11,6 +11,7 @@ from fastjournald.indexes import DELAYED_KEY_AT, Domain, Leases, Tombstones, ite
 from fastjournald.journal import Journal
 from fastjournald.leasing import Leasing
 from fastjournald.subscriptions import Changes
+from fastjournald.values import TOMBSTONE_BYTES, Cold, Values
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
@@ -22,13 +23,21 @@ class Store(Leasing):
         journal: Where changes of persistent entries go.
         tombstones: Empty, with its bounds.
         attempts_max: Lost leases after which an entry is buried; 0: no limit.
+        values: Empty, with its limit; None: there is no limit, all values stay in memory.
     """
 
-    def __init__(self, journal: Journal, tombstones: Tombstones, attempts_max: int) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        tombstones: Tombstones,
+        attempts_max: int,
+        values: Values | None = None,
+    ) -> None:
         super().__init__()
         self.journal = journal
         self.tombstones = tombstones
         self.attempts_max = attempts_max
+        self.values = values
         self.behind_at = -1
         """Where an ``advance`` to this instant left something undone, that instant."""
         self.changes: Changes | None = None
@@ -53,6 +62,8 @@ class Store(Leasing):
                 shards[hash(link) & 255][link] = entry
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
+        if self.values is not None:
+            self.values.add(entry)
         self.entries += 1
         entry.domain.entries += 1
         if entry.expires:
@@ -73,6 +84,8 @@ class Store(Leasing):
                         changes.note(key, entry.key)
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
+        if self.values is not None:
+            self.values.discard(entry)
         place = entry.place
         if place == Place.LEASED:
             self.end_work(entry, now)
@@ -135,6 +148,73 @@ class Store(Leasing):
             # 0 says that none did
             entry.superseded = max(timestamp, 1)
             self.plain.leases.add(entry.token, entry)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """What entries and tombstones take of memory, as estimated; 0 without a limit. O(1)."""
+        if self.values is None:
+            return 0
+        return self.values.bytes + TOMBSTONE_BYTES * len(self.tombstones)
+
+    def access(self, entry: Entry, now: int) -> None:
+        """Somebody reads an entry. O(1)."""
+        entry.accessed = now
+        if self.values is not None:
+            self.values.touch(entry)
+
+    def set_value(self, entry: Entry, value: bytes | Cold) -> None:
+        """Let an entry have another value. O(1)."""
+        if self.values is None:
+            entry.value = value
+        else:
+            self.values.put(entry, value)
+
+    def warm_up(
+        self, entry: Entry, job_id: bytes, value: bytes | str, *, first_to_leave: bool = False
+    ) -> None:
+        """A value that is on disk only was read, or could not be. O(1).
+
+        Args:
+            entry: Whose it was when the reading began.
+            job_id: Of the record that was read.
+            value: As it stands in the record, or why it cannot be read.
+            first_to_leave: Nobody accessed it: it was needed for another reason.
+        """
+        values = self.values
+        if (
+            values is None
+            or not isinstance(entry.value, Cold)
+            or entry.job_id != job_id
+            or self.find(entry.key) is not entry
+        ):
+            return
+        if isinstance(value, str):
+            values.unreadable[entry.key] = value
+            return
+        size = len(entry.value)
+        kept = self.journal.trimmed.get(entry.job_id)
+        if kept is not None:
+            value = value[:kept].ljust(size, b"\0")
+        assert len(value) == size
+        values.warm_up(entry, value, first_to_leave=first_to_leave)
+
+    def evict(self, durable_at: int, number_max: int) -> bool:
+        """Let values leave memory while it holds more than the limit. O(number).
+
+        Args:
+            durable_at: The position in the log up to which it is durable.
+            number_max: Of values, in one go.
+
+        Returns:
+            Whether there may be more to do.
+        """
+        values = self.values
+        if values is None:
+            return False
+        besides = self.memory_bytes - values.bytes
+        return values.evict(durable_at, number_max, besides) == number_max
 
     # --- leases and lives that end --------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import Protocol, TypeAlias
 
 from fastjournal.limits import (
@@ -301,6 +301,14 @@ class Subscriptions:
         """Return whether there is something to tell a session. O(1)."""
         listener = self._listeners.get(session)
         return listener is not None and bool(listener.news)
+
+    def upcoming(self, session: Hashable, number_max: int) -> list[bytes]:
+        """Return the keys of the next pieces of news of a session, which stay. O(number)."""
+        listener = self._listeners.get(session)
+        if listener is None:
+            return []
+        live = (key for subscription, key in listener.news if subscription.live)
+        return list(islice(live, number_max))
 
     def take(self, session: Hashable, changes: Changes) -> tuple[int, bytes] | None:
         """Take the oldest piece of news of a session: the identifier to tell it with, and the key.

@@ -61,6 +61,12 @@ def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
         if isinstance(change, Value):
             job.value = change.value
         else:
-            job.value = job.value[: change.size].ljust(change.size, b"\0")
+            before = job.cold_bytes or len(job.value)
+            trimmed = state.trimmed
+            trimmed[job.job_id] = min(trimmed.get(job.job_id, before), change.size)
+            if job.cold_bytes:
+                job.cold_bytes = change.size
+            else:
+                job.value = job.value[: change.size].ljust(change.size, b"\0")
         job.timestamp = change.timestamp
         job.modified = time

@@ -19,6 +19,7 @@ import msgspec
 from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.repair import keep_aside, repair_segments
 from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.shedding import ValueLimit
 from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.survey import Finding, Progress, Survey, format_time, take_survey
 from fastjournal.disk import Disk
@@ -48,6 +49,7 @@ def recover(
     repair: bool = False,
     tombstones_max: int = TOMBSTONES_MAX,
     tombstone_ttl_us: int = TOMBSTONE_TTL_US,
+    limit: ValueLimit | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recovered:
     """Replay a log and make it fit to be appended to.
@@ -60,6 +62,7 @@ def recover(
         tombstones_max: Of more than so many the oldest are forgotten.
         tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
             one under its key.
+        limit: How much memory what is live may take; None: all values are kept.
         on_progress: Called a few times a second.
 
     Raises:
@@ -67,7 +70,8 @@ def recover(
         LogLockedError: A repair is due, and another process reads the log.
         LogFailedError: Something cannot be read or written.
     """
-    survey = take_survey(disk, directory, LogState(tombstones_max, tombstone_ttl_us), on_progress)
+    state = LogState(tombstones_max, tombstone_ttl_us)
+    survey = take_survey(disk, directory, state, on_progress, limit)
     repaired: list[Finding] = []
     if survey.faults:
         if not repair:
@@ -81,7 +85,7 @@ def recover(
         ]
         # positions have moved, and this proves that the log loads without repair
         state = LogState(tombstones_max, tombstone_ttl_us)
-        survey = take_survey(disk, directory, state, on_progress)
+        survey = take_survey(disk, directory, state, on_progress, limit)
         if survey.faults:
             raise _refusal(survey)
     findings = repaired + [_settle(disk, finding, now_us) for finding in survey.findings]

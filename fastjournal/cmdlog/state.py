@@ -26,6 +26,8 @@ class LiveJob(Envelope):
     """Length of that record."""
     starts: int = 0
     """Start-attempt records under this job id."""
+    cold_bytes: int = 0
+    """Size of the value where that was left on the disk; then ``value`` is empty."""
     foreign: bool = False
     """A job of workq's own, without an envelope."""
     ttr_us: int = 0
@@ -99,6 +101,9 @@ class LogState:
         """Those met before ``early`` was last full; the next time they go."""
         self.previous: dict[int, int] = {}
         """Segment number to the number of the segment before it, as its first record says."""
+        self.trimmed: dict[bytes, int] = {}
+        """Job id, also of dead ones, to the bytes of the value in its record that still count, if
+        a resize changed it; zero bytes follow."""
         self.removed: set[int] = set()
         """Numbers of segments that cleaning unlinked."""
         self.begins: list[tuple[bytes, int]] = []

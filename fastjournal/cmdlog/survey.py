@@ -35,6 +35,7 @@ from fastjournal.cmdlog.records import (
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, Scan, scan_segment
 from fastjournal.cmdlog.segments import SegmentInfo, list_segments, segment_name
+from fastjournal.cmdlog.shedding import Shedding, ValueLimit
 from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.unreadable import read_segment
 from fastjournal.disk import Disk
@@ -104,13 +105,21 @@ def take_survey(
     directory: str,
     state: LogState,
     on_progress: Callable[[Progress], None] | None = None,
+    limit: ValueLimit | None = None,
 ) -> Survey:
     """Read all segments of a log directory, and replay them into an empty state.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log.
+        state: Empty.
+        on_progress: Called a few times a second.
+        limit: How much memory it may take; None: all values are kept.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
-    return _Surveyor(disk, directory, state, on_progress).run()
+    return _Surveyor(disk, directory, state, on_progress, limit).run()
 
 
 class _Surveyor:
@@ -120,11 +129,13 @@ class _Surveyor:
         directory: str,
         state: LogState,
         on_progress: Callable[[Progress], None] | None,
+        limit: ValueLimit | None,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._on_progress = on_progress
         self._replay = Replay(state)
+        self._shedding = None if limit is None else Shedding(state, limit)
         self._survey = Survey(state, [], [], [])
         self._bytes = 0
         self._bytes_done = 0
@@ -188,6 +199,8 @@ class _Surveyor:
                 stop = index + _PROGRESS_RECORDS
                 index = replay.replay(run, index, stop, last=final)
                 self._tell(number, run.offset(min(index, len(run))))
+        if self._shedding is not None:
+            self._shedding.after_segment(number)
         usable = len(data)
         torn = last and scan.torn
         damage = sorted(

@@ -30,6 +30,7 @@ from fastjournal.cmdlog.segments import (
     OFFSET_BITS,
     SEGMENT_NUMBER_MAX,
     SegmentInfo,
+    pack_position,
     segment_name,
 )
 from fastjournal.disk import Disk, DiskFile
@@ -110,6 +111,9 @@ class LogWriter:
         """Bytes of them that the system has taken."""
         self.durable = 0
         """Bytes of them that survive a power loss."""
+        self.durable_at = 0
+        """The position before which everything survives a power loss."""
+        self._written_at = 0
         self.sealed = list(sealed)
         """All segments before the active one, ascending; who removes a segment takes it out."""
         self.previous: dict[int, int] = {}
@@ -135,6 +139,7 @@ class LogWriter:
         elif self.sealed:
             file = disk.open_append(f"{directory}/{self.sealed[-1].name}")
             self._sync_file(file, directory=True)
+            self.durable_at = pack_position(self._last_number + 1, 0)
             file.close()
 
     @property
@@ -219,6 +224,7 @@ class LogWriter:
             file.write(data)
             segment.crc = _extend_crc(segment.crc, data)
             self.written += len(data)
+            self._written_at = pack_position(segment.number, segment.bytes)
 
     def sync(self) -> None:
         """Make everything written durable; a new segment's name too.
@@ -231,9 +237,10 @@ class LogWriter:
         if self._file is None or self.durable == self.written:
             return
         with self._dying():
-            written = self.written
+            written, written_at = self.written, self._written_at
             self._sync_file(self._file)
             self.durable = written
+            self.durable_at = written_at
 
     def flush(self) -> None:
         """Write, and sync where the policy is to sync always.
@@ -297,6 +304,7 @@ class LogWriter:
         self._current = self._open = segment
         self._file = self._disk.open_append(path)
         self._sync_file(self._file, directory=True)
+        self.durable_at = pack_position(active.number, active.bytes)
 
     def _segment_for(self, now_us: int) -> _Segment:
         segment = self._current
@@ -335,6 +343,7 @@ class LogWriter:
         self._sync_file(self._file)
         self._file.close()
         self.durable = self.written
+        self.durable_at = pack_position(self._open.number + 1, 0)
         self.sealed.append(self._open.info())
         self._file = self._open = None
 

@@ -123,6 +123,7 @@ class ErrorCode(StrEnum):
     CLOCK_SKEW = "clock-skew"
     READ_ONLY = "read-only"
     NOT_PERSISTED = "not-persisted"
+    NOT_READABLE = "not-readable"
     AUTH_REQUIRED = "auth-required"
     AUTH_FAILED = "auth-failed"
     FORBIDDEN = "forbidden"

@@ -24,6 +24,7 @@ OPTIONS: dict[ErrorCode, tuple[str, ...]] = {
     ErrorCode.TOO_LARGE: ("--max-value", "100"),
     ErrorCode.READ_ONLY: ("--min-free-bytes", str(2**50)),
     ErrorCode.NOT_PERSISTED: ("--snapshot-dir", "{directory}/a-file/snapshots"),
+    ErrorCode.NOT_READABLE: ("--memory-limit", "1"),
     ErrorCode.AUTH_REQUIRED: ("--auth-tokens", "{directory}/tokens.toml"),
     ErrorCode.AUTH_FAILED: ("--auth-tokens", "{directory}/tokens.toml"),
     ErrorCode.FORBIDDEN: ("--auth-tokens", "{directory}/tokens.toml"),
@@ -86,6 +87,19 @@ def store_without_rights(_daemon: DaemonProcess, client: RawClient) -> Reply:
     return client.ask(set_request(b"theirs:key"))
 
 
+def read_what_is_damaged(daemon: DaemonProcess, client: RawClient) -> Reply:
+    """A bit flips under the daemon, in a value that is on the disk only."""
+    value = b"a value that has left memory " * 10
+    assert client.ask(set_request(b"damaged", value)).error == ""
+    # what is durable leaves memory with the request after it
+    assert client.ask(build(Function.NOP)).error == ""
+    (segment,) = daemon.log_path.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[data.index(value)] ^= 1
+    segment.write_bytes(data)
+    return client.ask(build(Function.GET, b"damaged", flags=Flag.DATA))
+
+
 JOB = b"codes:1:0:"
 SCENARIOS: dict[ErrorCode, Scenario] = {
     ErrorCode.NOT_FOUND: asks(build(Function.GET, b"missing")),
@@ -119,6 +133,7 @@ SCENARIOS: dict[ErrorCode, Scenario] = {
     ErrorCode.CLOCK_SKEW: asks(set_request(b"early", at=unique_timestamp() + 24 * HOUR)),
     ErrorCode.READ_ONLY: asks(set_request(b"key")),
     ErrorCode.NOT_PERSISTED: asks(build(Function.SNAPSHOT)),
+    ErrorCode.NOT_READABLE: read_what_is_damaged,
     ErrorCode.AUTH_REQUIRED: asks(build(Function.NOP), set_request(b"key")),
     ErrorCode.AUTH_FAILED: asks(build(Function.AUTH, value=b"a-token-that-is-wrong")),
     ErrorCode.FORBIDDEN: store_without_rights,

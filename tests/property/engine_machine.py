@@ -31,6 +31,7 @@ class EngineMachine(RuleBasedStateMachine):
         reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
         postpone_us_max=st.sampled_from([0, SECOND, 5 * SECOND, 3600 * SECOND]),
         keeping=st.sampled_from(["everything", "by key", "by flag"]),
+        cold=st.booleans(),
     )
     def start(
         self,
@@ -40,6 +41,7 @@ class EngineMachine(RuleBasedStateMachine):
         reply_bytes_max: int,
         postpone_us_max: int,
         keeping: str,
+        cold: bool,
     ) -> None:
         rules = Rules(
             reply_bytes_max=reply_bytes_max,
@@ -53,7 +55,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.keeping = keeping
         self.who: Hashable = SESSIONS[0]
         self.model = Model(rules)
-        self.engine = EngineSubject(rules)
+        self.engine = EngineSubject(rules, cold=cold)
         self.both = SideBySide(self.engine, self.model)
         self.both.tokens.append(START)
         self.now = START

@@ -11,14 +11,16 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import Any
 
+from fastjournal.cmdlog.lookup import Whereabouts, read_value
 from fastjournal.cmdlog.recover import recover
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import ClientConnection, decode_reply, decode_request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine import Scan, Settings
-from fastjournald.recovery import load_engine
+from fastjournald.engine import Missing, Scan, Settings
+from fastjournald.recovery import load_engine, value_limit
+from fastjournald.values import Cold
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 
@@ -34,10 +36,18 @@ LOG = "/log"
 class EngineSubject:
     """The engine behind the wire format, with its log on a simulated disk."""
 
-    def __init__(self, rules: Rules, *, checks: bool = True) -> None:
+    cold = False
+    """Whether every value leaves memory as soon as it may."""
+
+    def __init__(self, rules: Rules, *, checks: bool = True, cold: bool | None = None) -> None:
         self.checks = checks
         known = Settings.__struct_fields__
-        self.settings = Settings(**{k: v for k, v in asdict(rules).items() if k in known})
+        given = {k: v for k, v in asdict(rules).items() if k in known}
+        if self.cold if cold is None else cold:
+            given |= {"memory_bytes_max": 1, "cold_bytes_min": 1}
+        self.settings = Settings(**given)
+        self.read = 0
+        """Values read from the disk."""
         self.disk = SimulatedDisk()
         self.disk.mkdir(LOG)
         self.starts = 0
@@ -52,6 +62,7 @@ class EngineSubject:
             now_us=now,
             tombstones_max=self.settings.tombstones_max,
             tombstone_ttl_us=self.settings.tombstone_ttl_us,
+            limit=value_limit(self.settings),
         )
         assert not found.findings
         assert not found.state.odd
@@ -68,6 +79,7 @@ class EngineSubject:
             segment_start=self.engine.journal.segment_start,
         )
         self.ended: list[tuple[Hashable, Reply]] = []
+        self.evict()
         self.check()
 
     def check(self) -> None:
@@ -84,6 +96,7 @@ class EngineSubject:
         while self.engine.unmatched:
             for session in self.engine.match_changes()[0]:
                 while self.engine.has_news(session):
+                    self.fetch(self.engine.missing_news(session))
                     told += [(session, reply) for reply in decoded(self.engine.tell(session, now))]
         return told
 
@@ -104,12 +117,21 @@ class EngineSubject:
         return {key: timestamp for key, timestamp in found.items() if timestamp is not None}
 
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
-        data = self.engine.handle(session, decode_request(encode_request(request)), now)
+        asked = decode_request(encode_request(request))
+        data = self.engine.handle(session, asked, now)
         self.check()
+        while isinstance(data, Missing):
+            self.fetch(data)
+            data = self.engine.handle(session, asked, now)
+            self.check()
         while isinstance(data, Scan):
             finished = self.engine.step(data, now)
             self.check()
-            data = data if finished is None else finished
+            if isinstance(finished, Missing):
+                self.fetch(finished)
+            elif finished is not None:
+                data = finished
+        self.evict()
         if data is None:
             return None
         self.reply_bytes = len(data)
@@ -120,11 +142,34 @@ class EngineSubject:
     def serve_waiters(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Replies to those who waited, first those that QUIT has ended."""
         served, self.ended = self.ended, []
-        served += [
-            (session, decode_reply(data)) for session, data in self.engine.serve_waiters(now)
-        ]
+        if self.engine.waiters:
+            # those whose values are in memory are served first, and so get other tokens
+            cold = [entry for entry in self.engine.store if isinstance(entry.value, Cold)]
+            self.fetch(Missing(cold))
+        served += [(one, decode_reply(data)) for one, data in self.engine.serve_waiters(now)]
+        assert not self.engine.awaited
+        self.evict()
         self.check()
         return served
+
+    def fetch(self, missing: Missing | None) -> None:
+        """Read what is on the disk only."""
+        for entry in missing.entries if missing else ():
+            assert isinstance(entry.value, Cold)
+            place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
+            value = read_value(self.disk, LOG, place)
+            self.engine.store.warm_up(entry, entry.job_id, value)
+            self.read += 1
+        self.check()
+
+    def evict(self) -> None:
+        """Let every value leave memory that may; all that was appended is durable."""
+        if self.engine.store.values is not None:
+            self.writer.write()
+            self.writer.sync()
+            while self.engine.store.evict(self.writer.durable_at, 1000):
+                pass
+            self.check()
 
     def advance(self, now: int) -> None:
         self.engine.advance(now)

@@ -31,9 +31,9 @@ CHOICES = Choices(START)
 RESTARTING = replace(CHOICES, restarts=True)
 
 
-def run(steps: Sequence[Step], attempts_max: int) -> None:
+def run(steps: Sequence[Step], attempts_max: int, *, cold: bool = False) -> None:
     rules = Rules(lease_us_default=5 * SECOND, attempts_max=attempts_max, postpone_us_max=SECOND)
-    engine = EngineSubject(rules, checks=False)
+    engine = EngineSubject(rules, checks=False, cold=cold)
     now = START
 
     def clock(wait: int) -> int:
@@ -58,7 +58,7 @@ def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
     for seed in range(part, SESSIONS, PARTS):
         steps = draw_session(seed, REQUESTS, RESTARTING if seed % 2 else CHOICES)
         assert len(steps) == REQUESTS
-        check_session(steps, partial(run, attempts_max=seed % 3), START, seed)
+        check_session(steps, partial(run, attempts_max=seed % 3, cold=seed % 4 > 1), START, seed)
 
 
 def test_a_session_is_drawn_from_its_seed_alone() -> None:

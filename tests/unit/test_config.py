@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fastjournald import main as main_module
-from fastjournald.config import Config, load_config
+from fastjournald.config import PROGRAM_BYTES, Config, load_config
 
 OPTIONS: dict[str, tuple[str, str, object]] = {
     # name: on the command line, in the file, the attribute
@@ -293,16 +293,13 @@ def test_the_example_file_of_the_service_is_valid() -> None:
     msgspec.convert(tomllib.loads(text), Config)
 
 
-@pytest.mark.parametrize("name", ["memory-limit"])
-def test_an_option_without_effect_says_so_in_the_help_and_at_the_start(
-    name: str, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    with pytest.raises(SystemExit):
-        main_module.main(["--help"])
-    line = capsys.readouterr().out.partition(f"--{name} ")[2].partition("--")[0]
-    assert "No effect yet" in " ".join(line.split())
-    start("--cmdlog-path", "/var/log-a", f"--{name}", "60000")
-    assert f"event=no-effect option={name}" in caplog.text
+def test_the_memory_limit_counts_the_program_itself() -> None:
+    def entries_may_take(limit: int) -> int:
+        return Config(cmdlog_path="/log", memory_limit=limit).settings().memory_bytes_max
+
+    assert entries_may_take(0) == 0, "no limit"
+    assert entries_may_take(10**9) == 10**9 - PROGRAM_BYTES
+    assert entries_may_take(PROGRAM_BYTES) == entries_may_take(1) == 1, "nothing stays"
 
 
 def test_an_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:

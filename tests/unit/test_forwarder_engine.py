@@ -323,6 +323,7 @@ TABLE = [
     ("a-code-of-the-future", SET, 0, Verdict.LATER),
     ("read-only", SET, 0, Verdict.HOLD),
     ("not-persisted", SET, 0, Verdict.HOLD),
+    ("not-readable", Function.KICK, 0, Verdict.LATER),
     ("busy", SET, 0, Verdict.HOLD),
     ("shutting-down", SET, 0, Verdict.HOLD),
     ("auth-required", SET, 0, Verdict.HOLD),

@@ -43,10 +43,10 @@ class HandClock:
 class Subject:
     """A server without sockets, on a disk in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_limit: int = 0) -> None:
         disk = SimulatedDisk(1)
         disk.mkdir("/log")
-        config = Config(cmdlog_path="/log")
+        config = Config(cmdlog_path="/log", memory_limit=memory_limit)
         self.clock = HandClock()
         settings = config.settings()
         engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
@@ -68,7 +68,7 @@ class Subject:
             function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
         )
         data = self.engine.handle("session", request, self.clock.now)
-        assert data is not None
+        assert isinstance(data, bytes)
         return decode_reply(data).error
 
     def set(self, key: bytes, flags: int = 0) -> None:
@@ -315,7 +315,23 @@ def test_a_scrape_survives_when_no_file_can_be_opened(
     assert "fastjournal_uptime_seconds" in figures
 
 
-def test_the_documentation_lists_every_metric_with_its_type_and_labels(s: Subject) -> None:
+def test_values_out_of_memory_are_counted_where_there_is_a_limit(s: Subject) -> None:
+    assert not [name for name in s.figures() if "memory_limit" in name or "values" in name]
+    s = Subject(memory_limit=1)
+    assert s.ask(Function.SET, b"key", Flag.PERSIST, value=b"x" * 1000) == ""
+    before = s.figures()
+    assert before["fastjournal_entries_memory_bytes"] > 1000
+    s.server.writer.write()
+    s.server.writer.sync()
+    assert not s.server.fetching.evict()
+    after = s.figures()
+    assert after["fastjournal_entries_memory_bytes"] < before["fastjournal_entries_memory_bytes"]
+    assert after["fastjournal_entries_memory_limit_bytes"] == 1
+    assert after["fastjournal_cold_values"] == after["fastjournal_values_evicted_total"] == 1
+
+
+def test_the_documentation_lists_every_metric_with_its_type_and_labels() -> None:
+    s = Subject(memory_limit=1)
     s.set(b"a:1:0:x")
     s.ask(Function.DELETE, b"none")
     s.server.protocol_errors["bad-request"] += 1

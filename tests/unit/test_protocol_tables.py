@@ -69,7 +69,8 @@ FLAGS = {
 ERROR_CODES = (
     "not-found exists stale worked-on lease-lost locked not-owner type-mismatch overflow bad-key "
     "bad-value bad-regex bad-cursor bad-request too-large unknown-function unsupported-version "
-    "clock-skew read-only not-persisted auth-required auth-failed forbidden busy shutting-down"
+    "clock-skew read-only not-persisted not-readable auth-required auth-failed forbidden busy "
+    "shutting-down"
 )
 
 

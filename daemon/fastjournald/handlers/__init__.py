@@ -2,7 +2,8 @@
 
 A handler takes the state, the session, the request and the instant. It returns an error (a code
 and optionally a sentence), the empty string for plain success, a reply, bytes that are encoded
-already, a scan that is to be carried out, or None where the request waits.
+already, a scan that is to be carried out, the values that are missing from memory for it, or None
+where the request waits.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from fastjournald.handlers.pauses import pause
 from fastjournald.handlers.scans import Scan, get
 from fastjournald.handlers.values import add, not_, truncate
 from fastjournald.handlers.writes import delete, set_
+from fastjournald.values import Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
 
 __all__ = ["HANDLERS", "Scan", "next_work", "nothing_due"]
 
-Outcome: TypeAlias = str | Reply | bytes | Scan | None
+Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
 Handler: TypeAlias = Callable[["State", Hashable, Request, int], Outcome]
 
 HANDLERS: dict[int, Handler] = {

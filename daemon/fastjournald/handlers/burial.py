@@ -16,15 +16,18 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.entry import Entry, Place
 from fastjournald.handlers.arguments import BAD_KEY, LOCKED, NOT_A_DOMAIN, READ_ONLY, token_of
+from fastjournald.handlers.reads import why_unreadable
+from fastjournald.values import Cold, Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
+    from fastjournald.store import Store
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
 _NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
 
 
-def bury(state: State, session: Hashable, request: Request, now: int) -> str:
+def bury(state: State, session: Hashable, request: Request, now: int) -> str | Missing:
     """Set an entry aside with a reason; with a token only if it is that of its lease."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -49,11 +52,15 @@ def bury(state: State, session: Hashable, request: Request, now: int) -> str:
         entry = store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
+    if entry.place == Place.BURIED and entry.persistent and isinstance(entry.value, Cold):
+        # another reason takes another record of the whole entry
+        why_not = why_unreadable(store, entry)
+        return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     store.bury(entry, request.value, now)
     return ""
 
 
-def kick(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def kick(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
     """Make buried entries ready again: that of a key, or the first ones of a domain."""
     key = request.key
     if len(key) > KEY_BYTES_MAX:
@@ -77,8 +84,27 @@ def kick(state: State, session: Hashable, request: Request, now: int) -> str | R
     if entries:
         if state.read_only:
             return READ_ONLY
+        missing, unreadable = _look_for_values(store, entries)
+        if missing:
+            return Missing(missing)
+        if unreadable and key:
+            return f"{ErrorCode.NOT_READABLE} {unreadable.popitem()[1]}"
+        entries = [entry for entry in entries if entry.key not in unreadable]
         store.kick(entries, now)
     return Reply(ttl=len(entries))
+
+
+def _look_for_values(store: Store, entries: list[Entry]) -> tuple[list[Entry], dict[bytes, str]]:
+    """Return which entries' values are on disk only, and which of these cannot be read, and why.
+
+    What is kicked is written anew, as a whole.
+    """
+    cold = [entry for entry in entries if isinstance(entry.value, Cold)]
+    if store.values is None or not cold:
+        return [], {}
+    known = store.values.unreadable
+    missing = [entry for entry in cold if entry.key not in known]
+    return missing, {} if missing else {entry.key: known.pop(entry.key) for entry in cold}
 
 
 def _first_buried(

@@ -64,6 +64,8 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
         return READ_ONLY
     if is_new:
         entry.links = [*links, key]
+        if store.values is not None:
+            store.values.link(key)
     store.put_key(key, entry)
     if entry.persistent:
         state.journal.linked(entry, key, now)

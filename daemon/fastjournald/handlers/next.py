@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastjournal.limits import (
@@ -24,8 +25,9 @@ from fastjournald.handlers.arguments import (
     TWO_KEYS,
     WORKED_ON,
 )
-from fastjournald.handlers.reads import pair_of
+from fastjournald.handlers.reads import is_missing, pair_of, warm_value, why_unreadable
 from fastjournald.indexes import NEVER, Domain
+from fastjournald.values import Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -40,13 +42,17 @@ _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 
 
-def next_(state: State, session: Hashable, request: Request, now: int) -> str | Reply | None:
+def next_(
+    state: State, session: Hashable, request: Request, now: int
+) -> str | Reply | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     if state.read_only:
         return READ_ONLY
     reply = next_work(state, request, now)
+    if isinstance(reply, Missing):
+        return reply
     if reply.error:
         return reply.error
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
@@ -65,11 +71,13 @@ def nothing_due(state: State, request: Request) -> Reply:
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
-def next_work(state: State, request: Request, now: int) -> Reply:
+def next_work(state: State, request: Request, now: int) -> Reply | Missing:
     """Take what is due, up to the request's count and the reply's size."""
-    entries = _take(state, request)
+    entries = _take(state, request, now)
     if entries is None:
         return Reply(error=SCARCE)
+    if isinstance(entries, Missing):
+        return entries
     if not entries:
         return nothing_due(state, request)
     store, journal = state.store, state.journal
@@ -87,7 +95,7 @@ def next_work(state: State, request: Request, now: int) -> Reply:
             journal.leased(persistent, token, now)
         for entry in entries:
             store.lease(entry, token)
-            entry.accessed = now
+            store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
     flags = request.flags
@@ -96,23 +104,28 @@ def next_work(state: State, request: Request, now: int) -> Reply:
     else:
         data = flags & DATA
         reply.pairs = [
-            Pair(entry.key, entry.value_type, entry.value if data else b"", entry.uri or b"")
+            Pair(entry.key, entry.value_type, warm_value(entry) if data else b"", entry.uri or b"")
             for entry in entries
         ]
     return reply
 
 
-def _take(state: State, request: Request) -> list[Entry] | None:
+def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | None:
     """Take entries out of their queues, one a turn where any domain will do; None: too large."""
     store = state.store
     turns = store.turns
     room = state.reply_bytes_max - _REPLY_BYTES
-    overhead = _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
+    overhead = _overhead(request)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     named: Domain | None = store.domains.get(request.key) if request.key else None
     if named is not None and named.paused_until:
         return []
+    if store.values is not None and store.values.cold:
+        domains = list(islice(turns, count)) if not request.key else [named] if named else []
+        missing = _missing(state, request, domains, count, now)
+        if missing:
+            return Missing(missing)
     entries: list[Entry] = []
     while len(entries) < count:
         if request.key:
@@ -123,7 +136,7 @@ def _take(state: State, request: Request) -> list[Entry] | None:
             domain = turns.first()
         else:
             break
-        entry = store.first_ready(domain)
+        entry = store.ready_at(domain, 0)
         room -= len(entry.key) + len(entry.uri or b"") + overhead
         if with_data:
             room -= len(entry.value)
@@ -137,3 +150,50 @@ def _take(state: State, request: Request) -> list[Entry] | None:
         if not request.key and domain.ready:
             turns.pass_on(domain)
     return entries
+
+
+def _overhead(request: Request) -> int:
+    """Return the size of a pair without its keys and its value."""
+    return _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
+
+
+def _missing(
+    state: State, request: Request, domains: list[Domain], count: int, now: int
+) -> list[Entry]:
+    """Return those entries that would be taken now, and whose value is on disk only.
+
+    One whose value cannot be read is set aside, or it would stand in the way for ever.
+    """
+    store, flags = state.store, request.flags
+    leases = not flags & OVERWRITE
+    while True:
+        missing: list[Entry] = []
+        for entry in _upcoming(state, request, domains, count):
+            if is_missing(entry, flags, leases=leases):
+                why_not = why_unreadable(store, entry)
+                if why_not:
+                    store.bury(entry, why_not.encode(), now)
+                    break
+                missing.append(entry)
+        else:
+            return missing
+
+
+def _upcoming(state: State, request: Request, domains: list[Domain], count: int) -> Iterator[Entry]:
+    """Yield what would be taken now, in order, without taking it."""
+    room = state.reply_bytes_max - _REPLY_BYTES
+    overhead = _overhead(request)
+    first = True
+    rank = 0
+    while domains := [domain for domain in domains if rank < len(domain.ready)]:
+        for domain in domains:
+            entry = state.store.ready_at(domain, rank)
+            room -= len(entry.key) + len(entry.uri or b"") + overhead
+            if request.flags & DATA:
+                room -= len(entry.value)
+            if not count or (room < 0 and not first):
+                return
+            yield entry
+            count -= 1
+            first = False
+        rank += 1

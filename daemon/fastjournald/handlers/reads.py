@@ -1,10 +1,14 @@
-"""GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan."""
+"""GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan.
+
+A value that is needed and on disk only is ``Missing``: the request is asked again once it was read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from fastjournal.cmdlog import workq
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry, Place
@@ -20,6 +24,7 @@ from fastjournald.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
+from fastjournald.values import Cold, Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -37,10 +42,31 @@ def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pai
     return Pair(
         key,
         entry.value_type,
-        entry.value if flags & DATA else b"",
+        warm_value(entry) if flags & DATA else b"",
         second_key,
         entry.meta(locked=store.is_locked(entry, now)) if flags & META else None,
     )
+
+
+def warm_value(entry: Entry) -> bytes:
+    """Return the value of an entry that is in memory."""
+    value = entry.value
+    assert not isinstance(value, Cold), "who needs a value looks whether it is missing"
+    return value
+
+
+def is_missing(entry: Entry, flags: int, *, leases: bool) -> bool:
+    """Whether a request needs the value of an entry, and it is on disk only."""
+    return isinstance(entry.value, Cold) and (
+        # the 256th attempt is of a new job, for workq
+        bool(flags & DATA) or (leases and entry.starts >= workq.ATTEMPTS_MAX)
+    )
+
+
+def why_unreadable(store: Store, entry: Entry) -> str:
+    """Return why the value of an entry could not be read, just now; empty: that was not tried."""
+    assert store.values is not None
+    return store.values.unreadable.pop(entry.key, "")
 
 
 def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
@@ -49,7 +75,7 @@ def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> 
     return Reply(flags=TWO_KEYS if has_two else 0, pairs=[pair_of(store, entry, key, flags, now)])
 
 
-def get_key(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def get_key(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -76,7 +102,10 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
         return READ_ONLY
     if flags & DATA and len(entry.value) > state.value_bytes_ration:
         return SCARCE
-    entry.accessed = now
+    if is_missing(entry, flags, leases=leases):
+        why_not = why_unreadable(store, entry)
+        return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
+    store.access(entry, now)
     moved = move_expiry(state, entry, request, now)
     token = None
     if leases:

@@ -9,7 +9,8 @@ be leased is looked at again in the step that leases it.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -40,8 +41,16 @@ from fastjournald.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
-from fastjournald.handlers.reads import get_key, keep_expiry, move_expiry, pair_of
+from fastjournald.handlers.reads import (
+    get_key,
+    is_missing,
+    keep_expiry,
+    move_expiry,
+    pair_of,
+    why_unreadable,
+)
 from fastjournald.selection import Selection, select_matching, select_range
+from fastjournald.values import Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -56,6 +65,7 @@ _PAIR_WORK = 5
 _EXPIRY_WORK = 20
 _ENCODE_WORK = 2
 _LEASE_WORK = 20
+_AHEAD_WORK = 10
 
 _PAIR_BYTES = 2 + 2 + 4 + 1
 """A pair's sizes and type at their widest."""
@@ -100,7 +110,9 @@ def plan_of(request: Request) -> Plan | str:
     return Plan(selection, kind, text, count)
 
 
-def get(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Scan:
+def get(
+    state: State, session: Hashable, request: Request, now: int
+) -> str | Reply | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
     if state.subscriptions and not listens:
@@ -185,8 +197,8 @@ class Scan:
         """The keys that it is about."""
         return self._plan.selection
 
-    def step(self, state: State, now: int) -> str | bytes | None:
-        """Do a step; return the error or the reply if it was the last one."""
+    def step(self, state: State, now: int) -> str | bytes | Missing | None:
+        """Do a step; return the error or the reply if it was the last one, or what it needs."""
         if state.grants is not None:
             # the token may have lost its rights meanwhile
             why_not = state.grants.check(state, self.session, self.request)
@@ -213,11 +225,12 @@ class Scan:
 
     # --- looking for keys -----------------------------------------------------------------------
 
-    def _search(self, state: State, now: int) -> str | None:
+    def _search(self, state: State, now: int) -> str | Missing | None:
         """Look at some more keys, until there is no more, or one too many for this reply.
 
         Returns:
-            An error, where memory is scarce and the first pair takes too much of it.
+            An error, where memory is scarce and the first pair takes too much of it, or a value
+            cannot be read; values to be read, where the search has come to one on disk only.
         """
         if not self._pairs:
             self._keep_to_ration(state)
@@ -245,6 +258,9 @@ class Scan:
                 if id(entry) in self._seen:
                     continue
                 fits = len(self._chosen) < self._number_max
+            elif is_missing(entry, self.request.flags, leases=False):
+                self._next_key = key
+                return self._missing(state, entry, self._ahead(state, now))
             elif self._pairs:
                 fits = len(self._pairs) < self._number_max and self._fits(entry, key, first=False)
             elif self._is_too_large(state, entry):
@@ -260,7 +276,7 @@ class Scan:
                 self._chosen.append((key, entry))
                 self._seen.add(id(entry))
                 continue
-            entry.accessed = now
+            store.access(entry, now)
             if move_expiry(state, entry, self.request, now):
                 work -= _EXPIRY_WORK
                 keep_expiry(state, entry, self.request, now)
@@ -310,6 +326,35 @@ class Scan:
         self._room -= size
         return True
 
+    def _missing(self, state: State, entry: Entry, ahead: Iterable[Entry]) -> str | Missing:
+        """Ask for the value of an entry, and for those that are needed soon; or say why not."""
+        why_not = why_unreadable(state.store, entry)
+        if why_not:
+            return f"{ErrorCode.NOT_READABLE} {why_not}"
+        leases = self.leases
+        # one entry may have several keys
+        missing = {entry.key: entry}
+        room = self._room - len(entry.value)
+        for other in ahead:
+            room -= len(other.value)
+            if room < 0:
+                break
+            if is_missing(other, self.request.flags, leases=leases):
+                missing[other.key] = other
+        return Missing(list(missing.values()))
+
+    def _ahead(self, state: State, now: int) -> Iterator[Entry]:
+        """Yield entries that the search will come to, as it looks now."""
+        selection, store = self._plan.selection, state.store
+        assert self._next_key is not None
+        keys = store.index_keys().between(self._next_key, selection.stop)
+        for key in islice(keys, SCAN_STEP_WORK // _AHEAD_WORK):
+            entry = store.find(key)
+            if entry is None or (selection.instructions and not selection.matches_inside(key)):
+                continue
+            if not self._left_out(state, entry, now):
+                yield entry
+
     def _cursor(self) -> bytes | None:
         """Return the cursor, if there is more to come."""
         plan, next_key = self._plan, self._next_key
@@ -328,11 +373,12 @@ class Scan:
 
     # --- leasing --------------------------------------------------------------------------------
 
-    def _lease(self, state: State, now: int) -> str | None:
+    def _lease(self, state: State, now: int) -> str | Missing | None:
         """Lease some of what was chosen, as far as it may be leased still, and fits the reply.
 
         Returns:
-            An error, where nothing may be leased now, or the first pair takes too much memory.
+            An error, where nothing may be leased now, the first pair takes too much memory, or a
+            value cannot be read; values to be read, where one that is to be leased is on disk only.
         """
         self._keep_to_ration(state)
         store = state.store
@@ -343,10 +389,16 @@ class Scan:
                 return READ_ONLY
             self._seen.clear()
         leased: list[tuple[bytes, Entry]] = []
-        for key, _ in chosen:
+        for at, (key, _) in enumerate(chosen):
             entry = store.find(key)
             if entry is None or id(entry) in self._seen or self._left_out(state, entry, now):
                 continue
+            if is_missing(entry, self.request.flags, leases=True):
+                self._chosen = chosen[at:] + self._chosen
+                if leased:
+                    break
+                ahead = (other for _, other in chosen[at:])
+                return self._missing(state, entry, ahead)
             first = not (leased or self._pairs)
             if first and self._is_too_large(state, entry):
                 return SCARCE
@@ -369,7 +421,7 @@ class Scan:
             self._token = state.lease_token(chosen, state.lease_deadline(self.request.timeout, now))
         moved = []
         for entry in entries:
-            entry.accessed = now
+            store.access(entry, now)
             if move_expiry(state, entry, self.request, now) and entry.persistent:
                 moved.append(entry)
             store.take(entry)

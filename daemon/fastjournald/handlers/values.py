@@ -21,6 +21,7 @@ from fastjournald.handlers.arguments import (
     is_key,
 )
 from fastjournald.handlers.reads import pair_reply
+from fastjournald.values import Cold
 
 if TYPE_CHECKING:
     from fastjournald.state import State
@@ -62,10 +63,11 @@ def add(state: State, session: Hashable, request: Request, now: int) -> str | Re
         return refused
     if entry.value_type != value_type:
         return ErrorCode.TYPE_MISMATCH.value
-    stored = _number(entry.value_type, entry.value)
+    before = _small(entry)
+    stored = _number(entry.value_type, before)
     if stored is None:
         return _STORED
-    value = _sum(stored, number, len(entry.value))
+    value = _sum(stored, number, len(before))
     if value is None:
         return ErrorCode.OVERFLOW.value
     return _change(state, entry, value, request, now)
@@ -83,7 +85,7 @@ def not_(state: State, session: Hashable, request: Request, now: int) -> str | R
         return refused
     if entry.value_type != _BOOLEAN:
         return ErrorCode.TYPE_MISMATCH.value
-    value = _FLIPPED.get(entry.value)
+    value = _FLIPPED.get(_small(entry))
     if value is None:
         return _STORED
     return _change(state, entry, value, request, now)
@@ -111,10 +113,17 @@ def truncate(state: State, session: Hashable, request: Request, now: int) -> str
         return ErrorCode.TYPE_MISMATCH.value
     if state.read_only:
         return READ_ONLY
-    entry.value = entry.value[:size].ljust(size, b"\0")
+    before = entry.value
+    value: bytes | Cold
+    if isinstance(before, Cold):
+        # what is on disk stays there: how much of it counts stands in the journal
+        value = Cold(size) if size else b""
+    else:
+        value = before[:size].ljust(size, b"\0")
+    state.store.set_value(entry, value)
     _written(state, entry, request, now)
     if entry.persistent:
-        state.journal.resized(entry, now)
+        state.journal.resized(entry, len(before), now)
     return ""
 
 
@@ -135,11 +144,16 @@ def _change(state: State, entry: Entry, value: bytes, request: Request, now: int
     """Let the entry have another value, and return it."""
     if state.read_only:
         return READ_ONLY
-    entry.value = value
+    state.store.set_value(entry, value)
     _written(state, entry, request, now)
     if entry.persistent:
         state.journal.revalued(entry, now)
     return pair_reply(state.store, entry, request.key, request.flags | DATA, now)
+
+
+def _small(entry: Entry) -> bytes:
+    """Return the value that may be a number or a boolean; what is cold is neither."""
+    return b"" if isinstance(entry.value, Cold) else entry.value
 
 
 def _written(state: State, entry: Entry, request: Request, now: int) -> None:

@@ -1,0 +1,146 @@
+"""Reads values that are on disk only, in threads, for the requests that need them.
+
+Where a record is can change while it is read: cleaning moves records and replaces segments. So what
+cannot be read is tried again as long as something has changed since; only then it is damaged.
+"""
+
+from __future__ import annotations
+
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal import limits
+from fastjournal.cmdlog.lookup import Whereabouts, read_values
+from fastjournald.histogram import Histogram
+from fastjournald.values import Cold, Missing
+
+if TYPE_CHECKING:
+    from fastjournald.entry import Entry
+    from fastjournald.server import Server
+
+LOG = logging.getLogger("fastjournald")
+
+TOLD_MAX = 1000
+"""Records that cannot be read of which the log tells once only."""
+
+EVICTED_MAX = 1000
+"""Values that leave memory in one go, in about a millisecond."""
+
+REST_SECONDS = 0.25
+"""Between two looks whether values have to leave memory where no request comes."""
+
+
+class Fetching:
+    """Brings values back into memory, and sends others out of it.
+
+    Args:
+        server: Engine, log and disk.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.read_us = Histogram(24)
+        """How long reads took, with the wait for a thread, up to 16.8 s."""
+        self.count = 0
+        """Values read so far."""
+        self.failed = 0
+        """Values that could not be read so far."""
+        self._server = server
+        self._reading = trio.CapacityLimiter(limits.FETCHES_MAX)
+        self._awaited = trio.Event()
+        self._told: set[int] = set()
+
+    async def fetch(self, missing: Missing) -> None:
+        """Read values; the caller asks for what it wanted again, with nothing in between."""
+        async with self._reading:
+            entries = missing.entries
+            while entries:
+                entries = await self._read(entries)
+
+    async def _read(self, entries: list[Entry]) -> list[Entry]:
+        """Read the values of entries; return those that have to be read again."""
+        server = self._server
+        engine = server.engine
+        space = engine.journal.space
+        changes = space.changes
+        # somebody else may have read it meanwhile
+        entries = [entry for entry in entries if isinstance(entry.value, Cold)]
+        places = [
+            Whereabouts(entry.position, entry.record_bytes, entry.job_id) for entry in entries
+        ]
+        if not entries:
+            return []
+        started = perf_counter()
+        found = await trio.to_thread.run_sync(
+            read_values, server.disk, server.config.cmdlog_path, places, dict(space.replaced)
+        )
+        self.read_us.add(round((perf_counter() - started) * 1_000_000))
+        again: list[Entry] = []
+        for entry, place, value in zip(entries, places, found, strict=True):
+            if isinstance(value, bytes):
+                self.count += 1
+                engine.store.warm_up(entry, place.job_id, value)
+            elif space.changes != changes or entry.position != place.position:
+                if engine.store.find(entry.key) is entry:
+                    again.append(entry)
+            else:
+                self.failed += 1
+                self._tell(place, str(value))
+                engine.store.warm_up(entry, place.job_id, f"its value cannot be read: {value}")
+        return again
+
+    def _tell(self, place: Whereabouts, why: str) -> None:
+        if place.position not in self._told:
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told.add(place.position)
+            LOG.error("event=not-readable job=%s error=%r", place.job_id.hex(), why)
+
+    # --- for those who wait ---------------------------------------------------------------------
+
+    def look(self) -> None:
+        """The engine changed: perhaps those who wait need values."""
+        if self._server.engine.awaited:
+            self._awaited.set()
+
+    async def serve(self) -> None:
+        """Read what is to be handed out to those who wait, again and again."""
+        server = self._server
+        engine = server.engine
+        while True:
+            if not engine.awaited:
+                self._awaited = trio.Event()
+                await self._awaited.wait()
+            missing = Missing(list(engine.awaited.values()))
+            await self.fetch(missing)
+            engine.awaited.clear()
+            server.after_requests(server.clock.now_us())
+            await trio.lowlevel.checkpoint()
+
+    # --- out of memory --------------------------------------------------------------------------
+
+    def evict(self) -> bool:
+        """Let values leave memory, if there are too many; whether there is more to do."""
+        server = self._server
+        return server.engine.store.evict(server.writer.durable_at, EVICTED_MAX)
+
+    async def keep_limit(self) -> None:
+        """Let values leave memory, also where no request comes."""
+        store = self._server.engine.store
+        if store.values is None:
+            return
+        over = False
+        while True:
+            await trio.sleep(REST_SECONDS)
+            while self.evict():
+                await trio.lowlevel.checkpoint()
+            before, over = over, store.memory_bytes > store.values.bytes_max
+            if over and not before and not store.values.warm:
+                LOG.warning(
+                    "event=over-memory-limit bytes=%d limit=%d "
+                    "what='keys, indexes and what is not on the disk take more'",
+                    store.memory_bytes,
+                    store.values.bytes_max,
+                )

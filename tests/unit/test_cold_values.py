@@ -1,0 +1,361 @@
+"""Values that leave memory: which, when, and how requests get them back."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.protocol import decode_reply
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
+from fastjournal.protocol.messages import Reply, Request
+from fastjournald.engine import Missing, Scan
+from fastjournald.values import ENTRY_BYTES, VALUE_BYTES, Cold, Values
+from tests.property.model_parts import Rules
+from tests.property.subject import START, EngineSubject, request
+
+LONG = b"a value that may leave memory " * 10
+WHY = "its value cannot be read: the disk is broken"
+
+
+class Daemon(EngineSubject):
+    """An engine whose values leave memory when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(Rules(), cold=True)
+
+    def evict(self) -> None:
+        """Not by itself."""
+
+    def set(self, key: bytes, value: bytes = LONG, flags: int = 0, **fields: object) -> None:
+        flags |= Flag.PERSIST
+        assert not self.ask(
+            request(Function.SET, key, value, flags=flags, at=START, **fields)
+        ).error  # type: ignore[arg-type]
+
+    def ask(self, asked: Request) -> Reply:
+        reply = self.handle("session", asked, START)
+        assert reply is not None
+        return reply
+
+    def try_once(self, asked: Request) -> Reply | Missing:
+        """Ask without reading what is missing."""
+        answer = self.engine.handle("session", asked, START)
+        while isinstance(answer, Scan):
+            stepped = self.engine.step(answer, START)
+            if isinstance(stepped, Missing):
+                return stepped
+            if stepped is not None:
+                return decode_reply(stepped)
+        if isinstance(answer, Missing):
+            return answer
+        assert answer is not None
+        return decode_reply(answer)
+
+    def is_cold(self, key: bytes) -> bool:
+        entry = self.engine.store.find(key)
+        assert entry is not None
+        return isinstance(entry.value, Cold)
+
+    def cool(self, number: int = 1000) -> None:
+        """Let so many values leave memory, once all is durable."""
+        self.writer.write()
+        self.writer.sync()
+        self.engine.store.evict(self.writer.durable_at, number)
+        self.check()
+
+    def damage(self, key: bytes) -> None:
+        """Let the next reading of a value fail."""
+        entry = self.engine.store.find(key)
+        assert entry is not None
+        self.engine.store.warm_up(entry, entry.job_id, WHY)
+
+
+def get(key: bytes, flags: int = Flag.DATA) -> Request:
+    return request(Function.GET, key, flags=flags)
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+# --- which values leave ---------------------------------------------------------------------------
+
+
+def test_the_least_recently_accessed_value_leaves_first(daemon: Daemon) -> None:
+    for key in (b"one", b"two", b"a:1:0:three"):
+        daemon.set(key)
+    assert daemon.ask(get(b"one")).pairs
+    daemon.cool(1)
+    assert [daemon.is_cold(key) for key in (b"one", b"two", b"a:1:0:three")] == [False, True, False]
+    daemon.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
+    daemon.cool(1)
+    assert [daemon.is_cold(key) for key in (b"one", b"a:1:0:three")] == [True, False]
+
+
+def test_no_more_leave_than_have_to(daemon: Daemon) -> None:
+    values = daemon.engine.store.values
+    assert values is not None
+    daemon.set(b"one")
+    room = values.bytes
+    for key in (b"two", b"tri"):
+        daemon.set(key)
+    values.bytes_max = 3 * room - 1
+    daemon.cool()
+    assert values.cold == 1
+    assert values.bytes <= values.bytes_max < values.bytes + len(LONG) + VALUE_BYTES
+    assert room > ENTRY_BYTES + len(LONG)
+
+
+def test_what_is_not_durable_stays(daemon: Daemon) -> None:
+    daemon.set(b"old")
+    daemon.cool()
+    daemon.set(b"new")
+    daemon.writer.write()
+    daemon.engine.store.evict(daemon.writer.durable_at, 1000)
+    assert not daemon.is_cold(b"new"), "written, and not synced"
+    daemon.cool()
+    assert daemon.is_cold(b"new")
+
+
+def test_what_is_not_on_the_disk_at_all_stays(daemon: Daemon) -> None:
+    daemon.ask(request(Function.SET, b"volatile", LONG, at=START))
+    daemon.cool()
+    assert not daemon.is_cold(b"volatile")
+
+
+def test_numbers_and_booleans_stay_for_other_records_may_have_changed_them(daemon: Daemon) -> None:
+    daemon.set(b"number", b"\0" * 8, kind=ValueType.INTEGER)
+    daemon.set(b"flag", b"\1", kind=ValueType.BOOLEAN)
+    daemon.set(b"none", b"\0" * 9, kind=ValueType.INTEGER)
+    daemon.cool()
+    assert [daemon.is_cold(key) for key in (b"number", b"flag", b"none")] == [False, False, True]
+    one = request(Function.ADD, b"none", b"\1", kind=ValueType.INTEGER, at=START)
+    assert daemon.ask(one).code == "bad-value", "as in memory"
+
+
+def test_smaller_values_than_the_least_stay() -> None:
+    values = Values(1, 64)
+    daemon = Daemon()
+    for key, size in ((b"small", 63), (b"large", 64)):
+        daemon.set(key, b"v" * size)
+        entry = daemon.engine.store.find(key)
+        assert entry is not None
+        values.add(entry)
+    values.evict(2**63, 1000, 0)
+    assert [daemon.is_cold(key) for key in (b"small", b"large")] == [False, True]
+
+
+# --- how they come back ---------------------------------------------------------------------------
+
+
+def test_a_request_that_needs_no_value_reads_none(daemon: Daemon) -> None:
+    daemon.set(b"a:1:0:x", uri=b"u")
+    daemon.cool()
+    for asked in (
+        get(b"u", Flag.META),
+        request(Function.STATS, b"u", flags=Flag.DATA),
+        request(Function.LINK, b"a:1:0:x", uri=b"l", flags=Flag.PERSIST),
+        request(Function.RENAME, b"a:1:0:x", uri=b"a:1:0:y", flags=Flag.PERSIST, at=START),
+        request(Function.NEXT, b"a"),
+    ):
+        assert isinstance(daemon.try_once(asked), Reply), asked
+    assert daemon.is_cold(b"a:1:0:y")
+    assert daemon.ask(get(b"l")).pairs[0].value == LONG  # type: ignore[index]
+
+
+def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> None:
+    for number in range(3):
+        daemon.set(b"a:1:0:%d" % number)
+    daemon.cool()
+    before = dict(daemon.engine.requests)
+    asked = request(Function.NEXT, b"a", flags=Flag.DATA, count=2)
+    missing = daemon.try_once(asked)
+    assert isinstance(missing, Missing)
+    assert [entry.key for entry in missing.entries] == [b"a:1:0:0", b"a:1:0:1"], "all at once"
+    assert daemon.engine.requests == before, "it is counted when it is carried out"
+    assert daemon.engine.store.worked_on == 0
+    reply = daemon.ask(asked)
+    assert [pair.value for pair in reply.pairs or ()] == [LONG, LONG]
+    assert daemon.is_cold(b"a:1:0:2")
+
+
+def test_a_next_of_any_domain_asks_for_one_value_of_each_in_turn(daemon: Daemon) -> None:
+    for key in (b"a:1:0:1", b"a:1:0:2", b"a:1:0:3", b"b:1:0:1", b"c:1:0:1"):
+        daemon.set(key)
+    daemon.cool()
+    missing = daemon.try_once(request(Function.NEXT, flags=Flag.DATA, count=4))
+    assert isinstance(missing, Missing)
+    wanted = [b"a:1:0:1", b"b:1:0:1", b"c:1:0:1", b"a:1:0:2"]
+    assert [entry.key for entry in missing.entries] == wanted
+    reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=4))
+    assert [pair.key for pair in reply.pairs or ()] == wanted
+
+
+def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Daemon) -> None:
+    daemon.set(b"a:1:%d:x" % (START + 1000))
+    daemon.cool()
+    waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
+    assert daemon.engine.handle("waiter", waits, START) is None
+    engine, now = daemon.engine, START + 1000
+    engine.advance(now)
+    assert engine.serve_waiters(now) == []
+    (entry,) = engine.awaited.values()
+    assert engine.next_wake() != 0, "nothing is to be done but reading"
+    daemon.fetch(Missing([entry]))
+    engine.awaited.clear()
+    ((session, data),) = engine.serve_waiters(now)
+    assert session == "waiter"
+    assert decode_reply(data).pairs[0].value == LONG  # type: ignore[index]
+    assert not engine.awaited
+
+
+def test_a_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None:
+    for number in range(50):
+        daemon.set(b"key/%02d" % number, uri=b"uri/%02d" % number)
+    daemon.cool()
+    query = Query.RANGE << QUERY_SHIFT
+    everything = request(Function.GET, b"", uri=b"", flags=query | Flag.DATA)
+    missing = daemon.try_once(everything)
+    assert isinstance(missing, Missing)
+    assert 10 < len(missing.entries) <= 50
+    assert len({entry.key for entry in missing.entries}) == len(missing.entries)
+    reply = daemon.ask(everything)
+    assert [pair.value for pair in reply.pairs or ()] == [LONG] * 100
+    assert daemon.read <= 100
+
+
+def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: Daemon) -> None:
+    daemon.set(b"key")
+    daemon.cool()
+    store = daemon.engine.store
+    entry = store.find(b"key")
+    assert entry is not None
+    job_id = entry.job_id
+    store.warm_up(entry, b"of another record", b"x" * len(LONG))
+    assert daemon.is_cold(b"key")
+    again = request(Function.SET, b"key", b"new", flags=Flag.PERSIST | Flag.OVERWRITE, at=START + 1)
+    assert not daemon.ask(again).error
+    store.warm_up(entry, job_id, LONG)
+    daemon.check()
+    assert daemon.ask(get(b"key")).pairs[0].value == b"new"  # type: ignore[index]
+
+
+# --- what is cut on the disk ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(5,), (400,), (5, 400), (400, 5, 10), (0, 7), (300, 299)])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_value_is_cut_and_filled_up_without_being_read(
+    daemon: Daemon, sizes: tuple[int, ...], restart: bool
+) -> None:
+    daemon.set(b"key")
+    daemon.cool()
+    expected = LONG
+    for size in sizes:
+        expected = expected[:size].ljust(size, b"\0")
+        number = size.to_bytes(2)
+        asked = request(
+            *(Function.TRUNCATE, b"key", number), kind=ValueType.INTEGER, flags=Flag.PERSIST
+        )
+        reply = daemon.try_once(asked)
+        assert isinstance(reply, Reply)
+        assert not reply.error
+        daemon.cool()
+    if restart:
+        daemon.restart(START)
+        daemon.check()
+    assert daemon.ask(get(b"key")).pairs[0].value == expected  # type: ignore[index]
+
+
+# --- what cannot be read --------------------------------------------------------------------------
+
+
+def test_a_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) -> None:
+    daemon.set(b"key")
+    daemon.cool()
+    daemon.damage(b"key")
+    reply = daemon.try_once(get(b"key"))
+    assert isinstance(reply, Reply)
+    assert reply.error == f"not-readable {WHY}"
+    assert daemon.ask(get(b"key")).pairs[0].value == LONG  # type: ignore[index]
+
+
+def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daemon) -> None:
+    for number in range(3):
+        daemon.set(b"a:1:0:%d" % number)
+    daemon.cool()
+    daemon.damage(b"a:1:0:0")
+    reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=5))
+    assert [pair.key for pair in reply.pairs or ()] == [b"a:1:0:1", b"a:1:0:2"]
+    entry = daemon.engine.store.find(b"a:1:0:0")
+    assert entry is not None
+    assert entry.reason == WHY.encode()
+    daemon.restart(START)
+    assert daemon.engine.store.buried == 1, "also after a restart"
+
+
+def test_what_cannot_be_read_is_not_kicked_and_does_not_keep_others_buried(daemon: Daemon) -> None:
+    for number in range(2):
+        daemon.set(b"a:1:0:%d" % number)
+        daemon.ask(request(Function.BURY, b"a:1:0:%d" % number, b"why"))
+    daemon.cool()
+    daemon.damage(b"a:1:0:0")
+    assert daemon.ask(request(Function.KICK, b"a:1:0:0")).ttl is None
+    daemon.damage(b"a:1:0:0")
+    assert daemon.ask(request(Function.KICK, uri=b"a", count=10)).ttl == 1
+    assert daemon.engine.store.buried == 1
+
+
+def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> None:
+    daemon.set(b"a:1:0:x")
+    daemon.ask(request(Function.BURY, b"a:1:0:x", b"why"))
+    daemon.cool()
+    daemon.damage(b"a:1:0:x")
+    assert daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).code == "not-readable"
+    assert not daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).error
+
+
+def test_a_scan_over_what_cannot_be_read_says_so(daemon: Daemon) -> None:
+    daemon.set(b"key")
+    daemon.cool()
+    daemon.damage(b"key")
+    query = Query.RANGE << QUERY_SHIFT
+    reply = daemon.ask(request(Function.GET, b"", uri=b"", flags=query | Flag.DATA))
+    assert reply.error == f"not-readable {WHY}"
+
+
+def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
+    daemon.set(b"key")
+    daemon.cool()
+    everything = request(
+        *(Function.GET, b""), uri=b"", flags=Query.RANGE << QUERY_SHIFT | Flag.LISTEN
+    )
+    daemon.ask(everything)
+    linked = request(Function.LINK, b"key", uri=b"link", flags=Flag.PERSIST)
+    daemon.ask(linked)
+    daemon.engine.match_changes()
+    missing = daemon.engine.missing_news("session")
+    assert missing is not None
+    assert daemon.engine.tell("session", START) == b"", "not before it was looked for"
+    daemon.damage(b"key")
+    assert daemon.engine.missing_news("session") is None
+    told = decode_reply(daemon.engine.tell("session", START))
+    assert told.error == f"not-readable {WHY}"
+    assert [pair.key for pair in told.pairs or ()] == [b"link"]
+
+
+# --- work that takes the whole entry anew ---------------------------------------------------------
+
+
+def test_the_256th_attempt_reads_the_value_for_a_new_job(daemon: Daemon) -> None:
+    daemon.set(b"a:1:0:x")
+    entry = daemon.engine.store.find(b"a:1:0:x")
+    assert entry is not None
+    for _ in range(255):
+        daemon.ask(request(Function.NEXT))
+        daemon.ask(request(Function.RELEASE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=entry.token))
+    daemon.cool()
+    assert isinstance(daemon.try_once(request(Function.NEXT)), Missing)
+    assert daemon.ask(request(Function.NEXT)).pairs
+    daemon.cool()
+    assert daemon.ask(get(b"a:1:0:x")).pairs[0].value == LONG  # type: ignore[index]
