@@ -68,8 +68,9 @@ def crash_directory(root: DirectoryNode, generator: random.Random, holes: bool) 
     def after_crash(old: DirectoryNode) -> DirectoryNode:
         entries = dict(old.durable)
         in_order = generator.random() < IN_ORDER
-        for change in old.pending[: generator.randint(0, len(old.pending))]:
-            if in_order or generator.random() < 0.5:
+        length = generator.randint(0, len(old.pending))
+        for number, change in enumerate(old.pending):
+            if number < length if in_order else generator.random() < 0.5:
                 apply_change(entries, change)
         new = DirectoryNode()
         for name, node in entries.items():
