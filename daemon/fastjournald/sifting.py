@@ -218,10 +218,10 @@ class Sifting:
 
     def _forgets(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
         """Whether something has to say, in the place of an entry, that a tombstone is gone."""
-        if self._stands(key, now) or not self._undoes(start, now):
+        if not self._undoes(start, now):
             return False
-        payload = decode_payload(self.data, start, body, end - CRC_BYTES).payload
-        if not unpack_envelope(payload).erases:
+        dead = unpack_envelope(decode_payload(self.data, start, body, end - CRC_BYTES).payload)
+        if not dead.erases or self._stands(key, dead.timestamp, now):
             return False
         self._forget_instead(start, key)
         return True
@@ -233,13 +233,15 @@ class Sifting:
         record = self._store.journal.forget_record(key, time)
         self._replaced.setdefault(start, []).append(record)
 
-    def _stands(self, key: bytes, now: int) -> bool:
-        """Whether what stands under a primary key says itself what came of earlier tombstones."""
+    def _stands(self, key: bytes, erased_by: int, now: int) -> bool:
+        """Whether what stands under a key tells of a tombstone erased by a write of this time."""
         entry = self._store.find(key)
         if entry is not None and entry.persistent and entry.key == key:
             # or it came when the tombstone was gone from memory
             return entry.job_id in self._store.journal.erasers
-        return self._store.tombstones.find(key, now) is not None
+        tombstone = self._store.tombstones.find(key, now)
+        # an earlier one is what superseded work leaves: of two, replay takes the later timestamp
+        return tombstone is not None and tombstone[0] >= erased_by
 
     def _undoes(self, start: int, now: int) -> bool:
         """Whether a tombstone from before this record may be on the disk, and not over."""
@@ -341,7 +343,9 @@ class Sifting:
         stays = self._change_stays(operation.job_id, start)
         if isinstance(operation, Rename):
             self.renamed.append(operation.old)
-            if self._undoes(start, now) and not self._stands(operation.key, now):
+            if self._undoes(start, now) and not self._stands(
+                operation.key, operation.timestamp, now
+            ):
                 self._forget_instead(start, operation.key)
                 return True
         return stays

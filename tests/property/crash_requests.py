@@ -16,8 +16,10 @@ KEYS = [
 ]
 URIS = [None, b"u", b"v"]
 VOLATILE_KEYS = [b"a:1:0:v", b"b:1:0:v"]
+VOLATILE_URI = b"volatile"
 """Only for entries that are not persistent, and only these take a URI of theirs from another: where
-one takes the URI of a persistent entry, that one rightly waits again after a crash."""
+one takes the URI of a persistent entry, which a SET without a URI made of such a one, that one
+rightly waits again after a crash."""
 
 
 def draw_request(
@@ -45,7 +47,7 @@ def draw_request(
     if function == Function.SET:
         key, uri = draw.choice(KEYS), draw.choice(URIS)
         if not kept:
-            key, uri = draw.choice(((key, None), (draw.choice(VOLATILE_KEYS), b"volatile")))
+            key, uri = draw.choice(((key, None), (draw.choice(VOLATILE_KEYS), VOLATILE_URI)))
         kind, value = any_value(draw)
         return request(
             function,

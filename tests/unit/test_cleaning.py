@@ -382,8 +382,8 @@ def test_links_and_names_survive() -> None:
     assert log.engine.store.tombstones.find(b"old", log.clock.now) is not None
 
 
-def superseded() -> tuple[CleanedLog, int]:
-    log = CleanedLog()
+def superseded(**options: int) -> tuple[CleanedLog, int]:
+    log = CleanedLog(**options)
     log.done(Function.SET, KEY, b"v", uri=b"u")
     reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
     log.pass_time(1)
@@ -413,6 +413,25 @@ def test_superseded_work_that_has_its_key_back_stays_superseded() -> None:
     log.check()
     log.restart()
     assert log.entry(KEY).superseded
+
+
+def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -> None:
+    """What superseded work leaves has the timestamp of what superseded it: an earlier one."""
+    log, token = superseded(cmdlog_seg_size=65536)
+    log.fill(10, key=b"cold/%d")
+    log.pass_time(1)
+    log.done(Function.SET, b"name", b"v")
+    log.done(Function.DELETE, b"name")
+    log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, KEY, uri=b"name", flags=Flag.WORKED_ON, timeout=token)
+    log.fill(50)
+    second = log.roll()
+    log.empty(50)
+    log.done(Function.RELEASE, b"name", flags=Flag.WORKED_ON, timeout=token)
+    log.check()
+    log.clean(second)
+    log.check()
 
 
 def test_a_damaged_segment_is_left_alone() -> None:
