@@ -79,6 +79,9 @@ class Worker:
         self._taken = 0
         self._stopping = False
         self._unreachable: CannotConnectError | None = None
+        """The daemon stayed away from who asked for work."""
+        self._lost: CannotConnectError | None = None
+        """It was away for longer than the lease of a job, and was not heard of since."""
         self._one_finished = trio.Event()
 
     async def run(self) -> int:
@@ -107,7 +110,7 @@ class Worker:
                             refusal = await self._take_work(jobs)
                     nursery.cancel_scope.cancel()
         self._reports.summary()
-        failure = self._unreachable or refusal
+        failure = self._unreachable or refusal or self._lost
         if failure is not None and not self._stopping:
             raise failure
         return DONE if self._taken or self._stopping else NOTHING_TO_DO
@@ -124,10 +127,11 @@ class Worker:
             try:
                 jobs = await self._ask(room)
             except CannotConnectError as error:
-                self._unreachable = self._unreachable or error
+                self._unreachable = error
                 return None
             except RefusedError as error:
                 return error
+            self._lost = None
             if not self._goes_on():
                 await self._give_back(jobs)
             elif jobs.pairs:
@@ -187,7 +191,7 @@ class Worker:
         try:
             outcome = await job.run()
         except CannotConnectError as error:
-            self._unreachable = error
+            self._lost = error
             outcome = Outcome(Ended.LOST, remark=error.message)
         finally:
             self._reports.add(entry, outcome, trio.current_time() - started)

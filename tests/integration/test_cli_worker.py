@@ -284,13 +284,37 @@ def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_ba
         assert client.stats()["entries"] == 0
 
 
-def test_a_daemon_that_stays_away_is_exit_69_once_the_lease_is_over(
+def test_a_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_same(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with SyncClient(daemon.address) as client:
+        add(client, "one", "two")
+    began = tmp_path / "began"
+    worker = cli.start(
+        *("next", "--lease", "2s", "--json"),
+        *("--exec", "sh", "-c", f"test -e {began} || {{ touch {began}; sleep 600 & wait; }}"),
+    )
+    wait_for(began)
+    daemon.kill()
+    assert worker.stderr is not None
+    lost = worker.stderr.readline()
+    assert results(lost) == ["lost"], lost
+    (tmp_path / "socket").unlink(missing_ok=True)
+    daemon.start()
+    _, stderr = worker.communicate(timeout=60)
+    assert results(stderr) == ["done", "done"], stderr
+    assert worker.returncode == 0
+    with SyncClient(daemon.address) as client:
+        assert client.stats()["entries"] == 0
+
+
+def test_a_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
         add(client, "one")
     worker = cli.start(
-        *("next", "--lease", "4s", "--json"),
+        *("next", "--lease", "4s", "--count", "1", "--json"),
         *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
     )
     wait_for(tmp_path / "began")
