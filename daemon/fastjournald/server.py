@@ -99,6 +99,7 @@ class Server:
         self._started_us = clock.now_us()
         self.segments_free = trio.Lock()
         """Held by whoever links, replaces or removes sealed segments."""
+        self._pruning = trio.Lock()
         self.cleaner = Cleaner(self)
         engine.gauges = self._gauges
 
@@ -321,8 +322,10 @@ class Server:
             else:
                 self.log.info("event=snapshot path=%s segments=%d", path, len(segments))
                 reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
-                if request.count:
-                    await self._prune_snapshots(request.count)
+        if request.count and reply.pairs:
+            # may take long, for the space of large files: cleaning goes on
+            async with self._pruning:
+                await self._prune_snapshots(request.count)
         return encode_reply(reply)
 
     async def _prune_snapshots(self, keep: int) -> None:

@@ -10,13 +10,15 @@ holds the segments under their own names and ``MANIFEST.json``::
      "records": int, "bytes": int}
 
 It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
-is whole. One that is removed first gets that name again. What an interrupted one leaves is harmless
-but for the space its links keep, and ``remove_partial_snapshots`` takes it away.
+is whole. One that is removed first gets that name again. One that fails takes away what it made.
+What an interrupted one leaves is harmless but for the space its links keep, and
+``remove_partial_snapshots`` takes it away.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import google_crc32c
@@ -25,7 +27,7 @@ import msgspec
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.cmdlog.segments import SegmentInfo, segment_name
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError
+from fastjournal.errors import LogCorruptError, LogFailedError
 
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT = "fastjournal-snapshot"
@@ -87,11 +89,26 @@ def take_snapshot(
         The path of the snapshot.
 
     Raises:
-        LogFailedError: The snapshot was not taken; the log is as it was.
+        LogFailedError: The snapshot was not taken; the log is as it was, and where the disk lets
+            anything be removed, nothing is left of it.
     """
     path = f"{snapshot_directory}/{snapshot_name(now_us)}"
     partial = path + _PARTIAL_SUFFIX
-    disk.mkdir(partial)
+    try:
+        disk.mkdir(partial)
+        _fill(disk, partial, log_directory, segments, now_us)
+        disk.rename(partial, path)
+    except LogFailedError:
+        with suppress(LogFailedError):
+            _remove(disk, partial)
+        raise
+    disk.sync_directory(snapshot_directory)
+    return path
+
+
+def _fill(
+    disk: Disk, partial: str, log_directory: str, segments: list[SegmentInfo], now_us: int
+) -> None:
     for info in segments:
         disk.link(f"{log_directory}/{info.name}", f"{partial}/{info.name}")
     manifest = disk.create(f"{partial}/{MANIFEST_NAME}")
@@ -101,9 +118,6 @@ def take_snapshot(
     finally:
         manifest.close()
     disk.sync_directory(partial)
-    disk.rename(partial, path)
-    disk.sync_directory(snapshot_directory)
-    return path
 
 
 def is_snapshot(disk: Disk, path: str) -> bool:

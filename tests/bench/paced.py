@@ -11,7 +11,8 @@ import select
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,21 +23,30 @@ SOCKET_BYTES = 1 << 20
 _RECEIVE_BYTES = 1 << 18
 
 
+class Figure(NamedTuple):
+    """Some requests of one window, whose replies came together."""
+
+    seconds: float
+    """From when they were due."""
+    number: int
+    due: float
+    """By ``time.perf_counter``."""
+
+
 class Latencies(msgspec.Struct):
     """How long requests took."""
 
-    figures: list[tuple[float, int]]
-    """Seconds, and the number of requests that took them."""
+    figures: list[Figure]
     requests_per_second: float
 
     def at(self, share: float) -> float:
         """Return the latency in milliseconds that this share of all requests did not exceed."""
         ordered = sorted(self.figures)
-        wanted = share * sum(number for _, number in ordered)
-        for seconds, number in ordered:
-            wanted -= number
+        wanted = share * sum(figure.number for figure in ordered)
+        for figure in ordered:
+            wanted -= figure.number
             if wanted <= 0:
-                return seconds * 1000
+                return figure.seconds * 1000
         return 0.0
 
 
@@ -80,8 +90,6 @@ class Paced:
         size: int,
         rate: float,
         seconds: float,
-        *,
-        tick: Callable[[float], None] = lambda now: None,
     ) -> Latencies:
         """Send windows, as long as there are some, and wait for all replies.
 
@@ -90,7 +98,6 @@ class Paced:
             size: Requests in each.
             rate: Requests a second; 0: as fast as the daemon answers, two windows a connection.
             seconds: How long.
-            tick: Called between two waits, with the time.
         """
         connections = self._connections
         poll = select.epoll()
@@ -98,7 +105,7 @@ class Paced:
         for connection in connections:
             by_file[connection.socket.fileno()] = connection
             poll.register(connection.socket, select.EPOLLIN)
-        figures: list[tuple[float, int]] = []
+        figures: list[Figure] = []
         now = started = time.perf_counter()
         sent = answered = 0
         step = size / rate if rate else 0.0
@@ -125,7 +132,6 @@ class Paced:
                 if events & ~select.EPOLLOUT:
                     answered += self._receive(connection, figures)
             now = time.perf_counter()
-            tick(now)
         poll.close()
         return Latencies(figures, answered / (now - started))
 
@@ -134,7 +140,7 @@ class Paced:
         return select.EPOLLIN | (select.EPOLLOUT if connection.unsent else 0)
 
     @staticmethod
-    def _receive(connection: _Connection, figures: list[tuple[float, int]]) -> int:
+    def _receive(connection: _Connection, figures: list[Figure]) -> int:
         try:
             data = connection.socket.recv(_RECEIVE_BYTES)
         except BlockingIOError:
@@ -153,7 +159,7 @@ class Paced:
             left -= part
             # a reply counts when its last byte is here
             number = -(-int(missing) // SUCCESS_BYTES) - -(-(int(missing) - part) // SUCCESS_BYTES)
-            figures.append((now - due, number))
+            figures.append(Figure(now - due, number, due))
             answered += number
             if part == missing:
                 awaited.popleft()

@@ -24,6 +24,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.clock import unique_timestamp
+from fastjournal.cmdlog.snapshot import verify_snapshot
+from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
@@ -215,3 +217,24 @@ def test_on_a_full_disk_it_starts_and_lets_workers_finish(disk: Path) -> None:
             wait_code(client, "")
             assert client.ask(build(Function.GET, b"a:1:0:0")).code == "not-found"
         assert full.stop() == 0
+
+
+def test_a_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk: Path) -> None:
+    with DaemonProcess(disk, "--min-free-bytes", "0") as daemon:
+        with RawClient(daemon.address) as client:
+            assert client.ask(set_request(b"a:1:0:x", VALUE)).code == ""
+            fill(disk / "filler", 0)
+            for _ in range(2):
+                reply = client.ask(build(Function.SNAPSHOT))
+                assert reply.code == "not-persisted"
+                assert "No space left on device (ENOSPC)" in reply.error
+            snapshots = daemon.log_path / "snapshots"
+            assert not snapshots.exists() or not list(snapshots.iterdir())
+            (disk / "filler").unlink()
+            reply = client.ask(build(Function.SNAPSHOT))
+            assert reply.pairs
+            path = Path(os.fsdecode(reply.pairs[0].value))
+            assert len(verify_snapshot(OsDisk(), str(path)).segments) == 1
+            assert client.ask(set_request(b"a:1:0:y")).code == ""
+        assert daemon.stop() == 0
+    assert "event=snapshot-failed" in daemon.said()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -132,6 +135,39 @@ def test_after_any_crash_a_snapshot_is_whole_or_a_partial_that_can_be_removed(
             take(after, writer.sealed, NOW + 1)
     assert whole
     assert partial
+
+
+def test_a_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
+    disk: SimulatedDisk,
+) -> None:
+    writer = a_log(disk, "/log")
+    take(disk, writer.sealed)
+    failures = 0
+    for count in range(1, 20):
+        after = disk.kill()
+        after.fail_at(count, error=errno.ENOSPC)
+        with suppress(LogFailedError):
+            take(after, writer.sealed, NOW + 1)
+            continue
+        failures += 1
+        # but what is whole but for the last sync
+        assert {Path(path).name for path in list_snapshots(after, SNAPSHOTS)} == set(
+            after.listdir(SNAPSHOTS)
+        )
+        verify_snapshot(after, take(after, writer.sealed, NOW + 2))
+    assert failures >= 3 + 6
+
+
+def test_on_another_file_system_a_snapshot_fails_with_a_hint(tmp_path: Path) -> None:
+    if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second file system")
+    disk = OsDisk()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        writer = a_log(disk, str(tmp_path))
+        with pytest.raises(LogFailedError, match="EXDEV") as raised:
+            take_snapshot(disk, str(tmp_path), f"{elsewhere}/snapshots", writer.sealed, NOW)
+        assert raised.value.hint == "use a directory on the same file system"
+        assert os.listdir(f"{elsewhere}/snapshots") == []
 
 
 def test_a_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) -> None:
