@@ -6,18 +6,21 @@ since it was created.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, islice
 
-from fastjournald.indexes import READY_KEY_AT, Domain
+from fastjournal.limits import PRIORITY_MAX
+from fastjournald.entry import Entry, pack_facts
+from fastjournald.indexes import Domain
 from fastjournald.store import Store
 
 
-def oldest_due(store: Store, domain: Domain) -> int | None:
+def oldest_due(domain: Domain) -> int | None:
     """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
 
     At most 512 binary searches.
     """
-    return min((_due_since(store, item) for item in domain.oldest_due()), default=None)
+    return min(map(_due_since, _oldest(domain)), default=None)
 
 
 def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
@@ -29,14 +32,28 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
             whose turn is next.
     """
     domains = chain(store.turns, store.pauses.ready.values())
-    items = chain.from_iterable(domain.oldest_due() for domain in domains)
-    return min((_due_since(store, item) for item in islice(items, looks_max)), default=None)
+    entries = chain.from_iterable(map(_oldest, domains))
+    return min(map(_due_since, islice(entries, looks_max)), default=None)
 
 
-def _due_since(store: Store, item: bytes) -> int:
-    instant = int.from_bytes(item[1:9], "big")
-    if not instant:
-        entry = store.find(item[READY_KEY_AT:])
-        assert entry is not None
-        instant = entry.created
-    return instant
+def _oldest(domain: Domain) -> Iterator[Entry]:
+    """Yield the entries among which the oldest due one is: some of each priority.
+
+    Of those that name no instant (0) the first, and of those that do the earliest: at most
+    512 binary searches.
+    """
+    ready = domain.ready
+    entry = ready.first() if ready else None
+    while entry is not None:
+        yield entry
+        priority = entry.priority
+        if not entry.not_before:
+            entry = ready.first_from(pack_facts(priority, 1, 0, 0, 0, 0))
+        elif priority < PRIORITY_MAX:
+            entry = ready.first_from(bytes((priority + 1,)))
+        else:
+            return
+
+
+def _due_since(entry: Entry) -> int:
+    return entry.not_before or entry.created

@@ -214,7 +214,7 @@ def clean_segment(
         space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
         if info.number in space.paused_until:
             space.paused_until[info.number] = sifting.paused_until
-        yield from _reposition(sifting, left, info.number)
+        yield from _reposition(store, sifting, left, info.number)
     except LogLockedError:
         space.looks[info.number] = READ_LOOK
         return READ
@@ -291,6 +291,7 @@ def _restate_entry(store: Store, entry: Entry, now: int) -> None:
     if entry.job_id in store.journal.displaced:
         taken = tuple(key for key in entry.all_keys()[1:] if store.find(key) is not entry)
     store.journal.restated(entry, now, taken)
+    store.renew(entry)
 
 
 def _tell_tombstone(store: Store, key: bytes, now: int) -> None:
@@ -300,13 +301,16 @@ def _tell_tombstone(store: Store, key: bytes, now: int) -> None:
         store.journal.tombstone(key, timestamp, now, learnt=learnt)
 
 
-def _reposition(sifting: Sifting, left: Left, number: int) -> Generator[Signal, Any, None]:
+def _reposition(
+    store: Store, sifting: Sifting, left: Left, number: int
+) -> Generator[Signal, Any, None]:
     """Tell the entries where their records are by now."""
     entries = left.entries
     for at in range(0, len(entries), 4):
         entry = sifting.entry_at(*entries[at : at + 3])
         if entry is not None:
-            entry.position = pack_position(number, entries[at + 3])
+            entry.move_record(pack_position(number, entries[at + 3]))
+            store.renew(entry)
         if at % (4 * SIFTED_RECORDS_MAX) == 0:
             yield TURN
 

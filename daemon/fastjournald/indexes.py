@@ -1,15 +1,14 @@
 """The orders in which entries are found: per domain what is ready, delayed and leased; and when.
 
-Items of the sorted lists are packed bytes, because they compare in C and take half the memory of
-tuples. All of them end with the entry's primary key, so that the key index leads to the entry:
+What they are sorted by is bytes, which compare in C:
 
-    ready    priority u8, not before u64, arrival u64, key; the buried have the same
-    delayed  instant u64, arrival u64, key
-    expiry   instant u64, key
+    ready    the facts of the entry: priority, not before, arrival; the buried have the same
+    delayed  instant u64, arrival u64
+    expiry   instant u64, primary key, by which the key index leads to the entry
 
-n is the number of items; every operation is O(log n) unless it says otherwise. Nothing here refers
-to an entry, except the lease groups, and no entry is referred to by what it refers to: the engine
-is free of reference cycles, so the garbage collector can stay off.
+n is the number of items; every operation is O(log n) unless it says otherwise. An entry refers to
+its domain, and the domain to it for as long as it stands in there: what is taken out of its queue
+or lease is free of reference cycles, so the garbage collector can stay off.
 """
 
 from __future__ import annotations
@@ -21,17 +20,12 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
-from fastjournal.limits import PRIORITY_MAX
+from fastjournald.order import Order
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
 
-_READY = Struct(">BQQ")
-_DELAYED = Struct(">QQ")
 _INSTANT = Struct(">Q")
-
-READY_KEY_AT = _READY.size
-DELAYED_KEY_AT = _DELAYED.size
 EXPIRY_KEY_AT = _INSTANT.size
 
 TOMBSTONES_DROPPED = 4
@@ -40,24 +34,17 @@ TOMBSTONES_DROPPED = 4
 NEVER = 2**64
 """Later than every instant."""
 
-_pack_ready = _READY.pack
-_pack_delayed = _DELAYED.pack
 _pack_instant = _INSTANT.pack
 
 
-def ready_item(priority: int, not_before: int, arrival: int, key: bytes) -> bytes:
-    """Return the item that stands for an entry in a ready list. O(1)."""
-    return _pack_ready(priority, not_before, arrival) + key
+def delay_key(instant: int, arrival: int) -> bytes:
+    """Return the key of an entry that is delayed until that instant. O(1)."""
+    return _pack_instant(instant) + _pack_instant(arrival)
 
 
-def delayed_item(instant: int, arrival: int, key: bytes) -> bytes:
-    """Return the item that stands for an entry in a delayed list. O(1)."""
-    return _pack_delayed(instant, arrival) + key
-
-
-def item_instant(item: bytes) -> int:
-    """Return the instant that a delayed or expiry item begins with. O(1)."""
-    return int.from_bytes(item[:8], "big")
+def instant_of(key: bytes) -> int:
+    """Return the instant that the key of what is delayed or expires begins with. O(1)."""
+    return int.from_bytes(key[:EXPIRY_KEY_AT], "big")
 
 
 class Leases:
@@ -118,12 +105,12 @@ class Domain:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.ready: SortedList = SortedList()
-        self.delayed: SortedList = SortedList()
+        self.ready = Order()
+        self.delayed = Order()
         self.leases = Leases()
         self.entries = 0
         self.buried = 0
-        self.buried_order: SortedList | None = None
+        self.buried_order: Order | None = None
         """Its buried journal entries in the order of work; made when the first one is buried."""
         self.wake = NEVER
         """The instant under which this domain stands in the wake index."""
@@ -139,27 +126,8 @@ class Domain:
         """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""
         lease = self.leases.first()
         if self.delayed:
-            return min(lease, item_instant(self.delayed[0]))
+            return min(lease, instant_of(self.delayed.first_key()))
         return lease
-
-    def oldest_due(self) -> Iterator[bytes]:
-        """Return the items among which the oldest due entry is: some of each priority.
-
-        Of those that name no instant (0) the first, and of those that do the earliest: at most
-        512 binary searches.
-        """
-        ready = self.ready
-        at = 0
-        while at < len(ready):
-            item: bytes = ready[at]
-            yield item
-            priority = item[0]
-            if item[1:9] == bytes(8):
-                at = ready.bisect_left(_pack_ready(priority, 1, 0))
-            elif priority == PRIORITY_MAX:
-                return
-            else:
-                at = ready.bisect_left(bytes([priority + 1]))
 
 
 class WakeIndex:
@@ -251,7 +219,7 @@ class Expiry:
 
     def first(self) -> int:
         """Return the earliest expiry, ``NEVER`` where there is none. O(1)."""
-        return item_instant(self._items[0]) if self._items else NEVER
+        return instant_of(self._items[0]) if self._items else NEVER
 
     def pop_key(self) -> bytes:
         """Take the earliest out and return its key."""
@@ -260,7 +228,7 @@ class Expiry:
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for item in self._items:
-            yield item_instant(item), item[EXPIRY_KEY_AT:]
+            yield instant_of(item), item[EXPIRY_KEY_AT:]
 
 
 class Tombstones:

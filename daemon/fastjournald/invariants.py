@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournald.entry import Place
-from fastjournald.indexes import NEVER, READY_KEY_AT, Domain
+from fastjournald.entry import ORDER_BYTES, Entry, Place
+from fastjournald.indexes import NEVER, Domain, delay_key
 from fastjournald.keyindex import KeyIndex
+from fastjournald.order import Order
 from fastjournald.store import Store
 
 
@@ -24,17 +25,8 @@ def check_store(store: Store, now: int) -> None:
         assert (entry.place == Place.LEASED) == (entry.token != 0)
         assert not entry.superseded or entry.place == Place.LEASED
         assert (entry.reason is not None) == (entry.place == Place.BURIED)
-        if entry.place == Place.READY:
-            assert entry.item in entry.domain.ready
-            assert entry.item[READY_KEY_AT:] == entry.key
-        elif entry.place == Place.DELAYED:
-            assert entry.item in entry.domain.delayed
-        elif entry.place == Place.BURIED and entry.journal:
-            assert entry.domain.buried_order is not None
-            assert entry.item in entry.domain.buried_order
-            assert entry.item[READY_KEY_AT:] == entry.key
-        else:
-            assert not entry.item
+        if entry.place != Place.DELAYED:
+            assert not entry.extra.waits_until
         if entry.place == Place.LEASED:
             assert entry in store.lease_home(entry).leases.group(entry.token)
             assert entry.uri is None or store.running[entry.uri] is entry
@@ -52,13 +44,11 @@ def check_store(store: Store, now: int) -> None:
     for domain in [*domains.values(), store.plain]:
         inside = [entry for entry in entries if entry.domain is domain]
         assert domain.entries == len(inside)
-        assert len(domain.ready) == sum(entry.place == Place.READY for entry in inside)
-        assert len(domain.delayed) == sum(entry.place == Place.DELAYED for entry in inside)
         assert domain.buried == sum(entry.place == Place.BURIED for entry in inside)
+        _check_orders(domain, inside)
         assert domain.paused_until == store.pauses.until(domain.name)
         if domain is not store.plain:
             assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
-            assert domain.buried == len(domain.buried_order or ())
             paused = bool(domain.paused_until)
             assert (domain.name in store.turns) == (bool(domain.ready) and not paused)
             assert (domain.name in store.pauses.ready) == (bool(domain.ready) and paused)
@@ -78,7 +68,7 @@ def check_store(store: Store, now: int) -> None:
     live: Counter[int] = Counter()
     for entry in entries:
         live[entry.position >> OFFSET_BITS] += entry.record_bytes
-        assert not entry.starts or store.journal.amended[entry.job_id] is entry
+        assert not entry.extra.starts or store.journal.amended[entry.job_id] is entry
     journal = store.journal
     assert +live == +Counter(journal.space.live)
     assert live.total() == journal.live_bytes
@@ -107,6 +97,27 @@ def check_store(store: Store, now: int) -> None:
         assert locked is not None
         assert locked.key == key
         assert locked.place != Place.READY or not store.is_locked(locked, now)
+
+
+def _check_orders(domain: Domain, inside: list[Entry]) -> None:
+    buried = domain.buried_order or Order()
+    for order, place in (
+        (domain.ready, Place.READY),
+        (domain.delayed, Place.DELAYED),
+        (buried, Place.BURIED),
+    ):
+        keys = list(order.keys())
+        assert keys == sorted(keys)
+        assert len(order) == len(keys)
+        standing = {id(entry) for entry in inside if entry.place == place and entry.journal}
+        assert len(keys) == len(standing)
+        assert {id(entry) for entry in order} == standing
+        for key, entry in zip(keys, order, strict=True):
+            if place == Place.DELAYED:
+                instant = entry.extra.waits_until or entry.not_before
+                assert key == delay_key(instant, entry.arrival)
+            else:
+                assert key[:ORDER_BYTES] == entry.facts[:ORDER_BYTES]
 
 
 def _check_key_index(index: KeyIndex, standing: set[bytes]) -> None:

@@ -37,13 +37,13 @@ class JobHeads:
 
     def of(self, entry: Entry) -> bytes:
         """Return the head of an entry's job."""
-        if entry.expires:
+        if entry.extra.expires:
             return self._head(
                 _name(entry),
-                workq.workq_ttl_ms(entry.expires, entry.created),
+                workq.workq_ttl_ms(entry.extra.expires, entry.created),
                 _priority(entry),
             )
-        about = (entry.domain.name, entry.priority)
+        about = (entry.domain.name, entry.facts[0])
         head = self._heads.get(about)
         if head is None:
             if len(self._heads) >= HEADS_MAX:

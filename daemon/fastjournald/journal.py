@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fastjournal.cmdlog import envelope, workq
 from fastjournal.cmdlog.records import (
+    JOB_ID_BYTES,
     NO_TIME,
     Command,
     encode_job,
@@ -22,17 +23,25 @@ from fastjournal.cmdlog.records import (
     encode_time,
 )
 from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournald.entry import (
+    ARRIVAL_MAX,
+    FACTS_BYTES,
+    RUN_KEPT_BYTES,
+    Entry,
+    pack_record,
+    unpack_facts,
+    unpack_record,
+)
 from fastjournald.jobheads import JobHeads, id_prefix
 from fastjournald.space import Space
-
-if TYPE_CHECKING:
-    from fastjournald.entry import Entry
 
 Append: TypeAlias = Callable[[bytes, int, int], int]
 """Takes bytes, the number of records in them and the instant; returns their position."""
 
-_pack_counter = Struct(">Q").pack
-_COUNTER_BASE = 1 << 63
+_pack_serial = Struct(">Q").pack
+_SEGMENT_SHIFT = OFFSET_BITS - 8
+"""From a position without its last byte to the segment."""
+_SERIAL_BASE = 1 << 63
 """The variant bits of a UUIDv4."""
 
 
@@ -48,7 +57,11 @@ class Journal:
     def __init__(self, append: Append, *, seed: bytes, lease_us: int) -> None:
         self._append = append
         self._prefix = id_prefix(seed)
-        self._counter = _COUNTER_BASE
+        self._run = (self._prefix + _pack_serial(_SERIAL_BASE))[:RUN_KEPT_BYTES]
+        self.serial = 0
+        """The last serial number given, as the arrival of an entry or for the id of a job."""
+        self._entry_serial = 0
+        """The serial number in the id of the newest job that carries an entry: they ascend."""
         heads = JobHeads(lease_us)
         self._head_of = heads.of
         self._operation_head = heads.operation
@@ -73,6 +86,11 @@ class Journal:
         self._segment = -1
         """The segment with the newest record of an entry."""
 
+    def next_serial(self) -> int:
+        """Return a number greater than all before, also of runs before this one."""
+        self.serial += 1
+        return self.serial
+
     # --- entries --------------------------------------------------------------------------------
 
     def stored(
@@ -92,58 +110,69 @@ class Journal:
                 took any.
             erases: A tombstone stood under its key, or may stand in the log before it.
         """
-        if entry.record_bytes:
+        facts = entry.facts
+        if entry.run is not None:
             erases = entry.job_id in self.erasers
             self._forget(entry)
+            facts = facts[:FACTS_BYTES]
         value = entry.value
         assert isinstance(value, bytes), "a cold value is read before its entry is written anew"
+        _, not_before, arrival, timestamp, created, value_type = unpack_facts(facts)
+        extra = entry.extra
         time = self._time if now == self._now else self._time_at(now)
         payload = envelope.pack_fields(
             (
                 entry.key,
                 entry.uri,
-                entry.links or (),
-                entry.value_type,
+                extra.links or (),
+                value_type,
                 value,
-                entry.timestamp,
-                entry.created,
-                entry.modified,
-                entry.arrival,
-                entry.not_before,
-                entry.expires,
-                entry.ttl,
-                entry.attempts,
-                entry.token,
-                0 if taken is None else entry.superseded,
-                entry.reason,
-                entry.first_due,
+                timestamp,
+                created,
+                entry.changed or created,
+                arrival,
+                not_before,
+                extra.expires,
+                extra.ttl,
+                extra.attempts,
+                extra.token,
+                0 if taken is None else extra.superseded,
+                extra.reason,
+                extra.first_due,
                 *((taken or (), erases) if erases or taken is not None else ()),
             )
         )
-        self._counter += 1
-        entry.job_id = self._prefix + _pack_counter(self._counter)
-        if entry.journal:
-            command, not_before = Command.SCHEDULE, encode_time(entry.not_before)
+        if self._entry_serial < arrival <= ARRIVAL_MAX:
+            self._entry_serial = arrival
+            entry.run = self._run
+            job_id = self._prefix + _pack_serial(_SERIAL_BASE | arrival)
         else:
-            command, not_before = Command.ADD, NO_TIME
+            self._entry_serial = self.next_serial()
+            job_id = entry.run = self._prefix + _pack_serial(_SERIAL_BASE | self._entry_serial)
+        if entry.domain.name:
+            command, start = Command.SCHEDULE, encode_time(not_before)
+        else:
+            command, start = Command.ADD, NO_TIME
         data = encode_job(
             command,
             time,
-            entry.job_id,
+            job_id,
             self._head_of(entry),
             payload,
-            not_before,
-            time if entry.created == now else encode_time(entry.created),
+            start,
+            time if created == now else encode_time(created),
         )
         if erases:
-            self.erasers.add(entry.job_id)
-        size = entry.record_bytes = len(data)
-        entry.starts = 0
-        position = entry.position = self._append(data, 1, now)
+            self.erasers.add(job_id)
+        if extra.starts:
+            extra.starts = 0
+        size = len(data)
+        position = self._append(data, 1, now)
+        entry.facts = facts + pack_record(position >> 8, position & 0xFF, size)
         segment = position >> OFFSET_BITS
         if segment != self._segment:
             self._segment = segment
-            self.space.begins(entry.job_id, segment)
+            self.space.begins(job_id, segment)
         self.space.live[segment] += size
         self.live_bytes += size
 
@@ -174,37 +203,42 @@ class Journal:
         """Return the jobs that were superseded and do not say so themselves."""
         return [job_id for job_id, said in self.displaced.items() if not said]
 
-    def _forget(self, entry: Entry) -> None:
-        """The record that carries the entry is dead."""
-        size = entry.record_bytes
+    def _forget(self, entry: Entry) -> bytes:
+        """The record that carries the entry is dead; return the id of its job."""
+        position, _, size = unpack_record(entry.facts, FACTS_BYTES)
         self.live_bytes -= size
-        self.space.live[entry.position >> OFFSET_BITS] -= size
+        self.space.live[position >> _SEGMENT_SHIFT] -= size
+        job_id = entry.run
+        if job_id is None or len(job_id) != JOB_ID_BYTES:
+            job_id = entry.job_id
         if self.erasers:
-            self.erasers.discard(entry.job_id)
+            self.erasers.discard(job_id)
         if self.trimmed:
-            self.trimmed.pop(entry.job_id, None)
-        if self.amended.pop(entry.job_id, None) is not None and self.displaced:
-            self.displaced.pop(entry.job_id, None)
+            self.trimmed.pop(job_id, None)
+        if self.amended.pop(job_id, None) is not None and self.displaced:
+            self.displaced.pop(job_id, None)
+        return job_id
 
     def completed(self, entry: Entry, timestamp: int, now: int) -> None:
         """The entry is gone and leaves a tombstone with this timestamp."""
-        self._forget(entry)
-        if entry.reason is None:
-            self._append(self._completion(entry, timestamp, now), 1, now)
+        job_id = self._forget(entry)
+        if entry.extra.reason is None:
+            self._append(self._completion(job_id, entry.key, timestamp, now), 1, now)
             return
         # buried is failed to workq, which refuses to complete a failed job
         parts = (
             self._operation(envelope.Batch(2), now),
-            encode_simple(Command.DELETE, self._time_at(now), entry.job_id),
+            encode_simple(Command.DELETE, self._time_at(now), job_id),
             self._operation(envelope.Tombstone(entry.key, timestamp), now),
         )
         self._append(b"".join(parts), len(parts), now)
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
-        parts = [self._completion(entry, entry.timestamp, now) for entry in entries]
-        for entry in entries:
-            self._forget(entry)
+        parts = [
+            self._completion(self._forget(entry), entry.key, entry.timestamp, now)
+            for entry in entries
+        ]
         if len(parts) > 1:
             parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
@@ -248,7 +282,7 @@ class Journal:
             touched: Those of them whose expiry it moves.
         """
         for entry in entries:
-            if entry.starts >= workq.ATTEMPTS_MAX:
+            if entry.extra.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
         if touched:
             together = envelope.Batch(len(touched) + 1 + len(entries))
@@ -268,9 +302,11 @@ class Journal:
         parts = [self._operation(lease, now)]
         amended = self.amended
         for entry in entries:
-            entry.starts += 1
-            amended[entry.job_id] = entry
-            parts.append(encode_simple(Command.START_ATTEMPT, time, entry.job_id))
+            entry.own().starts += 1
+            # in one piece from now on, as it is what stands in ``amended``
+            job_id = entry.run = entry.job_id
+            amended[job_id] = entry
+            parts.append(encode_simple(Command.START_ATTEMPT, time, job_id))
         self._append(b"".join(parts), len(parts), now)
 
     def _store_again(self, entry: Entry, now: int) -> None:
@@ -390,12 +426,12 @@ class Journal:
         self._append(self._operation(change, now), 1, now)
 
     def _removed(self, command: Command, entry: Entry, now: int) -> None:
-        self._forget(entry)
-        self._append(encode_simple(command, self._time_at(now), entry.job_id), 1, now)
+        job_id = self._forget(entry)
+        self._append(encode_simple(command, self._time_at(now), job_id), 1, now)
 
-    def _completion(self, entry: Entry, timestamp: int, now: int) -> bytes:
-        result = envelope.pack_fields((timestamp, entry.key))
-        return encode_result(Command.COMPLETE, self._time_at(now), entry.job_id, result)
+    def _completion(self, job_id: bytes, key: bytes, timestamp: int, now: int) -> bytes:
+        result = envelope.pack_fields((timestamp, key))
+        return encode_result(Command.COMPLETE, self._time_at(now), job_id, result)
 
     def _failure(self, entry: Entry, now: int) -> bytes:
         result = envelope.pack(envelope.Failure(entry.reason or b""))
@@ -403,7 +439,6 @@ class Journal:
 
     def _operation(self, operation: envelope.Operation, now: int) -> bytes:
         time = self._time_at(now)
-        self._counter += 1
-        job_id = self._prefix + _pack_counter(self._counter)
+        job_id = self._prefix + _pack_serial(_SERIAL_BASE | self.next_serial())
         payload = envelope.pack(operation)
         return encode_job(Command.ADD, time, job_id, self._operation_head, payload, NO_TIME, time)

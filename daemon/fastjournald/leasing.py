@@ -22,19 +22,19 @@ class Leasing(Queues):
     def lease(self, entry: Entry, token: int) -> None:
         """The entry, which is in no queue, is worked on until ``token``."""
         entry.place = Place.LEASED
-        entry.token = token
+        entry.own().token = token
         self.worked_on += 1
-        if not entry.journal:
-            self.plain_worked_on += 1
         domain = entry.domain
+        if domain is self.plain:
+            self.plain_worked_on += 1
         domain.leases.add(token, entry)
         if token < domain.wake:
             self.refresh(domain)
             self.wake = min(self.wake, token)
         if entry.uri is not None:
             self.running[entry.uri] = entry
-        if entry.expires:
-            self.expiry.remove(entry.expires, entry.key)
+        if entry.extra.expires:
+            self.expiry.remove(entry.extra.expires, entry.key)
 
     def take(self, entry: Entry) -> None:
         """Take an entry out of its queue, if it is in one, to be leased by its key."""
@@ -44,9 +44,10 @@ class Leasing(Queues):
     def extend(self, entry: Entry, token: int, now: int) -> None:
         """The lease of the entry ends at ``token`` instead."""
         home = self.lease_home(entry)
-        home.leases.discard(entry.token, entry)
-        entry.token_before = entry.token
-        entry.token = token
+        extra = entry.own()
+        home.leases.discard(extra.token, entry)
+        extra.token_before = extra.token
+        extra.token = token
         home.leases.add(token, entry)
         self.refresh(home)
         self.wake = min(self.wake, token)
@@ -55,17 +56,19 @@ class Leasing(Queues):
 
     def end_work(self, entry: Entry, now: int) -> None:
         """Nobody works on the entry any more; what comes of it is the caller's matter."""
-        home = self.plain if entry.superseded else entry.domain
-        token = entry.token
+        extra = entry.extra
+        domain = entry.domain
+        home = self.plain if extra.superseded else domain
+        token = extra.token
         if home.leases.discard(token, entry) and token == home.wake:
             self.refresh(home)
         self.worked_on -= 1
-        if not entry.journal:
+        if domain is self.plain:
             self.plain_worked_on -= 1
-        entry.token_before = token
-        entry.token = 0
+        extra.token_before = token
+        extra.token = 0
         entry.place = Place.PLAIN
-        if entry.superseded:
+        if extra.superseded:
             for key in self._keys_worked_on(entry):
                 del self.running[key]
                 self._requeue_successor(key, entry, now)
@@ -98,6 +101,7 @@ class Leasing(Queues):
         leased = entry.place == Place.LEASED
         if entry.expires and not leased:
             self.expiry.remove(entry.expires, entry.key)
-        entry.expires = expires
+        if expires or entry.expires:
+            entry.own().expires = expires
         if expires and not leased:
             self.watch_expiry(entry)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter, itemgetter
 
 from fastjournald.entry import Entry, Place
-from fastjournald.indexes import delayed_item, ready_item
+from fastjournald.indexes import delay_key
 from fastjournald.store import Store
+
+_FACTS = attrgetter("facts")
+_FIRST = itemgetter(0)
 
 
 def load_store(
@@ -21,13 +25,12 @@ def load_store(
             of that one.
         now: The present.
     """
-    ready: dict[bytes, list[bytes]] = {}
-    delayed: dict[bytes, list[bytes]] = {}
+    ready: dict[bytes, list[Entry]] = {}
+    delayed: dict[bytes, list[tuple[bytes, Entry]]] = {}
     waiting: list[Entry] = []
     expiry: list[tuple[int, bytes]] = []
     shards = store.shards
     values = store.values
-    arrivals = store.arrivals
     for entry in entries:
         key = entry.key
         uri = entry.uri
@@ -43,7 +46,6 @@ def load_store(
             values.add(entry)
         store.entries += 1
         entry.domain.entries += 1
-        arrivals = max(arrivals, entry.arrival)
         if entry.place == Place.LEASED:
             store.worked_on += 1
             store.plain_worked_on += not entry.journal
@@ -57,7 +59,6 @@ def load_store(
             store.set_aside(entry, entry.reason or b"")
         elif entry.journal:
             waiting.append(entry)
-    store.arrivals = arrivals
     for key, primary in taken.items():
         worked_on = store.find(primary)
         assert worked_on is not None
@@ -69,24 +70,22 @@ def load_store(
         instant = not_before if other is None else max(not_before, other.token)
         if instant <= now:
             entry.place = Place.READY
-            item = ready_item(entry.priority, not_before, entry.arrival, entry.key)
-            home = ready
+            ready.setdefault(entry.domain.name, []).append(entry)
         else:
             entry.place = Place.DELAYED
-            item = delayed_item(instant, entry.arrival, entry.key)
-            home = delayed
-        entry.item = item
-        name = entry.domain.name
-        if name in home:
-            home[name].append(item)
-        else:
-            home[name] = [item]
-    for name, items in ready.items():
-        store.domains[name].ready.update(items)
+            if instant != not_before:
+                entry.own().waits_until = instant
+            delayed.setdefault(entry.domain.name, []).append(
+                (delay_key(instant, entry.arrival), entry)
+            )
+    for name, entries_ready in ready.items():
+        entries_ready.sort(key=_FACTS)
+        store.domains[name].ready.load(list(map(_FACTS, entries_ready)), entries_ready)
         if name not in store.pauses:
             store.turns.add(store.domains[name])
     for name, items in delayed.items():
-        store.domains[name].delayed.update(items)
+        items.sort(key=_FIRST)
+        store.domains[name].delayed.load([key for key, _ in items], [entry for _, entry in items])
         store.delayed += len(items)
     store.expiry.extend(expiry)
     for domain in store.domains.values():

@@ -68,7 +68,7 @@ async def total(engine: Engine) -> Totals:
     turn_over = perf_counter() + SLICE_SECONDS
     store = engine.store
     for domain in list(store.domains.values()):
-        totals.add(domain, oldest_due(store, domain))
+        totals.add(domain, oldest_due(domain))
         if perf_counter() > turn_over:
             await trio.lowlevel.checkpoint()
             turn_over = perf_counter() + SLICE_SECONDS
@@ -199,7 +199,7 @@ class Metrics(Collector):
             domain = store.domains.get(name)
             label = [domain_label(name)]
             waiting.add_metric(label, count)
-            since = None if domain is None else oldest_due(store, domain)
+            since = None if domain is None else oldest_due(domain)
             oldest.add_metric(label, _age(since, now))
         yield waiting
         yield oldest

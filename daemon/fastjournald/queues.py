@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from sortedcontainers import SortedList
-
-from fastjournald.entry import Entry, Place
+from fastjournald.entry import ORDER_BYTES, Entry, Place
 from fastjournald.indexes import (
     NEVER,
-    READY_KEY_AT,
     Domain,
     Expiry,
     Turns,
     WakeIndex,
-    delayed_item,
-    ready_item,
+    delay_key,
 )
 from fastjournald.keyindex import KeyIndex
 from fastjournald.locks import Locks
+from fastjournald.order import Order
 from fastjournald.pauses import Pauses
 
 SHARDS = 256
@@ -141,30 +138,26 @@ class Queues:
     def queue(self, entry: Entry, now: int) -> None:
         """Put a journal entry where it belongs while nobody works on it: ready or delayed."""
         domain = entry.domain
-        instant = entry.not_before
+        instant = not_before = entry.not_before
         if self.running and entry.uri is not None:
             other = self.running.get(entry.uri)
-            if other is not None and other.token > instant:
-                instant = other.token
+            if other is not None and other.extra.token > instant:
+                instant = other.extra.token
         if self.locked:
             lock = self.locked.get(entry.key)
             if lock is not None and lock.until > instant:
                 instant = lock.until
         if instant <= now:
             entry.place = Place.READY
-            item = entry.item = ready_item(
-                entry.priority, entry.not_before, entry.arrival, entry.key
-            )
             ready = domain.ready
-            if ready:
-                ready.add(item)
-            else:
-                ready.add(item)
+            ready.add(entry.facts, entry)
+            if len(ready) == 1:
                 self._has_ready(domain)
         else:
             entry.place = Place.DELAYED
-            entry.item = delayed_item(instant, entry.arrival, entry.key)
-            domain.delayed.add(entry.item)
+            if instant != not_before:
+                entry.own().waits_until = instant
+            domain.delayed.add(delay_key(instant, entry.arrival), entry)
             self.delayed += 1
             if instant < domain.wake:
                 self.refresh(domain)
@@ -172,23 +165,35 @@ class Queues:
 
     def unqueue(self, entry: Entry) -> None:
         """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
-        self.drop_item(entry.domain, entry.place, entry.item)
-        entry.item = b""
-
-    def drop_item(self, domain: Domain, place: int, item: bytes) -> None:
-        """Take an item out of the ready or delayed list of a domain. O(log n)."""
-        if place == Place.READY:
-            domain.ready.remove(item)
+        domain = entry.domain
+        if entry.place == Place.READY:
+            domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
             if not domain.ready:
-                if domain.paused_until:
-                    del self.pauses.ready[domain.name]
-                    self.pauses.refresh(domain)
-                else:
-                    self.turns.remove(domain)
+                self.lose_turn(domain)
         else:
-            domain.delayed.remove(item)
+            extra = entry.extra
+            instant = extra.waits_until or entry.not_before
+            domain.delayed.remove(delay_key(instant, entry.arrival), entry)
+            if extra.waits_until:
+                extra.waits_until = 0
             self.delayed -= 1
             self.refresh(domain)
+        entry.place = Place.PLAIN
+
+    def lose_turn(self, domain: Domain) -> None:
+        """Nothing is ready any more in a domain."""
+        if domain.paused_until:
+            del self.pauses.ready[domain.name]
+            self.pauses.refresh(domain)
+        else:
+            self.turns.remove(domain)
+
+    def renew(self, entry: Entry) -> None:
+        """The facts of an entry have changed, but for its place: let nothing keep the old ones."""
+        if entry.place == Place.READY:
+            entry.domain.ready.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
+        elif entry.place == Place.BURIED and entry.domain.buried_order is not None:
+            entry.domain.buried_order.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
 
     def queue_again(self, entry: Entry, now: int) -> None:
         """What an entry in a queue waits for has changed. O(log n)."""
@@ -207,18 +212,14 @@ class Queues:
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
         """Take the first ready entry of a domain, one of the turns, to be leased or removed."""
         ready = domain.ready
-        ready.pop(0)
+        ready.pop()
         if not ready:
             self.turns.remove(domain)
-        entry.item = b""
         entry.place = Place.PLAIN
 
     def ready_at(self, domain: Domain, rank: int) -> Entry:
-        """Return a ready entry of a domain by its place in the order of work. O(log n)."""
-        item: bytes = domain.ready[rank]
-        entry = self.find(item[READY_KEY_AT:])
-        assert entry is not None
-        return entry
+        """Return a ready entry of a domain by its place in the order of work. O(rank)."""
+        return domain.ready.at(rank)
 
     def refresh(self, domain: Domain) -> None:
         """The next delay or lease of a domain may be another one. O(log n)."""
@@ -233,14 +234,13 @@ class Queues:
         """Bury an entry that is in no queue and that nobody works on. O(log n)."""
         domain = entry.domain
         entry.place = Place.BURIED
-        entry.reason = reason
+        entry.own().reason = reason
         domain.buried += 1
         self.buried += 1
         if entry.journal:
             if domain.buried_order is None:
-                domain.buried_order = SortedList()
-            entry.item = ready_item(entry.priority, entry.not_before, entry.arrival, entry.key)
-            domain.buried_order.add(entry.item)
+                domain.buried_order = Order()
+            domain.buried_order.add(entry.facts, entry)
 
     def take_back(self, entry: Entry) -> None:
         """The entry is buried no more; what comes of it is the caller's matter. O(log n)."""
@@ -250,15 +250,11 @@ class Queues:
         self.buried -= 1
         if entry.journal:
             assert domain.buried_order is not None
-            domain.buried_order.remove(entry.item)
-            entry.item = b""
+            domain.buried_order.remove(entry.facts[:ORDER_BYTES], entry)
 
     def buried_in(self, domain: Domain) -> Iterator[Entry]:
         """Yield the buried journal entries of a domain in the order of work."""
-        for item in domain.buried_order or ():
-            entry = self.find(item[READY_KEY_AT:])
-            assert entry is not None
-            yield entry
+        yield from domain.buried_order or ()
 
     # --- pauses ---------------------------------------------------------------------------------
 

@@ -15,7 +15,15 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings, new_journal
-from fastjournald.entry import Entry, Place
+from fastjournald.entry import (
+    NOTHING,
+    RUN_KEPT_BYTES,
+    Entry,
+    Extra,
+    Place,
+    pack_facts,
+    pack_record,
+)
 from fastjournald.journal import Append, Journal
 from fastjournald.loading import load_store
 from fastjournald.store import Store
@@ -157,7 +165,7 @@ def load_engine(
     state.superseded.clear()
     state.keys.clear()
     load_store(store, _entries(state, store, engine.journal), taken, now)
-    store.arrivals = max(store.arrivals, state.arrival)
+    engine.journal.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)
     engine.journal.last_token = state.last_token
@@ -173,9 +181,10 @@ def _entries(state: LogState, store: Store, journal: Journal) -> Iterator[Entry]
     jobs = state.jobs
     live = journal.space.live
     trimmed = state.trimmed
+    runs: dict[bytes, bytes] = {}
     for job_id in list(jobs):
         job = jobs.pop(job_id)
-        entry = _entry(job, store)
+        entry = _entry(job, store, runs)
         journal.live_bytes += entry.record_bytes
         live[entry.position >> OFFSET_BITS] += entry.record_bytes
         if job.amended or job.starts or job.foreign:
@@ -202,46 +211,57 @@ def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
         journal.removed_before(job_id, now)
 
 
-def _entry(job: LiveJob, store: Store) -> Entry:
+def _entry(job: LiveJob, store: Store, runs: dict[bytes, bytes]) -> Entry:
     if job.token:
         place = Place.LEASED
     elif job.reason is not None:
         place = Place.BURIED
     else:
         place = Place.PLAIN
-    # most were never changed: one integer serves for all three
-    modified = job.created if job.modified == job.created else job.modified
-    # by position throughout: by name takes twice as long
+    arrival = job.arrival
+    facts = pack_facts(
+        job.priority, job.not_before, arrival, job.timestamp, job.created, job.value_type
+    )
+    facts += pack_record(job.position >> 8, job.position & 0xFF, job.record_bytes)
+    job_id = job.job_id
+    run = job_id[:RUN_KEPT_BYTES]
+    changed = 0 if job.modified == job.created else job.modified
     return Entry(
+        facts,
         job.key,
         job.uri,
-        job.value_type,
         Cold(job.cold_bytes) if job.cold_bytes else job.value,
-        job.timestamp,
-        job.created,
-        modified,
-        modified,
-        job.arrival,
         store.plain if job.domain is None else store.domain_of(job.domain),
-        job.priority,
-        job.domain is not None,
-        True,
-        job.not_before,
-        job.expires,
-        job.ttl,
-        job.attempts,
-        job.token,
-        0,
-        job.superseded,
+        changed,
+        changed,
+        _extra(job),
         place,
-        b"",
-        job.links or None,
-        job.reason,
-        job.first_due,
-        job.job_id,
-        job.position,
-        job.record_bytes,
-        job.starts,
+        runs.setdefault(run, run) if job_id.endswith(facts[10:17]) else job_id,
+    )
+
+
+def _extra(job: LiveJob) -> Extra:
+    if job.reason is None and not (
+        job.token
+        or job.starts
+        or job.expires
+        or job.ttl
+        or job.attempts
+        or job.superseded
+        or job.first_due
+        or job.links
+    ):
+        return NOTHING
+    return Extra(
+        token=job.token,
+        starts=job.starts,
+        expires=job.expires,
+        ttl=job.ttl,
+        attempts=job.attempts,
+        superseded=job.superseded,
+        links=job.links or None,
+        reason=job.reason,
+        first_due=job.first_due,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastjournal.keys import moved_not_before, parse_journal_key
-from fastjournald.entry import Entry, Place
+from fastjournald.entry import ORDER_BYTES, Entry, Place
 from fastjournald.store import Store
 
 
@@ -20,7 +20,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         key: A primary key, or one under which nothing stands.
         now: The present.
     """
-    old, place, item, domain = entry.key, entry.place, entry.item, entry.domain
+    old, place, domain = entry.key, entry.place, entry.domain
     parts = parse_journal_key(key)
     was_journal = entry.journal
     watched = entry.expires and place != Place.LEASED
@@ -29,14 +29,18 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         store.expiry.remove(entry.expires, old)
     if place == Place.BURIED:
         store.take_back(entry)
+    elif place == Place.READY:
+        # its domain keeps its turn, for it may be ready there again
+        domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
+    elif place == Place.DELAYED:
+        store.unqueue(entry)
     store.drop_key(old)
     store.put_key(key, entry)
     store.locks.move(old, key)
 
     entry.key = key
-    entry.not_before = moved_not_before(old, key, entry.not_before)
-    entry.journal = parts is not None
-    entry.priority = 0 if parts is None else parts.priority
+    priority = 0 if parts is None else parts.priority
+    entry.reorder(priority, moved_not_before(old, key, entry.not_before))
     entry.domain = store.plain if parts is None else store.domain_of(parts.domain)
     entry.domain.entries += 1
 
@@ -55,9 +59,9 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
     elif place == Place.BURIED:
         store.set_aside(entry, entry.reason or b"")
     else:
-        entry.place, entry.item = Place.PLAIN, b""
+        entry.place = Place.PLAIN
         if entry.journal:
             store.queue(entry, now)
-        if place != Place.PLAIN:
-            store.drop_item(domain, place, item)
+        if place == Place.READY and not domain.ready:
+            store.lose_turn(domain)
     store.leave_domain(domain)

@@ -149,7 +149,7 @@ class State:
             token = base * 1000 + self.lease_counter % 1000
             self.lease_counter += 1
             for entry in entries:
-                if token in (entry.token_before, entry.token):
+                if token in (entry.extra.token_before, entry.extra.token):
                     break
             else:
                 return token

@@ -7,7 +7,7 @@ decide what a request does; the store keeps keys, indexes and journal in step wh
 from __future__ import annotations
 
 from fastjournald.entry import Entry, Place
-from fastjournald.indexes import DELAYED_KEY_AT, Domain, Leases, Tombstones, item_instant
+from fastjournald.indexes import Domain, Leases, Tombstones, instant_of
 from fastjournald.journal import Journal
 from fastjournald.leasing import Leasing
 from fastjournald.subscriptions import Changes
@@ -42,7 +42,6 @@ class Store(Leasing):
         """Where an ``advance`` to this instant left something undone, that instant."""
         self.changes: Changes | None = None
         """Keys that came, went or have a new value, while somebody listens; else None."""
-        self.arrivals = 0
         self.leases_lost = 0
         """Leases that ran out so far."""
 
@@ -57,25 +56,28 @@ class Store(Leasing):
         uri = entry.uri
         if uri is not None:
             shards[hash(uri) & 255][uri] = entry
-        if entry.links:
-            for link in entry.links:
+        extra = entry.extra
+        if extra.links:
+            for link in extra.links:
                 shards[hash(link) & 255][link] = entry
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
         if self.values is not None:
             self.values.add(entry)
         self.entries += 1
-        entry.domain.entries += 1
-        if entry.expires:
+        domain = entry.domain
+        domain.entries += 1
+        if extra.expires:
             self.watch_expiry(entry)
-        if entry.journal:
+        if domain is not self.plain:
             self.queue(entry, now)
 
     def remove(self, entry: Entry, now: int) -> None:
         """Take an entry out of everything; other work on its URI may begin."""
         domain = entry.domain
+        extra = entry.extra
         changes = self.changes
-        for key in entry.all_keys() if entry.links else (entry.key, entry.uri):
+        for key in entry.all_keys() if extra.links else (entry.key, entry.uri):
             if key is not None:
                 shard = self.shards[hash(key) & 255]
                 if shard.get(key) is entry:
@@ -94,8 +96,8 @@ class Store(Leasing):
                 self.unqueue(entry)
             elif place == Place.BURIED:
                 self.take_back(entry)
-            if entry.expires:
-                self.expiry.remove(entry.expires, entry.key)
+            if extra.expires:
+                self.expiry.remove(extra.expires, entry.key)
             entry.place = Place.PLAIN
         if self.locked and entry.key in self.locked and self.find(entry.key) is None:
             self.locks.discard(entry.key)
@@ -146,7 +148,7 @@ class Store(Leasing):
             home.leases.discard(entry.token, entry)
             self.refresh(home)
             # 0 says that none did
-            entry.superseded = max(timestamp, 1)
+            entry.own().superseded = max(timestamp, 1)
             self.plain.leases.add(entry.token, entry)
 
     # --- values ---------------------------------------------------------------------------------
@@ -231,15 +233,16 @@ class Store(Leasing):
         self.end_work(entry, now)
         if entry.expires:
             self.watch_expiry(entry)
+        extra = entry.own()
         if ran_out:
-            entry.attempts += 1
-            if entry.journal and 0 < self.attempts_max <= entry.attempts:
+            extra.attempts += 1
+            if entry.journal and 0 < self.attempts_max <= extra.attempts:
                 self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
                 if entry.persistent:
                     self.journal.buried(entry, now)
                 return
         # behind work, a URI may be put off anew from here
-        entry.first_due = max(entry.not_before, min(now, token))
+        extra.first_due = max(entry.not_before, min(now, token))
         if entry.persistent:
             if delayed:
                 self.journal.released_with_delay(entry, now)
@@ -270,7 +273,7 @@ class Store(Leasing):
         place = entry.place
         if place == Place.BURIED:
             if reason != entry.reason:
-                entry.reason = reason
+                entry.own().reason = reason
                 if entry.persistent:
                     self.journal.buried_again(entry, now)
             return
@@ -290,8 +293,9 @@ class Store(Leasing):
         """Make buried entries ready again, or delayed until their instant."""
         for entry in entries:
             self.take_back(entry)
-            entry.reason = None
-            entry.first_due = max(entry.not_before, now)
+            extra = entry.own()
+            extra.reason = None
+            extra.first_due = max(entry.not_before, now)
         persistent = [entry for entry in entries if entry.persistent]
         if persistent:
             self.journal.kicked(persistent, now)
@@ -344,7 +348,7 @@ class Store(Leasing):
             left -= 1
             entry = self.find(self.expiry.pop_key())
             assert entry is not None
-            entry.expires = 0
+            entry.own().expires = 0
             self.remove(entry, now)
             if entry.persistent:
                 self.journal.expired(entry, now)
@@ -361,12 +365,11 @@ class Store(Leasing):
     def _become_ready(self, domain: Domain, instant: int, now: int, number_max: int) -> int:
         delayed = domain.delayed
         number = 0
-        while number < number_max and delayed and item_instant(delayed[0]) <= instant:
-            item: bytes = delayed.pop(0)
-            entry = self.find(item[DELAYED_KEY_AT:])
-            assert entry is not None
+        while number < number_max and delayed and instant_of(delayed.first_key()) <= instant:
+            entry = delayed.pop()
+            if entry.extra.waits_until:
+                entry.extra.waits_until = 0
             self.delayed -= 1
-            entry.item = b""
             self.queue(entry, now)
             number += 1
         self.refresh(domain)

@@ -23,7 +23,7 @@ from fastjournal.protocol.constants import ValueType
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
 
-ENTRY_BYTES = 640
+ENTRY_BYTES = 400
 """Of an entry in memory with its places in the indexes, but for its keys and its value."""
 
 VALUE_BYTES = 160
@@ -101,7 +101,7 @@ class Values:
 
     def rename(self, entry: Entry, old: bytes) -> None:
         """The primary key of an entry was ``old``."""
-        self.bytes += 2 * (len(entry.key) - len(old))
+        self.bytes += len(entry.key) - len(old)
         self.unreadable.pop(old, None)
         if self._recent.get(old) is entry:
             del self._recent[old]
@@ -206,7 +206,7 @@ def _may_leave(entry: Entry, size: int) -> bool:
 
 
 def _entry_bytes(entry: Entry) -> int:
-    size = ENTRY_BYTES + 2 * len(entry.key)
+    size = ENTRY_BYTES + len(entry.key)
     if entry.uri is not None:
         size += len(entry.uri)
     if entry.links:

@@ -29,6 +29,7 @@ from fastjournal.limits import VALUE_BYTES_LIMIT
 MAGIC = b"FJ\x01"
 OPERATION_NAME = "fj.op"
 PLAIN_NAME = "fj.kv"
+Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Envelope(msgspec.Struct, array_like=True, gc=False):
@@ -39,15 +40,15 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """The second key given in the SET."""
     links: list[bytes]
     """Further keys, by LINK."""
-    value_type: int
+    value_type: Annotated[int, msgspec.Meta(ge=0, le=255)]
     value: bytes
-    timestamp: int
+    timestamp: Instant
     """Instant of the last write, by the writer's clock: decides which write wins."""
-    created: int
-    modified: int
-    arrival: int
+    created: Instant
+    modified: Instant
+    arrival: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     """Serial number that orders entries of one priority and instant."""
-    not_before: int = 0
+    not_before: Instant = 0
     """Instant before which it must not start; 0 for a plain key."""
     expires: int = 0
     """Instant; 0: never."""

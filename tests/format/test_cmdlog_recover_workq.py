@@ -149,6 +149,6 @@ def test_the_daemon_goes_on_with_a_log_of_workq_and_workq_with_what_the_daemon_m
     for job in again.state.jobs.values():
         entry = engine.store.find(job.key)
         assert entry is not None
-        assert (entry.attempts, entry.reason) == (job.attempts, job.reason)
+        assert (entry.extra.attempts, entry.reason) == (job.attempts, job.reason)
     if name not in ("duplicate-after-clean", "race-timeout-lease"):
         assert_workq_accepts(tmp_path / name)

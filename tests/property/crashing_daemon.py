@@ -62,8 +62,8 @@ class Step(NamedTuple):
 
 def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int | None:
     """Return what an entry is at ``now``; a number: gone, with a tombstone; None: just gone."""
-    token, attempts, reason = entry.token, entry.attempts, entry.reason
-    first_due = entry.first_due
+    token, attempts, reason = entry.token, entry.extra.attempts, entry.reason
+    first_due = entry.extra.first_due
     if token and token <= now:
         if entry.superseded:
             return entry.superseded
@@ -77,7 +77,7 @@ def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int
     return (
         *(entry.uri, tuple(entry.links or ()), entry.value_type, entry.value, entry.timestamp),
         *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
-        *(entry.ttl, attempts, token, entry.superseded, reason, first_due),
+        *(entry.extra.ttl, attempts, token, entry.superseded, reason, first_due),
         *(entry.priority, entry.domain.name),
     )
 

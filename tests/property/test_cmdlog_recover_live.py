@@ -23,11 +23,11 @@ from tests.property.subject import SECOND, START, request
 LOG = "/log"
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
 URIS = [b"u", b"v", None]
-KEPT = [
+BY_ALL = [
     *("key", "value_type", "value", "timestamp", "created", "modified", "arrival"),
-    *("not_before", "expires", "ttl", "attempts", "token", "superseded"),
-    *("first_due", "job_id", "position", "record_bytes", "starts", "priority"),
+    *("not_before", "job_id", "position", "record_bytes", "priority"),
 ]
+BY_FEW = ["expires", "ttl", "attempts", "token", "superseded", "first_due", "starts"]
 
 
 class Daemon:
@@ -133,7 +133,8 @@ def lasting(pauses: dict[bytes, int], now: int) -> dict[bytes, int]:
 
 
 def told(entry: Entry) -> dict[str, object]:
-    fields = {name: getattr(entry, name) for name in KEPT}
+    fields = {name: getattr(entry, name) for name in BY_ALL}
+    fields |= {name: getattr(entry.extra, name) for name in BY_FEW}
     fields["uri"] = entry.uri
     fields["links"] = entry.links or []
     fields["leased"] = entry.place == Place.LEASED
@@ -144,7 +145,7 @@ def told(entry: Entry) -> dict[str, object]:
 def replayed(state: LogState) -> dict[bytes, dict[str, object]]:
     entries = {}
     for job in state.jobs.values():
-        fields: dict[str, object] = {name: getattr(job, name) for name in KEPT}
+        fields: dict[str, object] = {name: getattr(job, name) for name in BY_ALL + BY_FEW}
         fields |= {
             "uri": job.uri,
             "links": job.links,

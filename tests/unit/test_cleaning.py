@@ -328,14 +328,14 @@ def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
         log.ask(Function.NEXT, b"a")
         log.pass_time(2)
     reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
-    assert log.entry(KEY).attempts == 2
+    assert log.entry(KEY).extra.attempts == 2
     log.roll()
     log.fill(10)
     log.empty(10)
     log.clean_settled()
     log.restart()
     entry = log.entry(KEY)
-    assert (entry.token, entry.attempts) == (reply.timeout, 2)
+    assert (entry.token, entry.extra.attempts) == (reply.timeout, 2)
     assert reply.timeout is not None
     log.done(Function.SET, OTHER, b"v")
     newer = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)

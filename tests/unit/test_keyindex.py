@@ -11,7 +11,7 @@ from fastjournald.entry import Entry
 from fastjournald.indexes import Domain
 from fastjournald.keyindex import KeyIndex
 
-ENTRY = Entry(b"", None, 0, b"", 0, 0, 0, 0, 0, Domain(b""))
+ENTRY = Entry(b"", b"", None, b"", Domain(b""))
 SHARDS = 256
 
 

@@ -121,7 +121,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
         return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name)}
-    oldest = oldest_due(store, domain)
+    oldest = oldest_due(domain)
     return {
         "entries": domain.entries,
         "waiting": len(domain.ready) + len(domain.delayed),
@@ -142,13 +142,13 @@ def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
         "state": PLACE_NAMES[entry.place],
         "persistent": entry.persistent,
         "priority": entry.priority,
-        "attempts": entry.attempts,
+        "attempts": entry.extra.attempts,
         "buried_reason": None if entry.reason is None else entry.reason.decode("utf-8", "replace"),
         "superseded": bool(entry.superseded),
         "timestamp": entry.timestamp,
         "created": entry.created,
         "not_before": entry.not_before,
-        "first_due": entry.first_due,
+        "first_due": entry.extra.first_due,
         "expires": entry.expires,
         "worked_on_until": entry.token,
         "locked_until": 0 if lock is None else lock.until,

@@ -63,7 +63,7 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
     if state.read_only:
         return READ_ONLY
     if is_new:
-        entry.links = [*links, key]
+        entry.own().links = [*links, key]
         if store.values is not None:
             store.values.link(key)
     store.put_key(key, entry)

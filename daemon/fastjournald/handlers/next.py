@@ -136,7 +136,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
             domain = turns.first()
         else:
             break
-        entry = store.ready_at(domain, 0)
+        entry = domain.ready.first()
         room -= len(entry.key) + len(entry.uri or b"") + overhead
         if with_data:
             room -= len(entry.value)

@@ -59,7 +59,7 @@ def is_missing(entry: Entry, flags: int, *, leases: bool) -> bool:
     """Whether a request needs the value of an entry, and it is on disk only."""
     return isinstance(entry.value, Cold) and (
         # the 256th attempt is of a new job, for workq
-        bool(flags & DATA) or (leases and entry.starts >= workq.ATTEMPTS_MAX)
+        bool(flags & DATA) or (leases and entry.extra.starts >= workq.ATTEMPTS_MAX)
     )
 
 
@@ -133,8 +133,8 @@ def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
     expires = entry.expires
     if request.timeout is not None and request.flags & UPDATE_TIMEOUT:
         expires = request.timeout
-    elif entry.ttl and expires:
-        expires = max(expires, min(now + entry.ttl, INSTANT_MAX))
+    elif entry.extra.ttl and expires:
+        expires = max(expires, min(now + entry.extra.ttl, INSTANT_MAX))
     if expires == entry.expires:
         return False
     state.store.set_expiry(entry, expires)

@@ -304,7 +304,7 @@ class Scan:
             return True
         return self.leases and (
             # no entry gets the token that it had before
-            0 < self._token == entry.token_before
+            0 < self._token == entry.extra.token_before
             or entry.place == Place.BURIED
             or (entry.uri is not None and entry.uri in state.store.running)
         )

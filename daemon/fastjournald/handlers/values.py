@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.entry import Entry
+from fastjournald.entry import Entry, pack_facts
 from fastjournald.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
@@ -167,26 +167,16 @@ def _create(state: State, request: Request, now: int) -> Entry:
     store, key = state.store, request.key
     assert request.value_type is not None
     parts = parse_journal_key(key)
-    store.arrivals += 1
-    entry = Entry(
-        key,
-        None,
-        request.value_type,
-        request.value,
-        max(request.timestamp, store.tombstones.get(key, now) or 0),
-        now,
-        now,
-        now,
-        store.arrivals,
-        store.plain if parts is None else store.domain_of(parts.domain),
-        persistent=bool(request.flags & PERSIST),
-    )
+    domain, priority, not_before = store.plain, 0, 0
     if parts is not None:
-        entry.journal = True
-        entry.priority = parts.priority
-        entry.not_before = parts.timestamp
+        domain = store.domain_of(parts.domain)
+        priority, not_before = parts.priority, parts.timestamp
+    timestamp = max(request.timestamp, store.tombstones.get(key, now) or 0)
+    arrival = state.journal.next_serial()
+    facts = pack_facts(priority, not_before, arrival, timestamp, now, request.value_type)
+    entry = Entry(facts, key, None, request.value, domain)
     erases = store.tombstones.discard(key)
-    if entry.persistent:
+    if request.flags & PERSIST:
         state.journal.stored(entry, now, erases=erases)
     store.insert(entry, now)
     return entry

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request, ValueType
-from fastjournald.entry import Entry, Place
+from fastjournald.entry import Entry, Extra, Place, pack_facts
 from fastjournald.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
@@ -91,44 +91,51 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     expires, ttl = request.timeout, request.ttl
     if expires is None:
         expires = min(now + ttl, INSTANT_MAX) if ttl else 0
-    parts = parse_journal_key(key)
-    store.arrivals += 1
-    entry = Entry(
-        key,
-        uri,
-        value_type,
-        request.value,
-        timestamp,
-        now,
-        now,
-        now,
-        store.arrivals,
-        store.plain if parts is None else store.domain_of(parts.domain),
-        persistent=bool(flags & PERSIST),
-        expires=expires,
-        ttl=ttl or 0,
-    )
-    if parts is not None:
-        entry.journal = True
-        entry.priority = parts.priority
-        entry.not_before = parts.timestamp
     if deleted is not None:
         tombstones.discard(key)
+    journal = state.journal
+    created = now
+    waited = None
     if other is not None:
         if other.place == Place.LEASED:
             assert uri is not None
             store.supersede(other, uri, timestamp)
-            if entry.persistent and other.persistent:
-                state.journal.displaced.setdefault(other.job_id, False)
+            if flags & PERSIST and other.persistent:
+                journal.displaced.setdefault(other.job_id, False)
         else:
-            entry.created = other.created
-            _bound_delay(entry, other, state.settings.postpone_us_max)
-    if standing is not None:
-        _inherit(store, entry, standing)
-        if other is None and entry.uri is not None and entry.uri == standing.uri:
-            _bound_delay(entry, standing, state.settings.postpone_us_max)
-    if entry.persistent:
-        journal = state.journal
+            created = other.created
+            waited = other
+    links, token_before, first_due = None, 0, 0
+    if standing is None:
+        arrival = journal.next_serial()
+    else:
+        created, arrival = standing.created, standing.arrival
+        token_before = standing.token or standing.extra.token_before
+        links, uri = _inherited(store, standing, uri)
+        if other is None and uri is not None and uri == standing.uri:
+            waited = standing
+    parts = parse_journal_key(key)
+    if parts is None:
+        domain, priority, not_before = store.plain, 0, 0
+    else:
+        name, priority, not_before, _ = parts
+        domain = store.domain_of(name)
+        if waited is not None:
+            first_due = _first_due(waited)
+            not_before = _bounded(not_before, first_due, state.settings.postpone_us_max)
+    facts = pack_facts(priority, not_before, arrival, timestamp, created, value_type)
+    entry = Entry(facts, key, uri, request.value, domain)
+    if created != now:
+        entry.changed = entry.seen = now
+    if expires or ttl or links or token_before or first_due:
+        entry.extra = Extra(
+            expires=expires,
+            ttl=ttl or 0,
+            links=links,
+            token_before=token_before,
+            first_due=first_due,
+        )
+    if flags & PERSIST:
         erases = deleted is not None or (
             standing is not None and standing.job_id in journal.erasers
         )
@@ -139,7 +146,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     if standing is not None:
         store.remove(standing, now)
         if standing.persistent:
-            state.journal.deleted(standing, now)
+            journal.deleted(standing, now)
     if other is not None and not other.superseded:
         store.replace_by_uri(other, timestamp, now)
     if flags & LISTEN:
@@ -156,28 +163,32 @@ def _listen(state: State, session: Hashable, request: Request) -> str:
     return refused
 
 
-def _inherit(store: Store, entry: Entry, standing: Entry) -> None:
-    """Keep what a SET with OVERWRITE keeps of the entry that it replaces."""
+def _inherited(
+    store: Store, standing: Entry, uri: bytes | None
+) -> tuple[list[bytes] | None, bytes | None]:
+    """Return links and URI of the entry that a SET with OVERWRITE puts in the place of another."""
 
     def kept(key: bytes) -> bool:
-        return key != entry.uri and (not standing.superseded or store.find(key) is standing)
+        return key != uri and (not standing.superseded or store.find(key) is standing)
 
-    entry.created = standing.created
-    entry.arrival = standing.arrival
-    entry.token_before = standing.token or standing.token_before
-    if standing.links:
-        entry.links = [link for link in standing.links if kept(link)] or None
-    if entry.uri is None and standing.uri is not None and kept(standing.uri):
-        entry.uri = standing.uri
+    links = [link for link in standing.links or () if kept(link)] or None
+    if uri is None and standing.uri is not None and kept(standing.uri):
+        return links, standing.uri
+    return links, uri
 
 
-def _bound_delay(entry: Entry, replaced: Entry, postpone_us_max: int) -> None:
-    """Put off the work of a waiting entry for the same URI so far at most; 0: without a bound."""
-    if not entry.journal or replaced.place not in (Place.READY, Place.DELAYED):
-        return
-    entry.first_due = replaced.first_due or max(replaced.not_before, replaced.created)
-    if postpone_us_max:
-        entry.not_before = min(entry.not_before, entry.first_due + postpone_us_max)
+def _first_due(replaced: Entry) -> int:
+    """Return when the work of an entry for the same URI was first due; 0: it does not wait."""
+    if replaced.place not in (Place.READY, Place.DELAYED):
+        return 0
+    return replaced.extra.first_due or max(replaced.not_before, replaced.created)
+
+
+def _bounded(not_before: int, first_due: int, postpone_us_max: int) -> int:
+    """Return until when work that was due already is put off, at most so long; 0: any time."""
+    if not first_due or not postpone_us_max:
+        return not_before
+    return min(not_before, first_due + postpone_us_max)
 
 
 def delete(state: State, session: Hashable, request: Request, now: int) -> str:
@@ -201,7 +212,7 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
     if store.locked and store.locked_to(entry, session, now):
         return LOCKED
     if token is not None:
-        if entry.token != token or token <= now:
+        if entry.extra.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
         timestamp = max(timestamp, entry.timestamp)
     elif timestamp < entry.timestamp:
@@ -212,7 +223,7 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
             state.journal.deleted(entry, now)
     else:
         store.tombstones.put(entry.key, timestamp, now)
-        if entry.persistent:
+        if entry.run is not None:
             state.journal.completed(entry, timestamp, now)
         elif request.flags & PERSIST:
             state.journal.tombstone(entry.key, timestamp, now)
