@@ -58,7 +58,7 @@ def change_json(change: Change, now_us: int) -> str:
     fields: dict[str, Any] = {"time_us": now_us, "change": change.kind.value}
     if change.kind is ChangeKind.SET:
         fields |= entry_fields(_entry(change))
-    elif change.kind is ChangeKind.GONE:
+    elif change.kind is not ChangeKind.MISSED:
         put_bytes(fields, "key", change.key)
     return json_line(fields)
 

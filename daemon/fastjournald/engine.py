@@ -373,7 +373,7 @@ class Engine(State):
                 reply.pairs = [Pair(key)]
             elif isinstance(entry.value, Cold):
                 reply.error = f"{ErrorCode.NOT_READABLE} {why_unreadable(self.store, entry)}"
-                reply.pairs = [Pair(key)]
+                reply.pairs = [pair_of(self.store, entry, key, META, now)]
             else:
                 reply.pairs = [pair_of(self.store, entry, key, DATA | META, now)]
             data = encode_reply(reply)

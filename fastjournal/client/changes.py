@@ -6,7 +6,10 @@ from collections.abc import Callable
 
 from fastjournal.client.results import Change, ChangeKind
 from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
-from fastjournal.protocol import Reply
+from fastjournal.protocol import ErrorCode, Reply
+
+_KINDS = {"": ChangeKind.SET, ErrorCode.NOT_READABLE: ChangeKind.NOT_READABLE}
+"""By the code of the notification; all others say that nothing stands there."""
 
 
 class ChangeBuffer:
@@ -30,8 +33,7 @@ class ChangeBuffer:
             self.lost = True
         else:
             for pair in reply.pairs or ():
-                gone = bool(reply.error)
-                kind = ChangeKind.GONE if gone else ChangeKind.SET
+                kind = _KINDS.get(reply.code, ChangeKind.GONE)
                 self._put(Change(kind, pair.key, pair.value_type, pair.value, pair.meta))
         self._wake()
 

@@ -72,6 +72,8 @@ class ChangeKind(StrEnum):
     """The key has a value: it was written, or stands here anew."""
     GONE = "gone"
     """The key has none any more: deleted, replaced, expired or renamed."""
+    NOT_READABLE = "not-readable"
+    """The key has a value that the daemon cannot read from its disk; there is metadata only."""
     MISSED = "missed"
     """Changes may be missing here, for the connection was lost or they came too fast: whoever keeps
     a copy reads it anew."""

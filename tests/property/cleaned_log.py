@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from fastjournal.cmdlog.segments import SegmentInfo
-from fastjournal.errors import FastjournalError, LogFailedError, LogLockedError
+from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
@@ -13,9 +15,10 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
 from fastjournald.cleaning import DURABLE, TURN, Blocking, candidates, clean_segment
 from fastjournald.config import Config
-from fastjournald.engine import Scan
+from fastjournald.engine import Missing, Scan
 from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
+from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, VirtualClock, dump
 from tests.property.subject import SECOND, request
 
@@ -36,6 +39,10 @@ class CleanedLog:
         self.clock = VirtualClock()
         self.disk = SimulatedDisk()
         self.disk.mkdir(LOG)
+        self.settings = self.config.settings()
+        if self.config.memory_limit:
+            # all values leave it, however small
+            self.settings = msgspec.structs.replace(self.settings, cold_bytes_min=1)
         self.starts = 0
         self.start()
 
@@ -45,11 +52,7 @@ class CleanedLog:
         """Recover what is on the disk."""
         self.starts += 1
         self.engine, self.writer = recover_engine(
-            self.disk,
-            self.config,
-            self.config.settings(),
-            self.clock,
-            seed=self.starts.to_bytes(8),
+            self.disk, self.config, self.settings, self.clock, seed=self.starts.to_bytes(8)
         )
         self.flush()
         self.engine.check()
@@ -67,7 +70,7 @@ class CleanedLog:
 
     def state(self) -> Dump:
         """What must survive."""
-        return dump(self.engine, self.clock.now, exact=True)
+        return dump(self.engine, self.clock.now, exact=True, disk=self.disk)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -91,8 +94,13 @@ class CleanedLog:
             **{"at": self.clock.now, **fields},  # type: ignore[arg-type] # an instant is always there
         )
         answer = self.engine.handle("session", asked, self.clock.now)
+        while isinstance(answer, Missing):
+            fetch(self.engine, self.disk, LOG, answer)
+            answer = self.engine.handle("session", asked, self.clock.now)
         while isinstance(answer, Scan):
-            answer = self.engine.step(answer, self.clock.now)
+            stepped = self.engine.step(answer, self.clock.now)
+            assert not isinstance(stepped, Missing)
+            answer = stepped
         assert answer is not None
         if len(self.writer._buffer) > 20:
             self.flush()
@@ -123,6 +131,8 @@ class CleanedLog:
         """Write and sync."""
         self.writer.write()
         self.writer.sync()
+        while self.engine.store.evict(self.writer.durable_at, 1000):
+            pass
 
     def roll(self) -> SegmentInfo:
         """Seal the active segment and return it."""
@@ -161,7 +171,7 @@ class CleanedLog:
                 assert isinstance(wanted, Blocking)
                 try:
                     answer = wanted.call()
-                except (LogFailedError, LogLockedError) as error:
+                except (LogFailedError, LogLockedError, LogCorruptError) as error:
                     failure = error
 
     def clean_all(self) -> list[str]:
@@ -190,10 +200,10 @@ class CleanedLog:
         state, clock = self.state(), VirtualClock()
         clock.now = self.clock.now
         engine, _ = recover_engine(
-            self.disk.kill(), self.config, self.config.settings(), clock, seed=bytes(8)
+            self.disk.kill(), self.config, self.settings, clock, seed=bytes(8)
         )
         engine.check()
-        found = dump(engine, clock.now, exact=True)
+        found = dump(engine, clock.now, exact=True, disk=self.disk)
         assert found == state
         # where they are, too
         assert {entry.key: entry.position for entry in engine.store if entry.persistent} == {

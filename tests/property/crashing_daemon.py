@@ -11,20 +11,23 @@ import random
 from collections import Counter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.writer import LogWriter
-from fastjournal.errors import FastjournalError, LogFailedError, LogLockedError
-from fastjournal.protocol import ClientConnection, decode_request, encode_request
+from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.cleaning import DURABLE, TURN, Blocking, clean_segment
+from fastjournald.cleaning import DURABLE, TURN, Blocking, Cleaning, clean_segment
 from fastjournald.config import Config
-from fastjournald.engine import Engine
+from fastjournald.engine import Engine, Missing
 from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
 from fastjournald.selection import Selection, select_range
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
+from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_requests import VOLATILE_URI, draw_request
 from tests.property.crash_snapshots import Snapshots
 from tests.property.subject import SECOND, START
@@ -60,7 +63,9 @@ class Step(NamedTuple):
     state: Dump
 
 
-def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int | None:
+def entry_at(
+    entry: Entry, value: bytes, now: int, attempts_max: int
+) -> tuple[Any, ...] | int | None:
     """Return what an entry is at ``now``; a number: gone, with a tombstone; None: just gone."""
     token, attempts, reason = entry.token, entry.extra.attempts, entry.reason
     first_due = entry.extra.first_due
@@ -75,20 +80,21 @@ def entry_at(entry: Entry, now: int, attempts_max: int) -> tuple[Any, ...] | int
     if not token and 0 < entry.expires <= now:
         return None
     return (
-        *(entry.uri, tuple(entry.links or ()), entry.value_type, entry.value, entry.timestamp),
+        *(entry.uri, tuple(entry.links or ()), entry.value_type, value, entry.timestamp),
         *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
         *(entry.extra.ttl, attempts, token, entry.superseded, reason, first_due),
         *(entry.priority, entry.domain.name),
     )
 
 
-def dump(engine: Engine, now: int, *, exact: bool) -> Dump:
+def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = None) -> Dump:
     """Return the persistent state, with leases and lives over that end until ``now``.
 
     Args:
         engine: Whose.
         now: Not before any instant that was applied to it.
         exact: All tombstones and tokens are persistent, so they are part of it.
+        disk: Where values are that left memory.
     """
     store = engine.store
     entries = {}
@@ -97,10 +103,12 @@ def dump(engine: Engine, now: int, *, exact: bool) -> Dump:
         for key, _ in store.tombstones.items()
         if (timestamp := store.tombstones.get(key, now)) is not None
     }
+    disk = still(engine, disk)
     for entry in store:
         # what shares a URI with entries that are not persistent, see VOLATILE_KEYS
         if entry.persistent and (exact or entry.uri != VOLATILE_URI):
-            fields = entry_at(entry, now, engine.settings.attempts_max)
+            value = value_of(engine, disk, LOG, entry)
+            fields = entry_at(entry, value, now, engine.settings.attempts_max)
             if isinstance(fields, int):
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:
@@ -139,6 +147,10 @@ class CrashingDaemon:
         self.disk = SimulatedDisk(seed)
         self.disk.mkdir(LOG)
         self.tokens: list[tuple[bytes, int]] = []
+        self.values_read = 0
+        """That had left memory."""
+        self.unfinished: Cleaning | None = None
+        """Of a daemon whose values leave memory: positions are told in the end only."""
         self.cleanings: Counter[str] = Counter()
         """How segments that were cleaned to the end ended."""
         self.snapshots = Snapshots(LOG, random.Random(seed))
@@ -167,12 +179,10 @@ class CrashingDaemon:
         self.engine.check()
         if self.steps and not repair:
             now = max(step.now for step in self.steps)
-            assert any(
-                dump(self.engine, step.now, exact=self.exact) == step.state for step in self.steps
-            ), self.explain(now)
+            assert any(self.state(step.now) == step.state for step in self.steps), self.explain(now)
             if self.exact:
                 self.assert_heard()
-        self.told, self.heard = [], {}
+        self.told, self.heard, self.unfinished = [], {}, None
         everything = select_range(b"", b"")
         assert isinstance(everything, Selection)
         self.engine.listen(LISTENER, 1, everything)
@@ -183,6 +193,8 @@ class CrashingDaemon:
 
     def _recovered(self, disk: SimulatedDisk) -> tuple[Engine, LogWriter]:
         settings = self.config.settings()
+        if self.config.memory_limit:
+            settings = msgspec.structs.replace(settings, cold_bytes_min=1)
         return recover_engine(disk, self.config, settings, self.clock, seed=self.draw.randbytes(8))
 
     def _restored(self, disk: SimulatedDisk, at: int) -> Dump:
@@ -190,7 +202,7 @@ class CrashingDaemon:
         engine, writer = self._recovered(disk)
         engine.check()
         writer.close()
-        return dump(engine, at, exact=self.exact)
+        return dump(engine, at, exact=self.exact, disk=disk)
 
     def assert_heard(self) -> None:
         """What was heard, and of which nothing else was to be told when it crashed, is there."""
@@ -206,7 +218,8 @@ class CrashingDaemon:
                 assert found is not None, f"{key!r} was told to stand"
                 # another name of it has a later timestamp, and is told under that name only
                 assert found.timestamp >= meta.timestamp, f"{key!r} was told to be newer"
-                assert found.value == told.pair.value, f"{key!r} was told otherwise"
+                value = value_of(self.engine, self.disk.kill(), LOG, found)
+                assert value == told.pair.value, f"{key!r} was told otherwise"
 
     def tell(self) -> None:
         """Tell the listener all that changed, in memory; it hears that later."""
@@ -214,14 +227,28 @@ class CrashingDaemon:
             self.engine.match_changes()
         connection = ClientConnection()
         while self.engine.has_news(LISTENER):
+            self.fetch(self.engine.missing_news(LISTENER))
             connection.receive_data(self.engine.tell(LISTENER, self.clock.now))
         for told in connection.next_events():
             assert told.pairs
-            self.told.append(Told(self.writer.appended, told.pairs[0]))
+            (pair,) = told.pairs
+            if told.code == ErrorCode.NOT_READABLE:
+                entry = self.engine.store.find(pair.key)
+                assert entry is not None
+                pair.value = value_of(self.engine, self.disk.kill(), LOG, entry)
+            self.told.append(Told(self.writer.appended, pair))
+
+    def fetch(self, missing: Missing | None) -> None:
+        """Read values that left memory."""
+        self.values_read += fetch(self.engine, self.disk, LOG, missing)
+
+    def state(self, at: int) -> Dump:
+        """Return the persistent state at an instant."""
+        return dump(self.engine, at, exact=self.exact, disk=self.disk)
 
     def explain(self, now: int) -> str:
         """Tell what was found and what might have been."""
-        lines = [f"found {dump(self.engine, now, exact=self.exact)}"]
+        lines = [f"found {self.state(now)}"]
         lines += [f"or {step.mark} at {step.now}: {step.state}" for step in self.steps]
         return "\n".join(lines)
 
@@ -239,12 +266,13 @@ class CrashingDaemon:
 
     def take_down(self) -> None:
         """Remember the state, and forget those before the last acknowledged one."""
-        state = dump(self.engine, self.latest, exact=self.exact)
+        state = self.state(self.latest)
         self.steps.append(Step(self.writer.appended, self.latest, state))
 
     def acknowledge(self) -> None:
         """Whoever asked for what is settled by now has been told OK."""
         settled = self.writer.settled
+        self.engine.store.evict(self.writer.durable_at, 1000)
         while self.told and self.told[0].mark <= settled:
             told = self.told.pop(0)
             self.heard[told.pair.key] = told
@@ -277,7 +305,7 @@ class CrashingDaemon:
             if chance >= 0.27:
                 self.clock.now += 1
                 sealed, latest = list(self.writer.sealed), self.latest
-                state = dump(self.engine, latest, exact=self.exact)
+                state = self.state(latest)
                 self.snapshots.take(self.disk, sealed, self.clock.now, latest, state)
         else:
             return False
@@ -291,6 +319,8 @@ class CrashingDaemon:
         """
         draw = self.draw
         store, writer, now = self.engine.store, self.writer, self.clock.now
+        if self.unfinished is not None:
+            return
         cleaning = clean_segment(store, writer, self.disk, LOG, info, now)
         steps = draw.choice((3, 10, 1000, 1000, 1000))
         answer: object = None
@@ -320,10 +350,12 @@ class CrashingDaemon:
                 reader = lock_read(self.disk, LOG) if draw.random() < 0.05 else None
                 try:
                     answer = wanted.call()
-                except (LogFailedError, LogLockedError) as error:
+                except (LogFailedError, LogLockedError, LogCorruptError) as error:
                     failure = error
                 if reader is not None:
                     reader.close()
+        if self.config.memory_limit:
+            self.unfinished = cleaning
 
     def commit(self) -> None:
         """Write and sync for all who wait; more requests may come between."""
@@ -348,7 +380,11 @@ class CrashingDaemon:
         asked = draw_request(draw, self.clock.now, self.tokens, exact=self.exact)
         # as a client's bytes
         asked = decode_request(encode_request(asked))
-        assert engine.handle("session", asked, self.clock.now) is not None
+        answer = engine.handle("session", asked, self.clock.now)
+        while isinstance(answer, Missing):
+            self.fetch(answer)
+            answer = engine.handle("session", asked, self.clock.now)
+        assert answer is not None
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()

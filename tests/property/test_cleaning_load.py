@@ -119,6 +119,8 @@ LOADS: list[tuple[Callable[[Load], None], dict[str, int]]] = [
     (Load.jobs, {"tombstones_max": 300}),
     (Load.leaving_tombstones, {"tombstones_max": 300}),
     (Load.expiring, {}),
+    (Load.all_of_it, {"memory_limit": 1}),
+    (Load.hot_and_cold, {"memory_limit": 1}),
 ]
 LOADS = [
     (load, options)

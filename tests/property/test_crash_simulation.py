@@ -39,6 +39,7 @@ def options(seed: int) -> Config:
         default_lease=draw.choice((20, 1000)),
         max_attempts=draw.choice((0, 2)),
         tombstone_ttl=draw.choice((5, 3600)),
+        memory_limit=seed % 5 == 4,
     )
 
 

@@ -53,6 +53,17 @@ def test_too_many_changes_are_forgotten_and_that_is_told_first() -> None:
     assert taken(buffer) == [("missed", b"", b"")]
 
 
+def test_a_value_that_cannot_be_read_is_told_as_such_and_not_as_gone() -> None:
+    buffer = ChangeBuffer(lambda: None)
+    for code in ("not-found", "not-readable its record is damaged"):
+        reply = note(1, b"key")
+        reply.error = code
+        buffer.tell(reply)
+        assert [kind for kind, *_ in taken(buffer)] == [
+            {"not-found": "gone"}.get(code, "not-readable")
+        ]
+
+
 def test_the_end_of_the_connection_is_noted_and_a_new_one_is_told() -> None:
     buffer = ChangeBuffer(lambda: None)
     buffer.tell(note(1, b"a"))

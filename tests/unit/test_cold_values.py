@@ -341,7 +341,9 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     assert daemon.engine.missing_news("session") is None
     told = decode_reply(daemon.engine.tell("session", START))
     assert told.error == f"not-readable {WHY}"
-    assert [pair.key for pair in told.pairs or ()] == [b"link"]
+    (pair,) = told.pairs or ()
+    assert (pair.key, pair.value) == (b"link", b"")
+    assert pair.meta is not None, "it stands there"
 
 
 # --- work that takes the whole entry anew ---------------------------------------------------------

@@ -1,0 +1,55 @@
+"""Values on a simulated disk that left memory: read for a request, or looked at from outside."""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.lookup import Whereabouts, read_value
+from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournal.disk import Disk
+from fastjournal.errors import LogFailedError
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.engine import Engine, Missing
+from fastjournald.entry import Entry
+from fastjournald.values import Cold
+
+
+def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:
+    """Return the value in the record of an entry.
+
+    Raises:
+        LogFailedError: The disk failed.
+    """
+    place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
+    replaced = engine.journal.space.replaced.get(entry.position >> OFFSET_BITS)
+    return read_value(disk, directory, place, replaced)
+
+
+def fetch(engine: Engine, disk: Disk, directory: str, missing: Missing | None) -> int:
+    """Read what a request needs, from a disk that may fail; return how many could be read."""
+    number = 0
+    for entry in missing.entries if missing else ():
+        value: bytes | str
+        try:
+            value = read(engine, disk, directory, entry)
+            number += 1
+        except LogFailedError as error:
+            value = str(error)
+        engine.store.warm_up(entry, entry.job_id, value)
+    return number
+
+
+def still(engine: Engine, disk: SimulatedDisk | None) -> SimulatedDisk | None:
+    """Return a copy of the disk as it is, of which no call fails, where values are there only."""
+    values = engine.store.values
+    return disk.kill() if disk is not None and values is not None and values.cold else None
+
+
+def value_of(engine: Engine, disk: SimulatedDisk | None, directory: str, entry: Entry) -> bytes:
+    """Return the value of an entry, wherever it is, and let it stay there; see ``still``."""
+    if not isinstance(entry.value, Cold):
+        return entry.value
+    assert disk is not None
+    value = read(engine, disk, directory, entry)
+    size = len(entry.value)
+    value = value[: engine.journal.trimmed.get(entry.job_id, size)].ljust(size, b"\0")
+    assert len(value) == size
+    return value
