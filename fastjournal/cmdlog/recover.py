@@ -119,11 +119,14 @@ def _refusal(survey: Survey) -> LogCorruptError:
     message = first.message
     if len(damage) > 1:
         message += f" (and {len(damage) - 1} more)"
+    directory = first.path.rpartition("/")[0]
+    without = "it" if first.kind == "missing" else "the damaged bytes and keeps them aside"
     return LogCorruptError(
         message,
         path=first.path,
         offset=first.offset,
-        hint="--repair goes on without the damaged bytes and keeps them aside",
+        hint=f"'fj-cli log verify {directory}' tells all of it; restore the file, or --repair goes"
+        f" on without {without}",
     )
 
 
