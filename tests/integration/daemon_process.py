@@ -50,8 +50,13 @@ class DaemonProcess:
         assert self._process is not None, "not started"
         return self._process.pid
 
-    def start(self) -> None:
-        """Start it, and return when it takes requests."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        return self._ready_file.exists()
+
+    def launch(self) -> None:
+        """Start it, and return at once."""
         self._ready_file.unlink(missing_ok=True)
         listen = () if "--listen" in self._options else ("--listen", "127.0.0.1:0")
         with open(self.stderr_path, "ab") as stderr:
@@ -67,8 +72,13 @@ class DaemonProcess:
                 stdout=stderr,
                 stderr=stderr,
             )
+
+    def start(self) -> None:
+        """Start it, and return when it takes requests."""
+        self.launch()
+        assert self._process is not None
         deadline = time.monotonic() + START_S
-        while not self._ready_file.exists():
+        while not self.is_ready:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"fastjournald did not start: {self.said()}")
