@@ -17,6 +17,7 @@ from fastjournal.cmdlog.records import Command
 from fastjournal.cmdlog.recover import recover
 from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from fastjournal.protocol.messages import Reply
+from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.config import Config
 from tests.format import page_reader
 from tests.format.page_reader import HEADER, DamageError, Entry, Log, parse_key
@@ -246,6 +247,7 @@ def test_a_reader_written_from_the_page_finds_what_a_real_daemon_lists(tmp_path:
                 assert keys == [key for key in waiting if key.startswith(domain + b":")]
                 assert keys
         assert daemon.stop() == 0
+    assert_workq_accepts(daemon.log_path)
 
 
 # --- many daemons on a simulated disk ----------------------------------------------------------

@@ -1,0 +1,102 @@
+"""docs/workq.md, To workq: a log of a real daemon as workq sees it, and what it does not see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.testing.workq_rules import (
+    JobState,
+    WorkqJob,
+    WorkqRefusalError,
+    assert_workq_accepts,
+)
+from tests.integration.daemon_process import DaemonProcess
+
+HOUR = 3_600_000_000
+DAY_MS = 86_400_000
+
+
+def value_of(job: WorkqJob) -> bytes:
+    """What a worker of workq finds: the fifth item of the array behind three bytes."""
+    value = msgspec.msgpack.decode(job.record.payload[3:])[4]
+    assert isinstance(value, bytes)
+    return value
+
+
+def jobs_of(log: Path, now_us: int) -> dict[str, dict[bytes, WorkqJob]]:
+    """Return the jobs that workq has, by name and value."""
+    found: dict[str, dict[bytes, WorkqJob]] = {}
+    for job in assert_workq_accepts(log, now_us=now_us).jobs.values():
+        if job.state is not JobState.COMPLETED:
+            found.setdefault(job.record.name, {})[value_of(job)] = job
+    return found
+
+
+def test_workq_has_every_entry_as_a_job_and_nothing_of_what_changed_since(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        with SyncClient(daemon.address) as client:
+            for name in ("waits", "worked on", "given back", "buried", "renamed", "done"):
+                client.set(f"mail:100:0:{name}", name, uri=f"uri of {name}")
+            client.set("a domain, escaped:200:0:x", "escaped")
+            client.set("plain", "a plain key")
+            client.set("plain 2", 5)
+            client.set("memory:1:0:x", "in memory only", persist=False)
+            client.set("mail:100:0:short", "short", expires=client.nop() + HOUR)
+
+            def lease(name: str) -> int:
+                token = client.get(f"mail:100:0:{name}", lease_us=10 * 24 * HOUR).token
+                assert token is not None
+                return token
+
+            client.delete("mail:100:0:done", token=lease("done"))
+            lease("worked on")
+            client.set("mail:100:0:newer", "took the URI", uri="uri of worked on")
+            client.release("mail:100:0:given back", lease("given back"), delay_us=HOUR)
+            client.bury("mail:100:0:buried", reason="why")
+            client.rename("mail:100:0:renamed", "other:1:0:renamed")
+            client.add("plain 2", 6)
+            client.pause("mail", HOUR)
+            # operations are jobs that are over a millisecond later
+            now = client.nop() + 2000
+        assert daemon.stop() == 0
+    jobs = jobs_of(daemon.log_path, now)
+    assert "fj.op" not in jobs
+    assert sorted(jobs) == sorted(["mail", "fj.kv", *(n for n in jobs if n.startswith("fj.d."))])
+    assert len(jobs) == 3
+    mail = {value.decode(): job for value, job in jobs["mail"].items()}
+    assert {name: job.state.name for name, job in mail.items()} == {
+        "waits": "NEW",
+        "worked on": "LEASED",
+        "given back": "PENDING",
+        "buried": "FAILED",
+        "renamed": "NEW",
+        "short": "NEW",
+        "took the URI": "NEW",
+    }
+    assert mail["worked on"].record.ttr_ms == DAY_MS, "whatever the lease was"
+    assert not mail["given back"].record.not_before_us, "the delay is in an operation"
+    assert mail["waits"].record.priority == 28
+    assert mail["waits"].record.ttl_ms == 30 * DAY_MS
+    assert 0 < mail["short"].record.ttl_ms <= DAY_MS // 24
+    assert set(jobs["fj.kv"]) == {b"a plain key", (5).to_bytes(8)}, (
+        "what ADD made of it is in an operation"
+    )
+    in_a_month = now + 30 * DAY_MS * 1000
+    assert not jobs_of(daemon.log_path, in_a_month), "there it is over, here it is not"
+
+
+def test_large_values_are_beyond_workq_and_the_daemon_says_so(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, "--max-value", "2000000") as daemon:
+        with SyncClient(daemon.address) as client:
+            client.set("mail:100:0:fits", b"v" * 1_000_000)
+        assert_workq_accepts(daemon.log_path)
+        with SyncClient(daemon.address) as client:
+            client.set("mail:100:0:large", b"v" * 1_100_000)
+        with pytest.raises(WorkqRefusalError, match="over 1 MiB"):
+            assert_workq_accepts(daemon.log_path)
+        assert daemon.stop() == 0
+    assert "workq" in daemon.said()
