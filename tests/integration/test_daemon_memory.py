@@ -1,0 +1,212 @@
+"""A real daemon whose values do not fit into memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournald.config import PROGRAM_BYTES
+from fastjournald.values import ENTRY_BYTES
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.raw_client import RawClient, build, set_request
+from tests.integration.test_daemon_cleaning import Churn, churning, outcomes
+
+ENTRIES_BYTES = 16 * 2**20
+LIMIT = PROGRAM_BYTES + ENTRIES_BYTES
+VALUE_BYTES = 20_000
+NUMBER = 10 * ENTRIES_BYTES // VALUE_BYTES
+"""Ten times as many values as there is memory for."""
+
+WINDOW = 40
+IN_FLIGHT_BYTES = 24 * 2**20
+"""What one connection holds, two of the largest replies, a segment that is cleaned, and what the
+allocator keeps of all that."""
+
+OPTIONS = ("--memory-limit", str(LIMIT), "--cmdlog-seg-size", "2097152", "--http", "127.0.0.1:0")
+
+
+def value(number: int, size: int = VALUE_BYTES) -> bytes:
+    """Another one for each number."""
+    return random.Random(number).randbytes(size)
+
+
+def key(number: int) -> bytes:
+    return b"d%d:1:0:%d" % (number % 50, number)
+
+
+def figures(daemon: DaemonProcess) -> dict[str, float]:
+    address = re.findall(r"event=ready .* http=(\S+)", daemon.said())[-1]
+    with urllib.request.urlopen(f"http://{address}/metrics") as page:
+        lines = page.read().decode().splitlines()
+    return {line.split()[0]: float(line.split()[1]) for line in lines if line[0] != "#"}
+
+
+def fill(client: RawClient, numbers: range) -> None:
+    for first in range(numbers.start, numbers.stop, WINDOW):
+        some = range(first, min(first + WINDOW, numbers.stop))
+        uris = (b"https://example.org/%d" % number for number in some)
+        client.send(
+            *(
+                set_request(key(number), value(number), uri=uri)
+                for number, uri in zip(some, uris, strict=True)
+            )
+        )
+        assert all(client.reply().error == "" for _ in some)
+
+
+def assert_resident_within_the_limit(daemon: DaemonProcess) -> None:
+    found = figures(daemon)
+    index_bytes = ENTRY_BYTES * NUMBER
+    resident = found["process_resident_memory_bytes"]
+    assert resident <= LIMIT + index_bytes / 4 + IN_FLIGHT_BYTES
+    assert found["fastjournal_entries_memory_bytes"] <= ENTRIES_BYTES
+    assert found["fastjournal_cold_values"] > NUMBER * 0.8
+
+
+def test_ten_times_as_many_values_as_memory_are_all_right_and_memory_stays_in_its_limit(
+    tmp_path: Path,
+) -> None:
+    with DaemonProcess(tmp_path, *OPTIONS) as daemon:
+        with RawClient(daemon.address) as client:
+            fill(client, range(NUMBER))
+            assert_resident_within_the_limit(daemon)
+            for number in random.Random(1).sample(range(NUMBER), 500):
+                pairs = client.ask(build(Function.GET, key(number), flags=Flag.DATA)).pairs
+                assert pairs
+                assert pairs[0].value == value(number)
+            assert_resident_within_the_limit(daemon)
+            assert figures(daemon)["fastjournal_values_read_total"] > 400
+        daemon.kill()
+        daemon.start()
+        assert_resident_within_the_limit(daemon)
+        with RawClient(daemon.address) as client:
+            left = set(range(NUMBER))
+            while left:
+                asked = build(Function.NEXT, b"", flags=Flag.DATA, count=WINDOW)
+                reply = client.ask(asked)
+                assert reply.pairs
+                for pair in reply.pairs:
+                    number = int(pair.key.rpartition(b":")[2])
+                    assert pair.value == value(number)
+                    left.remove(number)
+                client.send(
+                    *(
+                        build(
+                            Function.DELETE, pair.key, flags=Flag.WORKED_ON, timeout=reply.timeout
+                        )
+                        for pair in reply.pairs
+                    )
+                )
+                assert all(client.reply().error == "" for _ in reply.pairs)
+            found = figures(daemon)
+        assert found["fastjournal_cold_values"] == 0
+        assert found["fastjournal_values_not_readable_total"] == 0
+        assert found["process_resident_memory_bytes"] <= LIMIT + IN_FLIGHT_BYTES
+
+
+def test_values_are_found_while_cleaning_moves_them(tmp_path: Path) -> None:
+    options = ("--memory-limit", "1", "--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "20")
+    numbers = range(300)
+    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
+        churn = Churn()
+        for number in numbers:
+            # among what the churn puts, so that segments of both are cleaned
+            assert not client.ask(set_request(b"still/%d" % number, value(number, 500))).error
+            if number % 30 == 0:
+                churn.turn(client)
+        with churning(daemon, churn):
+            for _ in range(2000):
+                # until each kind of cleaning was seen, and for a while longer
+                for number in random.Random(churn.number).sample(numbers, 20):
+                    asked = build(Function.GET, b"still/%d" % number, flags=Flag.DATA)
+                    reply = client.ask(asked)
+                    assert reply.error == ""
+                    assert reply.pairs
+                    assert reply.pairs[0].value == value(number, 500)
+                if {"rewritten", "removed", "moved"} <= outcomes(daemon):
+                    break
+            else:
+                raise AssertionError(f"cleaning did only {outcomes(daemon)}")
+        churn.check(client)
+        assert "not-readable" not in daemon.said()
+
+
+def test_a_read_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
+    """The disk does not answer: a pipe without a writer stands in for it."""
+    with (
+        DaemonProcess(tmp_path, "--memory-limit", "1") as daemon,
+        RawClient(daemon.address) as waits,
+        RawClient(daemon.address) as works,
+    ):
+        assert not waits.ask(set_request(b"a:1:0:cold", value(1))).error
+        assert not waits.ask(build(Function.NOP)).error
+        # sealed, so that nobody but a reader opens it
+        assert not waits.ask(build(Function.SNAPSHOT)).error
+        (path,) = daemon.log_path.glob("*.log")
+        path.unlink()
+        os.mkfifo(path)
+        waits.send(build(Function.GET, b"a:1:0:cold", flags=Flag.DATA))
+        for number in range(100):
+            assert not works.ask(set_request(b"b:1:0:%d" % number)).error
+        assert works.ask(build(Function.NEXT, b"b", count=100)).pairs
+        os.close(os.open(path, os.O_WRONLY))
+        assert waits.reply().code == "not-readable"
+
+
+def test_what_is_damaged_meanwhile_is_set_aside_and_the_rest_is_handed_out(
+    tmp_path: Path,
+) -> None:
+    with DaemonProcess(tmp_path, "--memory-limit", "1") as daemon:
+        with RawClient(daemon.address) as client:
+            for number in range(3):
+                assert not client.ask(set_request(b"a:1:0:%d" % number, value(number))).error
+            assert not client.ask(build(Function.NOP)).error
+            (path,) = daemon.log_path.glob("*.log")
+            data = bytearray(path.read_bytes())
+            data[data.index(value(1)) + 9] ^= 1
+            path.write_bytes(data)
+            asked = build(Function.NEXT, b"a", flags=Flag.DATA, count=9)
+            reply = client.ask(asked)
+            assert [pair.key for pair in reply.pairs or ()] == [b"a:1:0:0", b"a:1:0:2"]
+            pairs = client.ask(build(Function.STATS, b"a:1:0:1", flags=Flag.DATA)).pairs
+            assert pairs
+            assert b'"state":"buried"' in pairs[0].value
+            assert path.name.encode() in pairs[0].value, "the reason names the file"
+        assert "event=not-readable" in daemon.said()
+        assert daemon.stop() == 0
+        with pytest.raises(AssertionError, match="--repair"):
+            daemon.start()
+
+
+@pytest.mark.parametrize("limit", [2**30, 1])
+def test_the_estimate_of_what_entries_take_is_close_to_what_they_take(
+    limit: int, tmp_path: Path
+) -> None:
+    count, window = 60_000, 300
+    options = ("--memory-limit", str(limit), "--http", "127.0.0.1:0")
+    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
+        before = figures(daemon)["process_resident_memory_bytes"]
+        for first in range(0, count, window):
+            some = range(first, first + window)
+            client.send(
+                *(
+                    set_request(
+                        b"h%04d.example.org:128:1700000000000000:%012d" % (number % 500, number),
+                        b"v" * 100,
+                        uri=b"https://www.example.org/pages/%010d.html" % number,
+                    )
+                    for number in some
+                )
+            )
+            assert all(client.reply().error == "" for _ in some)
+        found = figures(daemon)
+    estimated = found["fastjournal_entries_memory_bytes"]
+    assert found["fastjournal_cold_values"] == (count if limit == 1 else 0)
+    grown = found["process_resident_memory_bytes"] - before
+    assert 0.75 * estimated < grown < 1.25 * estimated
