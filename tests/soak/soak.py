@@ -83,10 +83,10 @@ async def soak(daemon: DaemonProcess, seconds: float, seed: int) -> tuple[Load, 
     return load, sizes
 
 
-def run(seconds: float, seed: int) -> str:
-    """Soak a new daemon; return what is wrong, empty where nothing is."""
+def run(seconds: float, seed: int, *options: str) -> str:
+    """Soak a new daemon with these options; return what is wrong, empty where nothing is."""
     with tempfile.TemporaryDirectory() as directory:
-        daemon = DaemonProcess(Path(directory), *OPTIONS)
+        daemon = DaemonProcess(Path(directory), *OPTIONS, *options)
         with daemon:
             load, sizes = trio.run(soak, daemon, seconds, seed)
             status = daemon.stop()
@@ -105,8 +105,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Load a daemon, and watch its memory.")
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--memory-limit", default="0", help="of the daemon, in bytes")
     given = parser.parse_args()
-    wrong = run(given.seconds, given.seed)
+    wrong = run(given.seconds, given.seed, "--memory-limit", given.memory_limit)
     sys.exit(wrong or None)
 
 
