@@ -124,7 +124,7 @@ class Sifting:
         self._present = present
         # nothing else is cleaned meanwhile, so both stay as they are
         self._overrides = store.journal.space.overrides(number, present)
-        self._past = {number}
+        self._past: set[int | None] = {number}
         """Segments in which no record can be of a job that this one removes and that may return."""
         self._blocking: set[int] = set()
         """Segments in which one may be."""
@@ -340,6 +340,8 @@ class Sifting:
             self.stuck |= not in_force
             self.paused_until = max(self.paused_until, operation.until)
             return True
+        if isinstance(operation, Rename):
+            self._past.discard(space.may_still_hold(operation.job_id))
         stays = self._change_stays(operation.job_id, start)
         if isinstance(operation, Rename):
             self.renamed.append(operation.old)

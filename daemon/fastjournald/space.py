@@ -83,6 +83,19 @@ class Space:
         if emptied:
             self.emptied.add(number)
 
+    def may_still_hold(self, job_id: bytes) -> int | None:
+        """The record of a job that is dead by now may have outlived the cleaning of its segment.
+
+        O(log n).
+
+        Returns:
+            The segment, which counts as not cleaned until it is again; None: there is none.
+        """
+        number = self.segment_of(job_id)
+        if number is not None and number not in self.emptied:
+            self.cleaned.pop(number, None)
+        return number
+
     def cleaned_since(self, number: int, since: int) -> bool:
         """Whether a segment was cleaned after the segment ``since`` was sealed. O(1)."""
         return self.cleaned.get(number, 0) > since

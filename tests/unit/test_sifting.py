@@ -107,3 +107,43 @@ def test_a_segment_is_looked_at_in_steps() -> None:
         steps += 1
     assert steps >= len(sifting.data) // SIFTED_BYTES_MAX
     assert len(sifting._kept) // 3 == 1001
+
+
+def renamed_away_and_cleaned() -> CleanedLog:
+    """A log of which the segment of a job was cleaned, and then that of its first RENAME."""
+    log = CleanedLog(cmdlog_seg_size=65536)
+    log.fill(10, size=1000)
+    at = log.clock.now
+    log.done(SET, b"first", b"v" * 5000, flags=Flag.OVERWRITE, at=at)
+    log.fill(30, key=b"more/%d", size=1000)
+    job = log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, b"first", uri=b"second")
+    log.ask(DELETE, b"first", flags=Flag.OVERWRITE)
+    log.done(SET, b"first", b"older", flags=Flag.OVERWRITE, at=at - SECOND)
+    log.fill(10, key=b"again/%d", size=1000)
+    rename = log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, b"second", uri=b"third")
+    log.roll()
+    log.empty(30, key=b"more/%d")
+    assert log.clean(job) == "rewritten"
+    log.empty(10, key=b"again/%d")
+    log.clean(rename)
+    return log
+
+
+def test_a_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() -> None:
+    log = renamed_away_and_cleaned()
+    assert log.entry(b"first").value == b"older"
+    log.check()
+    log.restart()
+    assert log.entry(b"first").value == b"older"
+    assert log.entry(b"third").value == b"v" * 5000
+
+
+def test_a_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
+    log = renamed_away_and_cleaned()
+    log.restart()
+    late = log.ask(SET, b"second", b"late", at=log.clock.now - 2 * SECOND)
+    assert late.code == "stale"
