@@ -25,18 +25,21 @@ from fastjournald.handlers.arguments import (
     TWO_KEYS,
     WORKED_ON,
 )
-from fastjournald.handlers.reads import is_missing, pair_of, warm_value, why_unreadable
+from fastjournald.handlers.reads import (
+    META_BYTES,
+    PAIR_BYTES,
+    REPLY_BYTES,
+    is_missing,
+    pair_of,
+    warm_value,
+    why_unreadable,
+)
 from fastjournald.indexes import NEVER, Domain
 from fastjournald.values import Missing
 
 if TYPE_CHECKING:
     from fastjournald.state import State
 
-_PAIR_BYTES = 4 + 2 + 2 + 1
-"""A pair's sizes and type at their widest."""
-_META_BYTES = 68
-_REPLY_BYTES = 64
-"""A reply's fields before its pairs."""
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
@@ -114,7 +117,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
     """Take entries out of their queues, one a turn where any domain will do; None: too large."""
     store = state.store
     turns = store.turns
-    room = state.reply_bytes_max - _REPLY_BYTES
+    room = state.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
@@ -154,7 +157,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
 
 def _overhead(request: Request) -> int:
     """Return the size of a pair without its keys and its value."""
-    return _PAIR_BYTES + (_META_BYTES if request.flags & META else 0)
+    return PAIR_BYTES + (META_BYTES if request.flags & META else 0)
 
 
 def _missing(
@@ -181,7 +184,7 @@ def _missing(
 
 def _upcoming(state: State, request: Request, domains: list[Domain], count: int) -> Iterator[Entry]:
     """Yield what would be taken now, in order, without taking it."""
-    room = state.reply_bytes_max - _REPLY_BYTES
+    room = state.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
     rank = 0

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from fastjournald.store import Store
 
 
+PAIR_BYTES = 2 + 2 + 4 + 1
+"""A pair's sizes and type at their widest."""
+META_BYTES = 68
+REPLY_BYTES = 64
+"""A reply's fields before its pairs, but the cursor."""
+
+
 def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pair:
     """Return the pair of an entry under one of its keys, with what the flags ask for."""
     if key != entry.key:

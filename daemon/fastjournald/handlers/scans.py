@@ -13,23 +13,9 @@ from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from fastjournal.limits import (
-    KEY_BYTES_MAX,
-    PAIRS_MAX,
-    SCAN_LEASES_MAX,
-    SCAN_STEP_WORK,
-)
+from fastjournal.limits import PAIRS_MAX, SCAN_LEASES_MAX, SCAN_STEP_WORK
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
-from fastjournald.cursors import (
-    CURSOR_BYTES,
-    EXPRESSION,
-    RANGE,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-)
+from fastjournald.cursors import CURSOR_BYTES, Cursor, encode_cursor
 from fastjournald.entry import Entry, Place
 from fastjournald.handlers.arguments import (
     DATA,
@@ -41,7 +27,11 @@ from fastjournald.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
+from fastjournald.handlers.plans import Plan, plan_of
 from fastjournald.handlers.reads import (
+    META_BYTES,
+    PAIR_BYTES,
+    REPLY_BYTES,
     get_key,
     is_missing,
     keep_expiry,
@@ -49,7 +39,7 @@ from fastjournald.handlers.reads import (
     pair_of,
     why_unreadable,
 )
-from fastjournald.selection import Selection, select_matching, select_range
+from fastjournald.selection import Selection
 from fastjournald.values import Missing
 
 if TYPE_CHECKING:
@@ -66,48 +56,6 @@ _EXPIRY_WORK = 20
 _ENCODE_WORK = 2
 _LEASE_WORK = 20
 _AHEAD_WORK = 10
-
-_PAIR_BYTES = 2 + 2 + 4 + 1
-"""A pair's sizes and type at their widest."""
-_META_BYTES = 68
-_REPLY_BYTES = 64
-"""A reply's fields before its pairs, but the cursor."""
-
-_BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
-
-
-class Plan(msgspec.Struct, gc=False):
-    """What a request asks to be looked through."""
-
-    selection: Selection
-    kind: int
-    text: bytes
-    """The last key of the range, or the expression."""
-    count: int
-    """Pairs of a reply at most; 0: as many as fit."""
-
-
-def plan_of(request: Request) -> Plan | str:
-    """Return what a GET of a range, an expression or a cursor is about, or the error."""
-    if request.query == Query.CURSOR:
-        cursor = decode_cursor(request.key)
-        if cursor is None or len(cursor.next_key) > KEY_BYTES_MAX + 1:
-            return _BAD_CURSOR
-        kind, text, count = cursor.kind, cursor.text, cursor.count
-    else:
-        cursor = None
-        kind = RANGE if request.query == Query.RANGE else EXPRESSION
-        text = (request.second_key or b"") if kind == RANGE else request.key
-        count = request.count or 0
-    if kind == EXPRESSION:
-        selection = select_matching(text)
-    else:
-        selection = select_range(request.key if cursor is None else b"", text)
-    if isinstance(selection, str):
-        return selection if cursor is None else _BAD_CURSOR
-    if cursor is not None:
-        selection.start = max(selection.start, cursor.next_key)
-    return Plan(selection, kind, text, count)
 
 
 def get(
@@ -190,7 +138,7 @@ class Scan:
     @property
     def _reply_bytes(self) -> int:
         """The reply without its pairs."""
-        return _REPLY_BYTES + CURSOR_BYTES + len(self._plan.text)
+        return REPLY_BYTES + CURSOR_BYTES + len(self._plan.text)
 
     @property
     def selection(self) -> Selection:
@@ -316,11 +264,11 @@ class Scan:
         """
         flags = self.request.flags
         other = len(entry.uri or b"") if key == entry.key else len(entry.key)
-        size = len(key) + other + _PAIR_BYTES
+        size = len(key) + other + PAIR_BYTES
         if flags & DATA:
             size += len(entry.value)
         if flags & META:
-            size += _META_BYTES
+            size += META_BYTES
         if size + len(key) >= self._room and not first:
             return False
         self._room -= size
