@@ -49,8 +49,8 @@ from fastjournal.limits import (
     SIFTED_RECORDS_MAX,
     WRITTEN_BYTES_MAX,
 )
-from fastjournald.sifting import Left, Sifting
-from fastjournald.space import Look
+from fastjournald.sifting import Sifting
+from fastjournald.space import Left, Look
 from fastjournald.values import Cold
 
 if TYPE_CHECKING:
@@ -175,6 +175,7 @@ def clean_segment(
         _tell_tombstone(store, key, now)
     for _ in sifting.assemble(now):
         now = yield TURN
+    dead_in = writer.next_number
     left = sifting.left
     live = space.live[info.number]
     look = Look(_again_at(sifting, now), live, tuple(sifting.waits))
@@ -193,7 +194,7 @@ def clean_segment(
         return "moved" if left.entries else "removed"
     if sifting.all_stays:
         # there is nothing in it that could return
-        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
+        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
         return "left"
     if left.size > LEFT_MAX * info.bytes and not awaited:
         return "left"
@@ -211,7 +212,7 @@ def clean_segment(
     try:
         yield Blocking(partial(_replace, disk, directory, path), exclusive=True)
         writer.sealed[writer.sealed.index(info)] = replaced
-        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries)
+        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
         if info.number in space.paused_until:
             space.paused_until[info.number] = sifting.paused_until
         yield from _reposition(store, sifting, left, info.number)

@@ -10,7 +10,7 @@ Every record is looked at once, from the first to the last:
 - a completion stays while its tombstone stands; and any record that removes a job stays while the
   job's own record may be on the disk elsewhere, or the job would return. A completion that stays
   for that only becomes a plain removal, so that its tombstone does not return either; so does the
-  first change of such a job that goes;
+  first change of such a job that goes; the end of a lease stays where workq might see two begin;
 - an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
   that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
 - the first record, and the removal of a segment that another one names, stay.
@@ -63,6 +63,7 @@ from fastjournal.cmdlog.records import (
 from fastjournal.cmdlog.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX, SIFTED_WAITS_MAX
+from fastjournald.space import Left
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
@@ -70,22 +71,9 @@ if TYPE_CHECKING:
 
 _SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
+_TIMEOUT = Command.TIMEOUT_ATTEMPT.value
 _REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
-
-
-class Left:
-    """What stays of a segment."""
-
-    def __init__(self) -> None:
-        self.parts = [SEGMENT_HEADER]
-        """Header and records."""
-        self.size = len(SEGMENT_HEADER)
-        """Bytes of all of them."""
-        self.entries = array("Q")
-        """Of each entry's record: start, body and end in the old segment, and start in this."""
-        self.others: list[bytes] = []
-        """The records that are no entry's."""
 
 
 class Sifting:
@@ -214,7 +202,7 @@ class Sifting:
             return self._may_return(job_id)
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)
-        return self._change_stays(job_id, start)
+        return self._change_stays(job_id, start, command)
 
     def _forgets(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
         """Whether something has to say, in the place of an entry, that a tombstone is gone."""
@@ -298,8 +286,7 @@ class Sifting:
         return returns
 
     def _remove_instead(self, start: int, job_id: bytes) -> None:
-        time = self.data[start : start + TIME_BYTES]
-        record = encode_simple(Command.DELETE, time, job_id)
+        record = encode_simple(Command.DELETE, self.data[start : start + TIME_BYTES], job_id)
         self._replaced.setdefault(start, []).append(record)
 
     def _tombstone_stands(self, found: Completion | Tombstone, start: int, now: int) -> bool:
@@ -345,17 +332,22 @@ class Sifting:
         stays = self._change_stays(operation.job_id, start)
         if isinstance(operation, Rename):
             self.renamed.append(operation.old)
-            if self._undoes(start, now) and not self._stands(
-                operation.key, operation.timestamp, now
-            ):
-                self._forget_instead(start, operation.key)
+            key, timestamp = operation.key, operation.timestamp
+            if self._undoes(start, now) and not self._stands(key, timestamp, now):
+                self._forget_instead(start, key)
                 return True
         return stays
 
-    def _change_stays(self, job_id: bytes, start: int) -> bool:
+    def _change_stays(self, job_id: bytes, start: int, command: int = 0) -> bool:
         self._restate(job_id)
-        if job_id in self._ended or not self._may_return(job_id):
+        if job_id in self._ended:
             return False
+        if not self._may_return(job_id):
+            # workq does not start again what it has not seen end
+            space = self._store.journal.space
+            ends = command == _TIMEOUT and space.may_stand(job_id, self.number, self._present)
+            self.stuck |= ends
+            return ends
         # The job's own record must not be in the way, under another key, of what is behind this;
         # nor must workq see its attempts in part.
         self._ended.add(job_id)

@@ -12,12 +12,13 @@ at it (``fastjournald.sifting``); what that needs to know of other segments stan
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
 
 import msgspec
 
-from fastjournal.cmdlog.records import RUN_BYTES
+from fastjournal.cmdlog.records import RUN_BYTES, SEGMENT_HEADER
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -33,6 +34,20 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """Whether it could not be cleaned."""
 
 
+class Left:
+    """What stays of a segment."""
+
+    def __init__(self) -> None:
+        self.parts = [SEGMENT_HEADER]
+        """Header and records."""
+        self.size = len(SEGMENT_HEADER)
+        """Bytes of all of them."""
+        self.entries = array("Q")
+        """Of each entry's record: start, body and end in the old segment, and start in this."""
+        self.others: list[bytes] = []
+        """The records that are no entry's."""
+
+
 class Space:
     """Live bytes by segment, and what is known of each."""
 
@@ -41,6 +56,8 @@ class Space:
         """Segment number to the bytes of the records in it that carry live entries."""
         self.cleaned: dict[int, int] = {}
         """Segment number to the number of the active segment when it was cleaned last."""
+        self.dead_in: dict[int, int] = {}
+        """Segment number to the number of the active segment at the end of its last cleaning."""
         self.emptied: set[int] = set()
         """Segments in which cleaning left no record of any job."""
         self.looks: dict[int, Look] = {}
@@ -77,9 +94,15 @@ class Space:
         at = bisect_right(run[0], int.from_bytes(job_id[RUN_BYTES:], "big"))
         return run[1][at - 1] if at else None
 
-    def was_cleaned(self, number: int, cleaned_in: int, *, emptied: bool) -> None:
-        """Nothing dead is in this segment but what died in ``cleaned_in`` or later. O(1)."""
+    def was_cleaned(
+        self, number: int, cleaned_in: int, *, emptied: bool, dead_in: int | None = None
+    ) -> None:
+        """Nothing dead is in this segment but what died in ``cleaned_in`` or later. O(1).
+
+        And of what is changed by records in it, all died in ``dead_in`` or before; None: the same.
+        """
         self.cleaned[number] = cleaned_in
+        self.dead_in[number] = cleaned_in if dead_in is None else dead_in
         if emptied:
             self.emptied.add(number)
 
@@ -151,6 +174,20 @@ class Space:
                 return other
         return None
 
+    def may_stand(self, job_id: bytes, changed_in: int, present: frozenset[int]) -> bool:
+        """Whether the record of a job that is changed in a segment may be in another one, dead.
+
+        A job that changes may die long after that. When it did is not known; that it was dead when
+        the segment of the change was cleaned last is.
+        """
+        number = self.segment_of(job_id)
+        if number is None:
+            return any(other <= self.foreign_last for other in present - self.emptied)
+        if number == changed_in or number not in present or number in self.emptied:
+            return False
+        dead_in = self.dead_in.get(changed_in)
+        return dead_in is None or not self.cleaned_since(number, dead_in)
+
     def overrides(self, number: int, present: frozenset[int]) -> bool:
         """Whether a record in this segment may undo one that is on the disk before it."""
         return any(not self.cleaned_since(other, number) for other in present if other < number)
@@ -173,5 +210,6 @@ class Space:
         """The segment is gone from the disk. The ids that it held stay known as gone."""
         self.changes += 1
         self.emptied.discard(number)
-        for known in (self.live, self.cleaned, self.looks, self.previous, self.paused_until):
+        for known in (self.live, self.cleaned, self.dead_in, self.looks, self.previous):
             known.pop(number, None)
+        self.paused_until.pop(number, None)

@@ -56,7 +56,7 @@ def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
     elif isinstance(change, Link):
         state.link(job, change.key)
     elif isinstance(change, Rename):
-        state.rename(job, change.key, change.timestamp, time)
+        state.rename(job, change.key, change.timestamp, time, change.old)
     else:
         if isinstance(change, Value):
             job.value = change.value

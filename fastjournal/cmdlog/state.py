@@ -219,8 +219,14 @@ class LogState:
         if key != job.uri and key not in job.links:
             job.links = [*job.links, key]
 
-    def rename(self, job: LiveJob, key: bytes, timestamp: int, learnt: int) -> None:
-        """Give a job another primary key, in the place of what stands there."""
+    def rename(
+        self, job: LiveJob, key: bytes, timestamp: int, learnt: int, before: bytes = b""
+    ) -> None:
+        """Give a job another primary key, in the place of what stands there.
+
+        ``before``: the key that it had, if the record tells: cleaning may have taken an earlier
+        change of a job that is gone.
+        """
         keys = self.keys
         target = keys.get(key)
         if target is not None:
@@ -237,7 +243,7 @@ class LogState:
         job.modified = learnt
         keys[key] = job
         self.tombstones.pop(key, None)
-        self.leave_tombstone(old, timestamp, learnt)
+        self.leave_tombstone(before or old, timestamp, learnt)
 
     def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
         """Leave a tombstone under a primary key, as the newest one.

@@ -356,6 +356,54 @@ def test_the_newest_token_outlives_the_records_about_it() -> None:
     log.check()
 
 
+@pytest.mark.parametrize("done", [False, True])
+def test_the_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool) -> None:
+    """The job's own record was looked at while it was live, and is on the disk when it is not."""
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.done(Function.SET, KEY, b"v")
+    log.fill(20, key=b"cold/%d")
+    first = log.roll()
+    log.ask(Function.NEXT, b"a", timeout=SECOND)
+    log.fill(20, key=b"cool/%d")
+    log.roll()
+    log.pass_time(2)
+    log.fill(30)
+    third = log.roll()
+    token = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND).timeout
+    log.roll()
+    assert log.clean(first) == "left"
+    if done:
+        log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
+    log.empty(30)
+    log.flush()
+    assert log.clean(third) == "rewritten"
+    assert commands(log, by_number(log, third.number)) == [Command.TIMEOUT_ATTEMPT]
+    log.check()
+    log.roll()
+    for number in (first.number, third.number, first.number, third.number):
+        log.clean(by_number(log, number))
+        log.check()
+
+
+def test_a_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.done(Function.SET, b"one", b"v")
+    log.fill(20, key=b"cold/%d")
+    first = log.roll()
+    log.pass_time(1)
+    log.done(Function.RENAME, b"one", uri=b"two")
+    log.fill(30)
+    second = log.roll()
+    assert log.clean(first) == "left"
+    log.pass_time(1)
+    log.done(Function.RENAME, b"two", uri=b"three")
+    log.done(Function.DELETE, b"three")
+    log.empty(30)
+    log.flush()
+    log.clean(second)
+    log.check()
+
+
 def test_a_buried_entry_keeps_its_reason() -> None:
     log = CleanedLog()
     log.done(Function.SET, KEY, b"v")
