@@ -330,10 +330,11 @@ class CrashingDaemon:
             try:
                 wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
             except StopIteration as stop:
+                self.take_down()
                 self.cleanings[stop.value.partition(":")[0].partition(" at")[0]] += 1
                 return
-            finally:
-                self.take_down()
+            # a failure that ends the daemon changes nothing, but leaves positions that may be wrong
+            self.take_down()
             failure = answer = None
             if draw.random() < 0.3:
                 self.ask()
