@@ -138,6 +138,9 @@ EXPRESSION_MEMORY_BYTES = 256 * 1024
 SCAN_STEP_WORK = 400
 """What a scan does in one go, in units of about a microsecond at the worst."""
 
+READ_AHEAD = 64
+"""Requests behind one whose value is read from the disk: what they need is read with it."""
+
 FETCHES_MAX = 4
 """Requests whose values are read from the disk at a time, each as much as one reply holds."""
 

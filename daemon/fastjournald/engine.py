@@ -16,7 +16,6 @@ from fastjournal.limits import (
     ADVANCE_ENTRIES_MAX,
     CHANGES_MAX,
     MATCH_STEPS_MAX,
-    NEWS_AHEAD,
     NEWS_TURN_BYTES,
     REPLIES_BYTES_MAX,
     SERVED_MAX,
@@ -31,13 +30,13 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.access import AUTH_REQUIRED, Grants
-from fastjournald.entry import Entry
 from fastjournald.handlers import HANDLERS, Scan, next_work, nothing_due
 from fastjournald.handlers.arguments import DATA, LISTEN, META
 from fastjournald.handlers.reads import pair_of, why_unreadable
 from fastjournald.indexes import NEVER, Domain
 from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
+from fastjournald.lookahead import missing_news
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
 from fastjournald.values import Cold, Missing
 
@@ -319,35 +318,6 @@ class Engine(State):
         """Return whether there is something to tell a session. O(1)."""
         return self.subscriptions.has_news(session)
 
-    def missing_news(self, session: Hashable) -> Missing | None:
-        """Return the values that ``tell`` needs next and that are on disk only. O(1)."""
-        # one entry may have several keys
-        missing: dict[bytes, Entry] = {}
-        if self.store.values is not None:
-            room = NEWS_TURN_BYTES
-            for key in self.subscriptions.upcoming(session, NEWS_AHEAD):
-                entry = self._cold_news(session, key)
-                if entry is not None:
-                    missing[entry.key] = entry
-                    room -= len(entry.value)
-                    if room < 0:
-                        break
-        return Missing(list(missing.values())) if missing else None
-
-    def _cold_news(self, session: Hashable, key: bytes) -> Entry | None:
-        """Return the entry to tell of, where its value is on disk only, and was not looked for."""
-        entry = self.store.find(key)
-        values = self.store.values
-        if (
-            values is None
-            or entry is None
-            or not isinstance(entry.value, Cold)
-            or entry.key in values.unreadable
-            or not self.may_see(session, entry)
-        ):
-            return None
-        return entry
-
     def tell(self, session: Hashable, now: int) -> bytes:
         """Return notifications for a session, with the state of this moment; empty: no news.
 
@@ -358,10 +328,8 @@ class Engine(State):
         notifications: list[bytes] = []
         room = NEWS_TURN_BYTES
         while changes is not None and room > 0:
-            if self.store.values is not None:
-                upcoming = self.subscriptions.upcoming(session, 1)
-                if upcoming and self._cold_news(session, upcoming[0]) is not None:
-                    break
+            if missing_news(self, session, 1) is not None:
+                break
             news = self.subscriptions.take(session, changes)
             if news is None:
                 break

@@ -12,6 +12,7 @@ import trio
 
 from fastjournal import limits
 from fastjournald.account import NEVER
+from fastjournald.lookahead import missing_news
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
@@ -104,7 +105,7 @@ class Sending:
                 self._hold(-len(data))
             if self._has_news():
                 await server.notifier.wait_turn()
-            while (missing := server.engine.missing_news(self)) is not None:
+            while (missing := missing_news(server.engine, self)) is not None:
                 await server.fetching.fetch(missing)
             if self._has_news():
                 # what stands there now is told, and not what did when it changed

@@ -30,6 +30,7 @@ from fastjournal.protocol import (
 )
 from fastjournald.account import NEVER
 from fastjournald.engine import Missing, Scan
+from fastjournald.lookahead import missing_soon
 from fastjournald.sending import Sending
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ class Session(Sending):
         ahead_bytes = self._taken_bytes + len(requests) * limits.REQUEST_OBJECT_BYTES
         self._hold(ahead_bytes)
         self._serving = True
-        for request in requests:
+        for at, request in enumerate(requests):
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
                 replies.append(await server.take_snapshot(self, request))
@@ -202,7 +203,8 @@ class Session(Sending):
             reply = handle(self, request, now)
             if not isinstance(reply, bytes) and reply is not None:
                 await self._finish(replies, now)
-                reply = await self._take_longer(request, reply)
+                ahead = requests[at + 1 : at + limits.READ_AHEAD]
+                reply = await self._take_longer(request, reply, ahead)
                 now = server.clock.now_us()
             if reply is not None:
                 replies.append(reply)
@@ -239,13 +241,19 @@ class Session(Sending):
         await self._finish(replies, now)
         self._serving = False
 
-    async def _take_longer(self, request: Request, outcome: Scan | Missing) -> bytes | None:
-        """Carry out a scan, or a request that needs values from the disk; return its reply."""
+    async def _take_longer(
+        self, request: Request, outcome: Scan | Missing, ahead: list[Request]
+    ) -> bytes | None:
+        """Carry out a scan, or a request that needs values from the disk; return its reply.
+
+        Values that the requests ahead of it will need are read together with its own.
+        """
         server = self._server
+        engine = server.engine
         reply: bytes | Scan | Missing | None = outcome
         while isinstance(reply, Missing):
-            await server.fetching.fetch(reply)
-            reply = server.engine.handle(self, request, server.clock.now_us())
+            await server.fetching.fetch(missing_soon(engine, reply, ahead))
+            reply = engine.handle(self, request, server.clock.now_us())
         if isinstance(reply, Scan):
             reply = await server.scanning.run(reply, self._stream)
         return reply

@@ -24,6 +24,7 @@ from fastjournald.cleaning import DURABLE, TURN, Blocking, Cleaning, clean_segme
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Missing
 from fastjournald.entry import Entry
+from fastjournald.lookahead import missing_news
 from fastjournald.recovery import recover_engine
 from fastjournald.selection import Selection, select_range
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
@@ -227,7 +228,7 @@ class CrashingDaemon:
             self.engine.match_changes()
         connection = ClientConnection()
         while self.engine.has_news(LISTENER):
-            self.fetch(self.engine.missing_news(LISTENER))
+            self.fetch(missing_news(self.engine, LISTENER))
             connection.receive_data(self.engine.tell(LISTENER, self.clock.now))
         for told in connection.next_events():
             assert told.pairs

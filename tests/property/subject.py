@@ -19,6 +19,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, V
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.engine import Missing, Scan, Settings
+from fastjournald.lookahead import missing_news
 from fastjournald.recovery import load_engine, value_limit
 from fastjournald.values import Cold
 from tests.property.model import Model
@@ -96,7 +97,7 @@ class EngineSubject:
         while self.engine.unmatched:
             for session in self.engine.match_changes()[0]:
                 while self.engine.has_news(session):
-                    self.fetch(self.engine.missing_news(session))
+                    self.fetch(missing_news(self.engine, session))
                     told += [(session, reply) for reply in decoded(self.engine.tell(session, now))]
         return told
 

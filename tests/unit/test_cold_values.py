@@ -8,6 +8,7 @@ from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine import Missing, Scan
+from fastjournald.lookahead import missing_news, missing_soon
 from fastjournald.values import ENTRY_BYTES, VALUE_BYTES, Cold, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
@@ -224,6 +225,23 @@ def test_a_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None
     assert daemon.read <= 100
 
 
+def test_what_the_gets_behind_one_need_is_read_with_it_within_a_reply(daemon: Daemon) -> None:
+    for number in range(5):
+        daemon.set(b"key/%d" % number)
+    daemon.cool()
+    first = daemon.try_once(get(b"key/0"))
+    assert isinstance(first, Missing)
+    ahead = [
+        *(get(b"key/1"), get(b"key/0"), get(b"key/2", Flag.META), get(b"nothing"), get(b"key/3")),
+        request(Function.DELETE, b"key/4"),
+    ]
+    entries = missing_soon(daemon.engine, first, ahead).entries
+    assert [entry.key for entry in entries] == [b"key/0", b"key/1", b"key/3"]
+    daemon.engine.reply_bytes_max = 2 * len(LONG)
+    entries = missing_soon(daemon.engine, first, ahead).entries
+    assert [entry.key for entry in entries] == [b"key/0", b"key/1"]
+
+
 def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
@@ -334,11 +352,11 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     linked = request(Function.LINK, b"key", uri=b"link", flags=Flag.PERSIST)
     daemon.ask(linked)
     daemon.engine.match_changes()
-    missing = daemon.engine.missing_news("session")
+    missing = missing_news(daemon.engine, "session")
     assert missing is not None
     assert daemon.engine.tell("session", START) == b"", "not before it was looked for"
     daemon.damage(b"key")
-    assert daemon.engine.missing_news("session") is None
+    assert missing_news(daemon.engine, "session") is None
     told = decode_reply(daemon.engine.tell("session", START))
     assert told.error == f"not-readable {WHY}"
     (pair,) = told.pairs or ()
