@@ -26,6 +26,9 @@ _HINTS = {
     errno.EMFILE: "raise the limit of open files (LimitNOFILE)",
     errno.ENFILE: "raise the limit of open files of this machine",
     errno.ENOENT: "check that the directory exists",
+    errno.EEXIST: "something else has this name: move it away, or use another directory",
+    errno.EISDIR: "a directory has the name of a file: move it away",
+    errno.ENOTDIR: "a file has the name of a directory: move it away, or use another directory",
     errno.EXDEV: "use a directory on the same file system",
     errno.EIO: "the device is failing: check the system's log, restore on another disk",
 }

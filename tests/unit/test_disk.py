@@ -84,8 +84,16 @@ def test_a_file_where_a_directory_is_wanted_is_a_failure(disk: Disk, root: str) 
     write(disk, f"{root}/a", b"a")
     disk.mkdir(root)
     for path in (f"{root}/a", f"{root}/a/b"):
-        with pytest.raises(LogFailedError, match="cannot create directory"):
+        with pytest.raises(LogFailedError, match="cannot create directory") as caught:
             disk.mkdir(path)
+        assert "move it away" in str(caught.value)
+
+
+def test_a_directory_where_a_file_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
+    disk.mkdir(f"{root}/000000001.log")
+    with pytest.raises(LogFailedError, match="cannot read") as caught:
+        disk.read(f"{root}/000000001.log")
+    assert "move it away" in str(caught.value)
 
 
 FAILING: list[tuple[str, str, Action]] = [
