@@ -172,7 +172,7 @@ OPERATIONS = [
         3,
         Function.LINK,
         lambda c: {"key": any_key(c), "second_key": uri(c)},
-        GONE | {ErrorCode.EXISTS, ErrorCode.LOCKED, ErrorCode.TOO_LARGE},
+        GONE | {ErrorCode.EXISTS, ErrorCode.LOCKED, ErrorCode.TOO_LARGE, ErrorCode.WORKED_ON},
     ),
     Operation(
         10,
