@@ -23,17 +23,22 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
-from fastjournald.cleaning import DURABLE, TURN, Blocking, Cleaning, candidates, clean_segment
+from fastjournald.cleaning import (
+    DURABLE,
+    TURN,
+    Blocking,
+    Cleaning,
+    bytes_usual,
+    candidates,
+    clean_segment,
+    log_bytes,
+)
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
 
 LOOK_SECONDS = 1.0
 """Between two looks at how large the log is."""
-
-GARBAGE_MAX = 2
-"""A log of more than so many times its live bytes, and two segments, is cleaned at once: the usual
-time may be long, and the load heavy."""
 
 OTHERS_SHARE = 3
 """So many times as long as a slice takes, others have their turn behind it."""
@@ -132,11 +137,8 @@ class Cleaner:
 
     def _excess(self) -> float:
         """Return by which part the log is larger than it should be. O(number of segments)."""
-        server = self._server
-        writer, journal = server.writer, server.engine.journal
-        size = sum(info.bytes for info in writer.sealed)
-        size += writer.active.bytes if writer.active else 0
-        return size / (GARBAGE_MAX * journal.live_bytes + 2 * writer.segment_bytes_max) - 1
+        writer = self._server.writer
+        return log_bytes(writer) / bytes_usual(self._server.engine.store, writer) - 1
 
     def _pressure(self) -> float:
         """Return how much cleaning has to hurry, from 0 to 1."""

@@ -29,6 +29,7 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.envelope import (
+    Lease,
     Pause,
     SegmentRemoved,
     SegmentStart,
@@ -63,6 +64,14 @@ LIVE_MAX = 0.5
 
 LEFT_MAX = 0.75
 """Of its bytes that stay: a segment of which more stays is left as it is."""
+
+GARBAGE_MAX = 2
+"""A log of more than so many times its live bytes, and two segments, is too large: it is cleaned
+at once, for the usual time may be long and the load heavy."""
+
+TURNED_OVER = 1 / 2
+"""Of the bytes of a log that is too large: when so many were appended since a segment was looked
+at, another look is worth what it costs."""
 
 TINY = 1 / 8
 """Of the usual size of a segment: one of which less stays is moved to the end of the log."""
@@ -99,15 +108,31 @@ def candidates(store: Store, writer: LogWriter, now: int) -> list[SegmentInfo]:
     space = store.journal.space
     present = frozenset(info.number for info in writer.sealed)
     awaited = _awaited(store, writer, present, now)
+    bytes_now = log_bytes(writer)
+    # tombstones and pauses of which nobody keeps account end before their time, too
+    looked_before = -1
+    if bytes_now > bytes_usual(store, writer):
+        looked_before = writer.appended - round(TURNED_OVER * bytes_now)
     return [
         info
         for info in writer.sealed
         if info.number == awaited
         or (
             space.live[info.number] < LIVE_MAX * info.bytes
-            and space.is_changed(info.number, now, present)
+            and space.is_changed(info.number, now, present, looked_before)
         )
     ]
+
+
+def log_bytes(writer: LogWriter) -> int:
+    """Return the bytes of all segments. O(number of segments)."""
+    active = writer.active
+    return sum(info.bytes for info in writer.sealed) + (active.bytes if active else 0)
+
+
+def bytes_usual(store: Store, writer: LogWriter) -> int:
+    """Return the bytes from which on a log is too large. O(1)."""
+    return GARBAGE_MAX * store.journal.live_bytes + 2 * writer.segment_bytes_max
 
 
 def _awaited(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
@@ -178,7 +203,13 @@ def clean_segment(
     dead_in = writer.next_number
     left = sifting.left
     live = space.live[info.number]
-    look = Look(_again_at(sifting, now), live, tuple(sifting.waits))
+    look = Look(
+        _again_at(sifting, now),
+        live,
+        tuple(sifting.waits),
+        appended=writer.appended,
+        pauses=tuple(sifting.pauses),
+    )
     space.looks[info.number] = look
     if left.size < TINY * writer.segment_bytes_max and not sifting.stuck:
         now = yield from _move(store, sifting, left, now)
@@ -268,7 +299,9 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
             now = yield TURN
     for number, data in enumerate(left.others):
         record = decode_record(data)[0]
-        if record.command > Command.SCHEDULE:
+        if record.command in (Command.START_ATTEMPT, Command.FAIL):
+            pass  # with its entry
+        elif record.command > Command.SCHEDULE:
             _tell_tombstone(store, unpack_completion(record.result).key, now)
         else:
             operation = unpack_operation(record.payload)
@@ -280,7 +313,7 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
                 until = store.pauses.until(operation.domain)
                 journal.paused(operation.domain, until, now)
             else:
-                assert isinstance(operation, SegmentStart)
+                assert isinstance(operation, SegmentStart | Lease)
         if number % RESTATED_ENTRIES_MAX == 0:
             yield DURABLE
             now = yield TURN

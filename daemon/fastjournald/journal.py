@@ -343,7 +343,7 @@ class Journal:
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
         position = self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
-        self.space.paused(position >> OFFSET_BITS, until)
+        self.space.paused(position >> OFFSET_BITS, domain, until)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""

@@ -6,7 +6,7 @@ Every record is looked at once, from the first to the last:
 - a record about a live entry that is not its own record (a lease, a release, another value, a
   further key, a burial) goes, for the entry is *restated*: appended anew as it stands. So entries
   that change often do not fill the log with their changes. What another program wrote is restated
-  too;
+  too. What was restated with a lease or burial that stands stays, or it would be copied for ever;
 - a completion stays while its tombstone stands; and any record that removes a job stays while the
   job's own record may be on the disk elsewhere, or the job would return. A completion that stays
   for that only becomes a plain removal, so that its tombstone does not return either; so does the
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
 _SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
 _TIMEOUT = Command.TIMEOUT_ATTEMPT.value
+_FAIL = Command.FAIL.value
 _REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 
@@ -92,7 +93,8 @@ class Sifting:
         left: What ``assemble`` puts together.
         stuck: Whether something is kept that cannot be moved to the end of the log.
         waits: Some of the segments with records of jobs that are removed here.
-        paused_until: The last end of a pause that a record names that stays.
+        pauses: Some of the domains of which a pause ends here that began before.
+        paused_until: Domain to the last end of a pause that a record names that stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
 
@@ -106,7 +108,8 @@ class Sifting:
         self.left = Left()
         self.stuck = False
         self.waits: set[int] = set()
-        self.paused_until = 0
+        self.pauses: set[bytes] = set()
+        self.paused_until: dict[bytes, int] = {}
         self.expiries = [0, 0]
         self._store = store
         self._present = present
@@ -116,6 +119,8 @@ class Sifting:
         """Segments in which no record can be of a job that this one removes and that may return."""
         self._blocking: set[int] = set()
         """Segments in which one may be."""
+        self._restated_at = 0
+        """Offset of an attempt that stays because its lease does."""
         self._named = present | {active}
         self._at = len(SEGMENT_HEADER)
         self._kept = array("Q")
@@ -187,7 +192,7 @@ class Sifting:
             if is_operation(data, body):
                 at = payload_offset(data, body)
                 if data.startswith(MAGIC, at):
-                    return self._operation_stays(data[at : end - _JOB_TAIL], start, now)
+                    return self._operation_stays(data[at : end - _JOB_TAIL], start, end, now)
             key = entry_key(data, start, body, end - CRC_BYTES)
             if key is None:
                 self._restate(job_id)
@@ -202,6 +207,8 @@ class Sifting:
             return self._may_return(job_id)
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)
+        if start == self._restated_at or (command == _FAIL and self._is_restated(start)):
+            return True
         return self._change_stays(job_id, start, command)
 
     def _forgets(self, start: int, body: int, end: int, key: bytes, now: int) -> bool:
@@ -302,14 +309,16 @@ class Sifting:
         self._expires(tombstones.lasts_until(learnt, now))
         return True
 
-    def _operation_stays(self, payload: bytes, start: int, now: int) -> bool:
+    def _operation_stays(self, payload: bytes, start: int, end: int, now: int) -> bool:
         operation = unpack_operation(payload)
         space = self._store.journal.space
         if isinstance(operation, SegmentStart):
             return True
         if isinstance(operation, SegmentRemoved):
             return space.is_named(operation.number, self._named)
-        if isinstance(operation, Lease | Batch):
+        if isinstance(operation, Lease):
+            return operation.again and self._is_restated(end, operation.token)
+        if isinstance(operation, Batch):
             return False
         if isinstance(operation, Tombstone):
             return self._tombstone_stands(operation, start, now)
@@ -322,10 +331,14 @@ class Sifting:
             in_force = now < until == operation.until
             if in_force:
                 self._expires(until)
-            elif not space.pauses_before(self.number, now):
+            elif not space.pauses_before(self.number, operation.domain, now):
                 return False
-            self.stuck |= not in_force
-            self.paused_until = max(self.paused_until, operation.until)
+            else:
+                self.stuck = True
+                if len(self.pauses) < SIFTED_WAITS_MAX:
+                    self.pauses.add(operation.domain)
+            last = self.paused_until.get(operation.domain, 0)
+            self.paused_until[operation.domain] = max(last, operation.until)
             return True
         if isinstance(operation, Rename):
             self._past.discard(space.may_still_hold(operation.job_id))
@@ -337,6 +350,19 @@ class Sifting:
                 self._forget_instead(start, key)
                 return True
         return stays
+
+    def _is_restated(self, at: int, token: int = 0) -> bool:
+        """Whether the attempt or burial at this offset is told with its entry, in this segment."""
+        job_id = self.data[at + TIME_BYTES + 2 : at + TIME_BYTES + 18]
+        entry = self._store.journal.amended.get(job_id)
+        if entry is None or entry.token != token or entry.extra.starts != bool(token):
+            return False
+        if not token and (entry.reason is None or self.data[at + TIME_BYTES] > 0x7F):
+            return False
+        if self._store.journal.space.segment_of(job_id) != self.number:
+            return False
+        self._restated_at = at
+        return True
 
     def _change_stays(self, job_id: bytes, start: int, command: int = 0) -> bool:
         self._restate(job_id)

@@ -32,6 +32,10 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """Segments with records of dead jobs that are removed by records in it; perhaps not all."""
     failed: bool = False
     """Whether it could not be cleaned."""
+    appended: int = 0
+    """Bytes appended to the log until then, in this run."""
+    pauses: tuple[bytes, ...] = ()
+    """Domains with ends of pauses in it that are in force before it; perhaps not all."""
 
 
 class Left:
@@ -62,8 +66,8 @@ class Space:
         """Segments in which cleaning left no record of any job."""
         self.looks: dict[int, Look] = {}
         """Segment number to what the last look at it found."""
-        self.paused_until: dict[int, int] = {}
-        """Segment number to the last end of a pause that a record in it names."""
+        self.paused_until: dict[int, dict[bytes, int]] = {}
+        """Segment number and domain to the last end of a pause that a record in it names."""
         self.previous: dict[int, int] = {}
         """Segment number to that of the one before it, as its first record says."""
         self.foreign_last = 0
@@ -129,28 +133,48 @@ class Space:
             return False
         return not self.cleaned_since(number, since)
 
-    def is_changed(self, number: int, now: int, present: frozenset[int]) -> bool:
-        """Whether another look at a segment is of use. O(1)."""
+    def is_changed(
+        self, number: int, now: int, present: frozenset[int], looked_before: int = -1
+    ) -> bool:
+        """Whether another look at a segment is of use. O(1).
+
+        Args:
+            number: Of the segment.
+            now: The present.
+            present: Numbers of the sealed segments on the disk.
+            looked_before: Where no more than this had been appended at the last look, it is.
+        """
         look = self.looks.get(number)
         if look is None or look.again_at <= now:
             return True
         if look.failed:
             return False
+        if look.appended <= looked_before:
+            return True
         # what was live has died, or what is removed here has gone; half of it, so that no segment
         # is looked at again and again for little
         if 2 * self.live[number] < look.live:
             return True
         waits = sum(self.blocks(other, number, present) for other in look.waits)
-        return 2 * waits < len(look.waits)
+        waits += sum(self.pauses_before(number, domain, now) for domain in look.pauses)
+        return 2 * waits < len(look.waits) + len(look.pauses)
 
-    def paused(self, number: int, until: int) -> None:
+    def paused(self, number: int, domain: bytes, until: int) -> None:
         """A record in this segment pauses a domain. O(1)."""
-        if until > self.paused_until.get(number, 0):
-            self.paused_until[number] = until
+        paused = self.paused_until.setdefault(number, {})
+        if until > paused.get(domain, 0):
+            paused[domain] = until
 
-    def pauses_before(self, number: int, now: int) -> bool:
-        """Whether a pause that is not over may be on the disk before this segment. O(segments)."""
-        return any(until > now for other, until in self.paused_until.items() if other < number)
+    def pauses_before(self, number: int, domain: bytes, now: int) -> bool:
+        """Whether a pause of a domain that is not over may be on the disk before this segment.
+
+        O(segments).
+        """
+        return any(
+            paused.get(domain, 0) > now
+            for other, paused in self.paused_until.items()
+            if other < number
+        )
 
     def may_return(self, job_id: bytes, removed_in: int, present: frozenset[int]) -> int | None:
         """Return a segment with the record of a dead job that may be on the disk, but this one.

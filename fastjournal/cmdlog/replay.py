@@ -368,8 +368,9 @@ class Replay:
             state.removed.add(operation.number)
         else:
             if isinstance(operation, Pause):
-                until = state.paused_until.get(self._segment, 0)
-                state.paused_until[self._segment] = max(until, operation.until)
+                paused = state.paused_until.setdefault(self._segment, {})
+                until = paused.get(operation.domain, 0)
+                paused[operation.domain] = max(until, operation.until)
             apply_operation(state, operation, _time_us(self._data, start))
 
     def _damaged(self, start: int, end: int, reason: str) -> None:

@@ -85,8 +85,8 @@ class LogState:
         self.tombstones: dict[bytes, Tomb] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
-        self.paused_until: dict[int, int] = {}
-        """Segment number to the last end of a pause that a record in it names."""
+        self.paused_until: dict[int, dict[bytes, int]] = {}
+        """Segment number and domain to the last end of a pause that a record in it names."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0

@@ -109,6 +109,37 @@ class Load:
             key, token = self.leased.pop(self.draw.randrange(200))
             self.log.ask(Function.RELEASE, key, flags=Flag.WORKED_ON, timeout=token)
 
+    def pauses_toggled(self) -> None:
+        """Domains that are paused for long, and go on soon."""
+        ttl = self.draw.choice((0, 1000, 3600)) * SECOND
+        self.log.done(Function.PAUSE, b"domain%d" % (self.number % 200), ttl=ttl)
+
+    def erased_tombstones(self) -> None:
+        """Deleted, set anew, and deleted without trace."""
+        self.cold(300)
+        key = b"t/%d" % (self.number % 2000)
+        self.put(key)
+        self.log.done(Function.DELETE, key)
+        self.log.pass_time(0.001)
+        self.put(key)
+        self.log.done(Function.DELETE, key, flags=Flag.OVERWRITE)
+
+    def renamed(self) -> None:
+        if self.number < 400:
+            self.put(b"r/%d" % self.number)
+            self.kept.append(b"r/%d" % self.number)
+        at = self.draw.randrange(len(self.kept))
+        new = b"r/%d/%d" % (at, self.number)
+        self.log.done(Function.RENAME, self.kept[at], uri=new)
+        self.kept[at] = new
+
+    def bursts_and_idle_days(self) -> None:
+        self.put(b"b/%d" % (self.number % 700))
+        if self.number % 3000 == 2999:
+            for _ in range(6):
+                self.log.pass_time(8 * 3600)
+                self.log.clean_all()
+
     def all_of_it(self) -> None:
         for part in (self.jobs, self.hot_and_cold, self.expiring, self.pauses, self.counters):
             part()

@@ -9,7 +9,8 @@ from typing import Any
 import trio
 import trio.testing
 
-from fastjournald.cleaner import GARBAGE_MAX, Cleaner
+from fastjournald.cleaner import Cleaner
+from fastjournald.cleaning import bytes_usual
 from tests.property.cleaned_log import CleanedLog
 
 SEGMENT_BYTES = 16 * 1024
@@ -44,7 +45,7 @@ def overgrown() -> CleanedLog:
 
 
 def bound(log: CleanedLog) -> int:
-    return GARBAGE_MAX * log.engine.journal.live_bytes + 2 * SEGMENT_BYTES
+    return bytes_usual(log.engine.store, log.writer)
 
 
 async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(

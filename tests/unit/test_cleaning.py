@@ -482,6 +482,35 @@ def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return()
     log.check()
 
 
+@pytest.mark.parametrize("bury", [False, True])
+def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    for number in range(200):
+        log.done(Function.SET, b"d:1:0:%d" % number, b"v", flags=Flag.OVERWRITE)
+    while (reply := log.ask(Function.NEXT, b"d", count=50, timeout=10**6 * SECOND)).pairs:
+        if bury:
+            for pair in reply.pairs:
+                how = {"flags": Flag.WORKED_ON, "timeout": reply.timeout}
+                log.done(Function.BURY, pair.key, b"why", **how)
+    for _ in range(4):
+        log.pass_time(300)
+        log.clean_all()
+        log.check()
+    appended, size = log.writer.appended, log.log_bytes()
+    assert size < 2.5 * log.engine.journal.live_bytes + 2 * 8192
+    for _ in range(20):
+        log.pass_time(300)
+        log.clean_all()
+    assert log.writer.appended == appended
+    log.restart()
+    log.check()
+    # and it goes once it is over
+    log.pass_time(10**6 + 1)
+    if bury:
+        log.ask(Function.KICK, b"d", count=200)
+    log.clean_settled()
+
+
 def test_a_damaged_segment_is_left_alone() -> None:
     log, info = half_dead()
     path = f"{LOG}/{info.name}"

@@ -108,13 +108,26 @@ def test_a_segment_that_could_not_be_cleaned_rests() -> None:
 
 def test_pauses_are_known_by_segment_until_they_are_over() -> None:
     space = Space()
-    space.paused(1, 50)
-    space.paused(1, 40)
-    assert space.pauses_before(2, 49)
-    assert not space.pauses_before(2, 50)
-    assert not space.pauses_before(1, 0)
+    space.paused(1, b"d", 50)
+    space.paused(1, b"d", 40)
+    assert space.pauses_before(2, b"d", 49)
+    assert not space.pauses_before(2, b"d", 50)
+    assert not space.pauses_before(1, b"d", 0)
+    assert not space.pauses_before(2, b"other", 0)
     space.forget(1)
-    assert not space.pauses_before(2, 0)
+    assert not space.pauses_before(2, b"d", 0)
+
+
+def test_a_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_gone() -> None:
+    space = Space()
+    space.paused(1, b"d", 50)
+    space.paused(2, b"e", 50)
+    space.looks[3] = Look(100, pauses=(b"d", b"e"))
+    assert not space.is_changed(3, 49, PRESENT)
+    space.forget(1)
+    assert not space.is_changed(3, 49, PRESENT)
+    space.forget(2)
+    assert space.is_changed(3, 49, PRESENT)
 
 
 def test_what_is_gone_is_forgotten() -> None:
