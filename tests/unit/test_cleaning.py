@@ -511,6 +511,90 @@ def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
     log.clean_settled()
 
 
+def test_superseded_work_stays_superseded_where_what_superseded_it_is_gone() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.done(Function.SET, KEY, b"v", uri=b"u")
+    log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
+    log.roll()
+    log.pass_time(1)
+    log.done(Function.SET, OTHER, b"w", uri=b"u")
+    log.fill(30)
+    second = log.roll()
+    log.done(Function.DELETE, OTHER, flags=Flag.OVERWRITE)
+    log.empty(18)
+    log.flush()
+    assert log.clean(second) == "rewritten"
+    log.check()
+    log.restart()
+    assert log.entry(KEY).superseded
+
+
+def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.fill(30, key=b"cold/%d")
+    first = log.roll()
+    log.empty(3, key=b"cold/%d")
+    log.fill(30)
+    second = log.roll()
+    log.empty(18)
+    log.flush()
+    assert log.clean(first) == "left"
+    assert log.clean(second) == "rewritten"
+    assert commands(log, by_number(log, second.number)).count(Command.DELETE) == 3
+    log.check()
+
+
+def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
+    log.fill(30)
+    log.empty(18)
+    first = log.roll()
+    assert log.clean(first) == "rewritten"
+    log.done(Function.PAUSE, b"a", ttl=0)
+    log.fill(30, key=b"more/%d")
+    log.empty(18, key=b"more/%d")
+    assert log.clean(log.roll()) == "rewritten"
+    log.check()
+    assert not log.engine.store.pauses
+
+
+def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    log.fill(20, key=b"cold/%d")
+    log.done(Function.SET, b"key", b"v")
+    log.done(Function.DELETE, b"key")
+    log.roll()
+    log.pass_time(1)
+    log.done(Function.SET, b"key", b"w")
+    log.done(Function.LINK, b"key", uri=b"link")
+    log.restart()
+    log.clean(log.roll())
+    log.done(Function.DELETE, b"key", flags=Flag.OVERWRITE)
+    log.fill(30)
+    log.empty(18)
+    log.clean(log.roll())
+    log.check()
+    assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
+
+
+def test_a_tombstone_that_was_renewed_lasts_from_then_on() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192, tombstone_ttl=10)
+    log.fill(20, key=b"cold/%d")
+    log.done(Function.SET, b"key", b"v")
+    log.done(Function.DELETE, b"key")
+    at = log.clock.now
+    log.roll()
+    log.pass_time(8)
+    assert log.ask(Function.DELETE, b"key", at=at - 1).code == "not-found"
+    log.fill(30)
+    log.empty(18)
+    assert log.clean(log.roll()) == "rewritten"
+    log.pass_time(4)
+    log.restart()
+    assert log.engine.store.tombstones.find(b"key", log.clock.now) == (at, at + 8 * SECOND)
+
+
 def test_a_damaged_segment_is_left_alone() -> None:
     log, info = half_dead()
     path = f"{LOG}/{info.name}"
