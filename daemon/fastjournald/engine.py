@@ -95,6 +95,8 @@ class Engine(State):
             return self._refused(request, ErrorCode.UNKNOWN_FUNCTION, now)
         self.requests[function] += 1
         outcome = handler(self, session, request, now)
+        if store.values is not None and not isinstance(outcome, Missing):
+            store.values.unreadable.clear()
         if isinstance(outcome, str):
             if outcome:
                 self.count_error(function, outcome)
@@ -155,6 +157,8 @@ class Engine(State):
         if now >= store.wake and now != store.behind_at:
             store.advance(now, ADVANCE_ENTRIES_MAX)
         outcome = scan.step(self, now)
+        if store.values is not None and not isinstance(outcome, Missing):
+            store.values.unreadable.clear()
         if isinstance(outcome, str):
             self.end(scan, outcome)
             return encode_error(scan.request.identifier, now, outcome)
@@ -347,6 +351,8 @@ class Engine(State):
             data = encode_reply(reply)
             room -= len(data)
             notifications.append(data)
+        if self.store.values is not None:
+            self.store.values.unreadable.clear()
         self.notifications += len(notifications)
         return b"".join(notifications)
 

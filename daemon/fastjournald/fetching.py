@@ -7,6 +7,7 @@ cannot be read is tried again as long as something has changed since; only then 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ class Fetching:
         """Values that could not be read so far."""
         self._server = server
         self._reading = trio.CapacityLimiter(limits.FETCHES_MAX)
+        self._threads = trio.CapacityLimiter(limits.FETCHES_MAX)
+        """Of their own, which those that hang keep: syncs must not wait for them."""
         self._awaited = trio.Event()
         self._told: set[int] = set()
 
@@ -74,7 +77,12 @@ class Fetching:
             return []
         started = perf_counter()
         found = await trio.to_thread.run_sync(
-            read_values, server.disk, server.config.cmdlog_path, places, dict(space.replaced)
+            partial(
+                read_values, server.disk, server.config.cmdlog_path, places, dict(space.replaced)
+            ),
+            # who stops does not wait for a disk that hangs
+            abandon_on_cancel=True,
+            limiter=self._threads,
         )
         self.read_us.add(round((perf_counter() - started) * 1_000_000))
         again: list[Entry] = []
@@ -82,9 +90,11 @@ class Fetching:
             if isinstance(value, bytes):
                 self.count += 1
                 engine.store.warm_up(entry, place.job_id, value)
+            elif engine.store.find(entry.key) is not entry or not isinstance(entry.value, Cold):
+                # nobody needs it any more, and cleaning may have taken its record away
+                continue
             elif space.changes != changes or entry.position != place.position:
-                if engine.store.find(entry.key) is entry:
-                    again.append(entry)
+                again.append(entry)
             else:
                 self.failed += 1
                 self._tell(place, str(value))
@@ -127,8 +137,13 @@ class Fetching:
         return server.engine.store.evict(server.writer.durable_at, EVICTED_MAX)
 
     async def keep_limit(self) -> None:
-        """Let values leave memory, also where no request comes."""
-        store = self._server.engine.store
+        """Let values leave memory, also where no request comes.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        server = self._server
+        store = server.engine.store
         if store.values is None:
             return
         over = False
@@ -137,6 +152,10 @@ class Fetching:
             while self.evict():
                 await trio.lowlevel.checkpoint()
             before, over = over, store.memory_bytes > store.values.bytes_max
+            if over and store.values.warm and server.writer.dirty:
+                # the first one to leave is not durable, and under the policy ``os`` that may last
+                await server.commit.wait_durable(server.writer.appended)
+                continue
             if over and not before and not store.values.warm:
                 LOG.warning(
                     "event=over-memory-limit bytes=%d limit=%d "

@@ -75,8 +75,8 @@ class Values:
         self.evicted = 0
         """Values that left memory so far."""
         self.unreadable: dict[bytes, str] = {}
-        """Primary key of entries whose value could not be read just now, and why; whoever is told
-        takes it out."""
+        """Primary key of entries whose value could not be read just now, and why: for the request
+        that had them read, and no later one, for the disk may be well again by then."""
         self._recent: OrderedDict[bytes, Entry] = OrderedDict()
         """By primary key, the least recently accessed first: values that are in memory and may
         leave it."""

@@ -8,6 +8,8 @@ from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from fastjournald.engine import Missing, Scan
+from fastjournald.entry import Entry
+from fastjournald.indexes import Domain
 from fastjournald.lookahead import missing_news, missing_soon
 from fastjournald.values import ENTRY_BYTES, VALUE_BYTES, Cold, Values
 from tests.property.model_parts import Rules
@@ -22,6 +24,15 @@ class Daemon(EngineSubject):
 
     def __init__(self) -> None:
         super().__init__(Rules(), cold=True)
+        self.broken: set[bytes] = set()
+        """Keys of values that cannot be read."""
+
+    def fetch(self, missing: Missing | None) -> None:
+        for entry in missing.entries if missing else ():
+            if entry.key in self.broken:
+                self.damage(entry.key)
+            else:
+                super().fetch(Missing([entry]))
 
     def evict(self) -> None:
         """Not by itself."""
@@ -64,7 +75,7 @@ class Daemon(EngineSubject):
         self.check()
 
     def damage(self, key: bytes) -> None:
-        """Let the next reading of a value fail."""
+        """Let a value be read for the next request, in vain."""
         entry = self.engine.store.find(key)
         assert entry is not None
         self.engine.store.warm_up(entry, entry.job_id, WHY)
@@ -312,6 +323,47 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     assert daemon.engine.store.buried == 1, "also after a restart"
 
 
+def test_that_a_value_could_not_be_read_once_counts_for_no_later_request(daemon: Daemon) -> None:
+    for number in range(3):
+        daemon.set(b"a:1:0:%d" % number)
+    daemon.cool()
+    for number in range(3):
+        # all of them were read, and the request was about the first one
+        daemon.damage(b"a:1:0:%d" % number)
+    asked = daemon.try_once(get(b"a:1:0:0"))
+    assert isinstance(asked, Reply)
+    assert asked.code == "not-readable"
+    reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=5))
+    assert len(reply.pairs or ()) == 3, "the disk is well again"
+    assert daemon.engine.store.buried == 0
+
+
+def test_many_that_cannot_be_read_are_set_aside_in_one_go(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = 60
+    for count in range(2 * number):
+        daemon.set(b"a:1:0:%03d" % count, b"v" * 100)
+    daemon.cool()
+    for count in range(number):
+        assert daemon.ask(get(b"a:1:0:%03d" % count)).pairs
+    for count in range(number):
+        daemon.damage(b"a:1:0:%03d" % (number + count))
+    looks = 0
+    ready_at = daemon.engine.store.ready_at
+
+    def counted(domain: Domain, rank: int) -> Entry:
+        nonlocal looks
+        looks += 1
+        return ready_at(domain, rank)
+
+    monkeypatch.setattr(daemon.engine.store, "ready_at", counted)
+    reply = daemon.try_once(request(Function.NEXT, flags=Flag.DATA, count=2 * number))
+    assert isinstance(reply, Reply)
+    assert len(reply.pairs or ()) == number
+    assert looks == 3 * number, "all, and once more what is left"
+
+
 def test_what_cannot_be_read_is_not_kicked_and_does_not_keep_others_buried(daemon: Daemon) -> None:
     for number in range(2):
         daemon.set(b"a:1:0:%d" % number)
@@ -336,7 +388,7 @@ def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> No
 def test_a_scan_over_what_cannot_be_read_says_so(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
-    daemon.damage(b"key")
+    daemon.broken.add(b"key")
     query = Query.RANGE << QUERY_SHIFT
     reply = daemon.ask(request(Function.GET, b"", uri=b"", flags=query | Flag.DATA))
     assert reply.error == f"not-readable {WHY}"

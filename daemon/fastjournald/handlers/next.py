@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from fastjournal.limits import (
     KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
+    REASON_BYTES_MAX,
     WAITS_MAX,
     WAITS_PER_CONNECTION_MAX,
 )
@@ -171,15 +172,19 @@ def _missing(
     leases = not flags & OVERWRITE
     while True:
         missing: list[Entry] = []
+        lost: list[tuple[Entry, str]] = []
         for entry in _upcoming(state, request, domains, count):
             if is_missing(entry, flags, leases=leases):
                 why_not = why_unreadable(store, entry)
                 if why_not:
-                    store.bury(entry, why_not.encode(), now)
-                    break
-                missing.append(entry)
-        else:
+                    lost.append((entry, why_not))
+                else:
+                    missing.append(entry)
+        if not lost:
             return missing
+        # all at once: each round looks at all that is upcoming
+        for entry, why_not in lost:
+            store.bury(entry, why_not.encode()[:REASON_BYTES_MAX], now)
 
 
 def _upcoming(state: State, request: Request, domains: list[Domain], count: int) -> Iterator[Entry]:

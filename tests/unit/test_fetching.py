@@ -1,0 +1,119 @@
+"""Values that are read from the disk for the requests of a server in this process."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Request
+from fastjournald.values import Cold
+from tests.property.subject import request
+from tests.unit.house import SILENCE_S, House
+
+LONG = b"a value that may leave memory " * 10
+NOP = request(Function.NOP)
+
+
+def set_(key: bytes) -> Request:
+    return request(Function.SET, key, LONG, flags=Flag.PERSIST)
+
+
+def get(key: bytes) -> Request:
+    return request(Function.GET, key, flags=Flag.DATA)
+
+
+def is_cold(house: House, key: bytes) -> bool:
+    entry = house.engine.store.find(key)
+    assert entry is not None
+    return isinstance(entry.value, Cold)
+
+
+class HeldRead:
+    """Holds the reads of values, in their threads, until the test lets them go on."""
+
+    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._begun, self._goes_on = threading.Semaphore(0), threading.Semaphore(0)
+        self._read_slice = house.disk.read_slice
+        monkeypatch.setattr(house.disk, "read_slice", self.read_slice)
+
+    def read_slice(self, path: str, offset: int, size: int) -> bytes:
+        self._begun.release()
+        assert self._goes_on.acquire(timeout=SILENCE_S)
+        return self._read_slice(path, offset, size)
+
+    async def wait_begun(self) -> None:
+        assert await trio.to_thread.run_sync(lambda: self._begun.acquire(timeout=SILENCE_S))
+
+    def go_on(self, number: int = 1) -> None:
+        self._goes_on.release(number)
+
+
+@pytest.mark.parametrize("policy", ["os", "interval", "always"])
+async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy: str) -> None:
+    house = House(memory_limit=1, cmdlog_sync=policy, cmdlog_sync_int=3_600_000)
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(set_(b"key"))).code == ""
+        with trio.fail_after(SILENCE_S):
+            while not is_cold(house, b"key"):  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+        pairs = (await peer.ask(get(b"key"))).pairs
+        assert pairs
+        assert pairs[0].value == LONG
+
+
+async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", 0.0)
+    house = House(memory_limit=1)
+    with trio.fail_after(SILENCE_S / 2):
+        async with house.open():
+            peer = await house.connect()
+            assert (await peer.ask(set_(b"key"), NOP)).code == ""
+            assert is_cold(house, b"key")
+            held = HeldRead(house, monkeypatch)
+            await peer.send(get(b"key"))
+            await held.wait_begun()
+    held.go_on()
+
+
+async def test_who_left_while_a_read_hangs_keeps_nobody_from_the_threads_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(set_(b"key"), NOP)).code == ""
+        held = HeldRead(house, monkeypatch)
+        default = trio.to_thread.current_default_thread_limiter()
+        before = default.statistics().borrowed_tokens
+        for _ in range(2):
+            other = await house.connect()
+            await other.send(get(b"key"))
+            await held.wait_begun()
+        assert default.statistics().borrowed_tokens == before
+        held.go_on(2)
+
+
+async def test_nobody_is_told_of_a_record_that_is_gone_with_its_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        assert (await peer.ask(set_(b"key"), NOP)).code == ""
+        held = HeldRead(house, monkeypatch)
+        await peer.send(get(b"key"))
+        await held.wait_begun()
+        assert (await other.ask(request(Function.DELETE, b"key"))).code == ""
+        # as if cleaning had removed the segment meanwhile
+        house.disk.fail_at(1, "read_slice")
+        held.go_on()
+        # of the NOP
+        assert (await peer.reply()) is not None
+        gone = await peer.reply()
+        assert gone is not None
+        assert gone.code == "not-found"
+        assert house.server.fetching.failed == 0
