@@ -36,7 +36,7 @@ KEYS = 50_000
 VALUE = b"v" * 100
 MOST_WRITES = 204_800
 """Sent to find out what the daemon takes."""
-TURNS = 3
+TURNS = 5
 WARM_SECONDS = 3.0
 SEGMENT_BYTES = 4 * 1024 * 1024
 DIRECTORY = "/var/tmp"
