@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
+from tests.system.pages import blocks, run_script, with_patience
 from tests.system.staging import ROOT
 
-DEADLINE_S = 240
 DAEMON = "fastjournald --cmdlog-path /tmp/tutorial/log &"
 
 
@@ -21,42 +15,20 @@ def script(directory: str) -> str:
     """The tutorial as one shell script on a directory."""
     text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
     parts = ["set -eu"]
-    for language, block in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+    for language, block in blocks(text):
         assert language in ("sh", "python"), "every block is run"
         parts.append(
             f"python -W error - <<'END_OF_BLOCK'\n{block}END_OF_BLOCK"
             if language == "python"
             else block
         )
-    whole = "\n".join(parts)
-    listening = DAEMON.replace(" &", f" --listen unix:{directory}/socket --ready-file ready &")
-    assert DAEMON in whole
-    whole = whole.replace(
-        DAEMON, f"{listening}\nuntil test -e ready; do sleep 0.05; kill -0 %1; done"
-    )
-    whole = whole.replace("127.0.0.1:9923", f"unix:{directory}/socket")
+    whole = with_patience("\n".join(parts), DAEMON, directory)
     return whole.replace("/tmp/tutorial", f"{directory}/tutorial")
 
 
 def test_every_block_of_the_tutorial_does_what_it_says() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
-        output = Path(directory, "output")
-        with output.open("wb") as stdout:
-            run = subprocess.Popen(
-                ["bash", "-c", script(directory)],
-                cwd=directory,
-                env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
-                stdout=stdout,
-                stderr=stdout,
-                start_new_session=True,
-            )
-        try:
-            status = run.wait(DEADLINE_S)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-        shown = output.read_text(encoding="utf-8")
+        status, shown = run_script(script(directory), Path(directory))
         assert status == 0, shown
         for line in (
             "not-found",

@@ -1,0 +1,78 @@
+"""Pages whose blocks a person types: as one script, run in a shell of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+DEADLINE_S = 240
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str) -> list[tuple[str, str]]:
+    """Return language and text of each block of a page."""
+    found: list[tuple[str, str]] = BLOCK.findall(text)
+    return found
+
+
+def with_patience(script: str, daemon: str, directory: str) -> str:
+    """Return a script whose daemon listens on a socket of its own, and is waited for.
+
+    Args:
+        script: In which the daemon listens where it does by itself.
+        daemon: The line that starts it, in the background.
+        directory: Of the socket.
+    """
+    assert daemon in script
+    listening = daemon.replace(" &", f" --listen unix:{directory}/socket --ready-file ready &")
+    waiting = f"{listening}\nuntil test -e ready; do sleep 0.05; kill -0 %1; done"
+    return script.replace(daemon, waiting).replace("127.0.0.1:9923", f"unix:{directory}/socket")
+
+
+def run_script(
+    script: str,
+    directory: Path,
+    *,
+    cwd: Path | None = None,
+    errors: bool = True,
+    **environment: str,
+) -> tuple[int, str]:
+    """Run a script with the installed commands; return its status, and all that it printed.
+
+    Args:
+        script: For bash; what it leaves running is killed.
+        directory: For what it prints; the home of whoever runs it.
+        cwd: Where it runs; None: in the directory.
+        errors: Whether standard error counts as printed, too.
+        environment: More variables; none of ours is inherited.
+    """
+    own = {name: value for name, value in os.environ.items() if "FASTJOURNAL" not in name}
+    output = directory / "output"
+    with output.open("wb") as stdout:
+        run = subprocess.Popen(
+            ["bash", "-c", script],
+            cwd=cwd or directory,
+            env={
+                **own,
+                "HOME": str(directory),
+                "XDG_CONFIG_HOME": str(directory),
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                **environment,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stdout if errors else None,
+            start_new_session=True,
+        )
+    try:
+        status = run.wait(DEADLINE_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+        run.wait()
+    return status, output.read_text(encoding="utf-8")
