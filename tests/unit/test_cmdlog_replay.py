@@ -407,12 +407,16 @@ def test_a_start_without_a_lease_lasts_for_the_default_lease() -> None:
     assert only(state_of(log)).token == T + LEASE_US_DEFAULT
 
 
-def test_a_timeout_of_a_job_that_is_not_leased_is_odd_and_does_nothing() -> None:
-    log = SegmentBuilder()
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_timeout_of_a_job_that_is_not_leased_does_nothing_and_is_odd_in_anothers_log(
+    ours: bool,
+) -> None:
+    """In ours cleaning keeps the end of a lease, and perhaps not the lease."""
+    log = SegmentBuilder(0 if ours else None)
     log.simple(Command.TIMEOUT_ATTEMPT, log.entry(KEY))
     state = state_of(log)
     assert only(state).attempts == 0
-    assert state.odd.total() == 1
+    assert state.odd.total() == (0 if ours else 1)
 
 
 # --- groups --------------------------------------------------------------------------------------
