@@ -7,6 +7,8 @@ cannot be read is tried again as long as something has changed since; only then 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -52,15 +54,22 @@ class Fetching:
         self._reading = trio.CapacityLimiter(limits.FETCHES_MAX)
         self._threads = trio.CapacityLimiter(limits.FETCHES_MAX)
         """Of their own, which those that hang keep: syncs must not wait for them."""
+        self._under_way: dict[bytes, trio.Event] = {}
+        """Job id of what is being read, to the event of its end."""
         self._awaited = trio.Event()
         self._told: set[int] = set()
 
     async def fetch(self, missing: Missing) -> None:
         """Read values; the caller asks for what it wanted again, with nothing in between."""
-        async with self._reading:
-            entries = missing.entries
-            while entries:
-                entries = await self._read(entries)
+        engine = self._server.engine
+        engine.fetching += 1
+        try:
+            async with self._reading:
+                entries = missing.entries
+                while entries:
+                    entries = await self._read(entries)
+        finally:
+            engine.fetching -= 1
 
     async def _read(self, entries: list[Entry]) -> list[Entry]:
         """Read the values of entries; return those that have to be read again."""
@@ -69,21 +78,30 @@ class Fetching:
         space = engine.journal.space
         changes = space.changes
         # somebody else may have read it meanwhile
-        entries = [entry for entry in entries if isinstance(entry.value, Cold)]
+        cold = [entry for entry in entries if isinstance(entry.value, Cold)]
+        entries = [entry for entry in cold if entry.job_id not in self._under_way]
+        if not entries:
+            if cold:
+                # or is about to: perhaps for a request that takes it away
+                await self._under_way[cold[0].job_id].wait()
+            return []
         places = [
             Whereabouts(entry.position, entry.record_bytes, entry.job_id) for entry in entries
         ]
-        if not entries:
-            return []
         started = perf_counter()
-        found = await trio.to_thread.run_sync(
-            partial(
-                read_values, server.disk, server.config.cmdlog_path, places, dict(space.replaced)
-            ),
-            # who stops does not wait for a disk that hangs
-            abandon_on_cancel=True,
-            limiter=self._threads,
-        )
+        with self._flight(places):
+            found = await trio.to_thread.run_sync(
+                partial(
+                    read_values,
+                    server.disk,
+                    server.config.cmdlog_path,
+                    places,
+                    dict(space.replaced),
+                ),
+                # who stops does not wait for a disk that hangs
+                abandon_on_cancel=True,
+                limiter=self._threads,
+            )
         self.read_us.add(round((perf_counter() - started) * 1_000_000))
         again: list[Entry] = []
         for entry, place, value in zip(entries, places, found, strict=True):
@@ -100,6 +118,18 @@ class Fetching:
                 self._tell(place, str(value))
                 engine.store.warm_up(entry, place.job_id, f"its value cannot be read: {value}")
         return again
+
+    @contextmanager
+    def _flight(self, places: list[Whereabouts]) -> Iterator[None]:
+        """Let others wait for what is being read here."""
+        landed = trio.Event()
+        self._under_way.update((place.job_id, landed) for place in places)
+        try:
+            yield
+        finally:
+            for place in places:
+                del self._under_way[place.job_id]
+            landed.set()
 
     def _tell(self, place: Whereabouts, why: str) -> None:
         if place.position not in self._told:
@@ -144,22 +174,24 @@ class Fetching:
         """
         server = self._server
         store = server.engine.store
-        if store.values is None:
+        values = store.values
+        if values is None:
             return
-        over = False
+        told = False
         while True:
             await trio.sleep(REST_SECONDS)
             while self.evict():
                 await trio.lowlevel.checkpoint()
-            before, over = over, store.memory_bytes > store.values.bytes_max
-            if over and store.values.warm and server.writer.dirty:
+            over = store.memory_bytes > values.bytes_max
+            if over and values.may_leave and server.writer.dirty:
                 # the first one to leave is not durable, and under the policy ``os`` that may last
                 await server.commit.wait_durable(server.writer.appended)
-                continue
-            if over and not before and not store.values.warm:
+            elif over and not values.may_leave and not told:
+                told = True
                 LOG.warning(
                     "event=over-memory-limit bytes=%d limit=%d "
                     "what='keys, indexes and what is not on the disk take more'",
                     store.memory_bytes,
-                    store.values.bytes_max,
+                    values.bytes_max,
                 )
+            told = told and over

@@ -80,6 +80,9 @@ class State:
         self.subscriptions = Subscriptions()
         self.awaited: dict[bytes, Entry] = {}
         """By primary key, what those who wait would get, if its value were in memory."""
+        self.fetching = 0
+        """Requests that wait until values were read. NEXT lets those that the others of them will
+        take be read too: else all would read the first one, and all but one in vain."""
         self.notifications = 0
         """Told so far."""
         self.lease_counter = 0

@@ -37,6 +37,11 @@ NUMBER_BYTES_MAX = 8
 
 NUMBER_TYPES = (int(ValueType.INTEGER), int(ValueType.FLOAT), int(ValueType.BOOLEAN))
 
+KEPT_SHARE = 1 / 16
+"""Of the limit: the values accessed last stay in memory for so much of it, also where keys and
+indexes take all of it. Else what one request had read would leave again before the next one that
+needs it, and workers who want the same job would all read in vain."""
+
 TOMBSTONE_BYTES = 300
 """Of a tombstone, with a key of a usual length."""
 
@@ -68,8 +73,12 @@ class Values:
     def __init__(self, bytes_max: int, cold_bytes_min: int) -> None:
         self.bytes_max = bytes_max
         self.cold_bytes_min = cold_bytes_min
+        self.kept_bytes = int(bytes_max * KEPT_SHARE)
+        """Of the values accessed last, which stay in memory always."""
         self.bytes = 0
         """Of all entries in memory, as estimated."""
+        self.warm_bytes = 0
+        """Of the values that are in memory and may leave it."""
         self.cold = 0
         """Number of values that are on disk only."""
         self.evicted = 0
@@ -82,9 +91,9 @@ class Values:
         leave it."""
 
     @property
-    def warm(self) -> int:
-        """Number of values that are in memory and may leave it. O(1)."""
-        return len(self._recent)
+    def may_leave(self) -> bool:
+        """Whether there are more values in memory than stay there always. O(1)."""
+        return self.warm_bytes > self.kept_bytes
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -150,7 +159,7 @@ class Values:
         recent = self._recent
         number = 0
         bytes_max = self.bytes_max - besides
-        while self.bytes > bytes_max and recent and number < number_max:
+        while self.bytes > bytes_max and self.may_leave and number < number_max:
             entry = next(iter(recent.values()))
             if entry.position >= durable_at:
                 # it will be durable soon, and all that is behind it is younger, or was used since
@@ -166,6 +175,7 @@ class Values:
         for entry in entries:
             fresh.add(entry)
         assert (self.bytes, self.cold) == (fresh.bytes, fresh.cold)
+        assert self.warm_bytes == fresh.warm_bytes
         assert dict(self._recent) == dict(fresh._recent)
         assert self.unreadable.keys() <= {entry.key for entry in entries}
 
@@ -181,6 +191,7 @@ class Values:
         self.bytes += size
         if size >= self.cold_bytes_min and _may_leave(entry, size):
             self.bytes += VALUE_BYTES
+            self.warm_bytes += size
             self._recent[entry.key] = entry
             self._recent.move_to_end(entry.key)
 
@@ -194,6 +205,7 @@ class Values:
         self.bytes -= size
         if size >= self.cold_bytes_min and _may_leave(entry, size):
             self.bytes -= VALUE_BYTES
+            self.warm_bytes -= size
             if self._recent.get(entry.key) is entry:
                 del self._recent[entry.key]
 

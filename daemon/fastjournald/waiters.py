@@ -71,6 +71,11 @@ class Waiters:
         ]
         return self._by_serial[min(serials)] if serials else None
 
+    def number_for(self, domain: bytes) -> int:
+        """Return how many wait for work of this domain or of any. O(1)."""
+        names = {domain, b""}
+        return sum(len(self._by_domain[name]) for name in names if name in self._by_domain)
+
     def first_deadline(self) -> int:
         """Return when the next wait is over, ``NEVER`` where none ends by time. O(1)."""
         return self._deadlines[0][0] if self._deadlines else NEVER

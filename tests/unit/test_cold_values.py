@@ -118,6 +118,20 @@ def test_no_more_leave_than_have_to(daemon: Daemon) -> None:
     assert room > ENTRY_BYTES + len(LONG)
 
 
+def test_what_was_accessed_last_stays_for_a_part_of_the_limit(daemon: Daemon) -> None:
+    values = daemon.engine.store.values
+    assert values is not None
+    # keys and indexes take more
+    values.bytes_max = 40 * len(LONG)
+    values.kept_bytes = 2 * len(LONG)
+    for number in range(100):
+        daemon.set(b"key/%d" % number)
+    daemon.cool()
+    assert values.bytes > values.bytes_max
+    cold = [daemon.is_cold(b"key/%d" % number) for number in range(100)]
+    assert cold == [True] * 98 + [False] * 2
+
+
 def test_what_is_not_durable_stays(daemon: Daemon) -> None:
     daemon.set(b"old")
     daemon.cool()
@@ -201,6 +215,32 @@ def test_a_next_of_any_domain_asks_for_one_value_of_each_in_turn(daemon: Daemon)
     assert [entry.key for entry in missing.entries] == wanted
     reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=4))
     assert [pair.key for pair in reply.pairs or ()] == wanted
+
+
+def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
+    daemon: Daemon,
+) -> None:
+    for number in range(9):
+        daemon.set(b"a:1:0:%d" % number)
+    daemon.cool()
+    engine = daemon.engine
+    values = engine.store.values
+    assert values is not None
+    engine.fetching = 4
+    asked = request(Function.NEXT, b"a", flags=Flag.DATA)
+
+    def wanted() -> list[bytes]:
+        missing = daemon.try_once(asked)
+        assert isinstance(missing, Missing)
+        return [entry.key[-1:] for entry in missing.entries]
+
+    assert wanted() == [b"0"], "nothing stays"
+    values.kept_bytes = 3 * len(LONG)
+    assert wanted() == [b"0", b"1", b"2"]
+    values.kept_bytes = 30 * len(LONG)
+    assert wanted() == [b"0", b"1", b"2", b"3", b"4"]
+    daemon.ask(get(b"a:1:0:0"))
+    assert isinstance(daemon.try_once(asked), Reply), "what others take is not waited for"
 
 
 def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Daemon) -> None:

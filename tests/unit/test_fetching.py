@@ -85,13 +85,14 @@ async def test_who_left_while_a_read_hangs_keeps_nobody_from_the_threads_of_othe
     house = House(memory_limit=1)
     async with house.open():
         peer = await house.connect()
-        assert (await peer.ask(set_(b"key"), NOP)).code == ""
+        for key in (b"one", b"two"):
+            assert (await peer.ask(set_(key))).code == ""
         held = HeldRead(house, monkeypatch)
         default = trio.to_thread.current_default_thread_limiter()
         before = default.statistics().borrowed_tokens
-        for _ in range(2):
+        for key in (b"one", b"two"):
             other = await house.connect()
-            await other.send(get(b"key"))
+            await other.send(get(key))
             await held.wait_begun()
         assert default.statistics().borrowed_tokens == before
         held.go_on(2)
@@ -117,3 +118,67 @@ async def test_nobody_is_told_of_a_record_that_is_gone_with_its_entry(
         assert gone is not None
         assert gone.code == "not-found"
         assert house.server.fetching.failed == 0
+
+
+async def test_workers_who_want_the_same_jobs_read_each_value_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = 10
+    house = House(memory_limit=1)
+    values = house.engine.store.values
+    assert values is not None
+    values.kept_bytes = 3 * workers * len(LONG)
+    async with house.open():
+        peer = await house.connect()
+        for number in range(3 * workers):
+            # in memory for as long as the limit has room for it
+            assert (await peer.ask(set_(b"a:1:0:%02d" % number))).code == ""
+        values.kept_bytes = 0
+        house.server.fetching.evict()
+        values.kept_bytes = 3 * workers * len(LONG)
+        assert values.cold == 3 * workers
+        held = HeldRead(house, monkeypatch)
+        others = [await house.connect() for _ in range(workers)]
+        asked = request(Function.NEXT, b"a", flags=Flag.DATA)
+        for other in others:
+            await other.send(asked)
+        await held.wait_begun()
+        held.go_on(10_000)
+        keys = []
+        for left in (2, 1, 0):
+            for other in others:
+                reply = await other.reply()
+                assert reply is not None
+                assert reply.pairs
+                keys.append(reply.pairs[0].key)
+                if left:
+                    await other.send(asked)
+        assert len(set(keys)) == 3 * workers
+        assert house.server.fetching.count == 3 * workers
+
+
+async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peers = [await house.connect() for _ in range(3)]
+        assert (await peers[0].ask(set_(b"key"), NOP)).code == ""
+        await peers[0].reply()
+        assert is_cold(house, b"key")
+        values = house.engine.store.values
+        assert values is not None
+        values.kept_bytes = len(LONG)
+        held = HeldRead(house, monkeypatch)
+        for peer in peers:
+            await peer.send(get(b"key"))
+        await held.wait_begun()
+        with trio.fail_after(SILENCE_S):
+            while house.engine.fetching < len(peers):  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+        held.go_on(10)
+        for peer in peers:
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.pairs
+        assert house.disk.calls["read_slice"] == 1

@@ -126,8 +126,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
     if named is not None and named.paused_until:
         return []
     if store.values is not None and store.values.cold:
-        domains = list(islice(turns, count)) if not request.key else [named] if named else []
-        missing = _missing(state, request, domains, count, now)
+        missing = _missing(state, request, named, count, now)
         if missing:
             return Missing(missing)
     entries: list[Entry] = []
@@ -162,18 +161,31 @@ def _overhead(request: Request) -> int:
 
 
 def _missing(
-    state: State, request: Request, domains: list[Domain], count: int, now: int
+    state: State, request: Request, named: Domain | None, count: int, now: int
 ) -> list[Entry]:
     """Return those entries that would be taken now, and whose value is on disk only.
 
-    One whose value cannot be read is set aside, or it would stand in the way for ever.
+    If there are some, then also those that others who wait will take. One whose value cannot be
+    read is set aside, or it would stand in the way for ever.
     """
     store, flags = state.store, request.flags
+    assert store.values is not None
     leases = not flags & OVERWRITE
+    others = state.fetching + state.waiters.number_for(request.key)
+    ahead = min(count + others, NEXT_ENTRIES_MAX)
     while True:
         missing: list[Entry] = []
         lost: list[tuple[Entry, str]] = []
-        for entry in _upcoming(state, request, domains, count):
+        room = store.values.kept_bytes
+        if request.key:
+            domains = [named] if named is not None else []
+        else:
+            domains = list(islice(store.turns, ahead))
+        for at, entry in enumerate(_upcoming(state, request, domains, ahead)):
+            room -= len(entry.value)
+            if at >= count and (room < 0 or not missing):
+                # it would leave memory again before they come
+                break
             if is_missing(entry, flags, leases=leases):
                 why_not = why_unreadable(store, entry)
                 if why_not:
