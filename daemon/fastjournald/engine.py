@@ -56,6 +56,8 @@ class Engine(State):
     def __init__(self, settings: Settings | None = None, journal: Journal | None = None) -> None:
         super().__init__(settings, journal)
         self._now = 0
+        self._parked: dict[bytes, Domain] = {}
+        """By name, domains whose next work is awaited from the disk."""
 
     @property
     def now(self) -> int:
@@ -179,7 +181,7 @@ class Engine(State):
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
-        if self.store.newly_ready and not self.awaited:
+        if self.store.newly_ready and not self._awaits_enough():
             # more were waiting than are served in one go
             return 0
         instant = min(self.store.wake, self.waiters.first_deadline())
@@ -189,7 +191,8 @@ class Engine(State):
         """Hand out what is ready to those who wait for it, and answer those who waited enough.
 
         Where that are many, to a part of them; ``next_wake`` then tells that the rest waits. Whose
-        values are on disk only is in ``awaited`` then: warm these up and serve again.
+        values are on disk only is in ``awaited`` then: warm these up, clear it and serve again.
+        Until then their domains are not looked at.
         """
         waiters = self.waiters
         answers: list[tuple[Hashable, bytes]] = []
@@ -199,8 +202,10 @@ class Engine(State):
         now = max(now, self._now)
         if now >= store.wake and now != store.behind_at:
             self.advance(now)
+        if self._parked and not self.awaited:
+            store.newly_ready = [*(store.newly_ready or ()), *self._parked.values()]
+            self._parked.clear()
         if store.newly_ready:
-            self.awaited.clear()
             if self.read_only:
                 store.newly_ready.clear()
             else:
@@ -227,7 +232,6 @@ class Engine(State):
             if (waiter := self.waiters.first_for(name)) is not None
         ]
         heapify(asked)
-        cold: set[bytes] = set()
         while asked:
             serial, name = heappop(asked)
             waiter = self.waiters.first_for(name)
@@ -236,8 +240,11 @@ class Engine(State):
             if waiter.serial == serial:
                 reply = next_work(self, waiter.request, now)
                 if isinstance(reply, Missing):
+                    if self._awaits_enough():
+                        heappush(asked, (serial, name))
+                        break
                     self.awaited.update((entry.key, entry) for entry in reply.entries)
-                    cold.add(name)
+                    self._parked[name] = self.store.domains[name]
                     continue
                 answer = self.answer(waiter, reply, now)
                 answers.append(answer)
@@ -247,8 +254,15 @@ class Engine(State):
                 heappush(asked, (waiter.serial, name))
                 if room < 0 or len(answers) >= SERVED_MAX:
                     break
-        unserved = {name for _, name in asked} | cold
+        unserved = {name for _, name in asked}
         return [domain for domain in domains if domain.name in unserved] + later
+
+    def _awaits_enough(self) -> bool:
+        """Whether no more values should be awaited until some were read."""
+        return (
+            len(self.awaited) >= SERVED_MAX
+            or sum(len(entry.value) for entry in self.awaited.values()) >= REPLIES_BYTES_MAX
+        )
 
     def resume(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Hand out again what stood still while the engine was read-only."""

@@ -261,6 +261,63 @@ def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Da
     assert not engine.awaited
 
 
+def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number, now = 40, START + 1000
+    for domain in range(number):
+        for count in range(5):
+            daemon.set(b"d%02d:1:%d:%d" % (domain, now, count), b"v" * 40_000)
+    daemon.cool()
+    engine = daemon.engine
+    for domain in range(number):
+        waits = request(Function.NEXT, b"d%02d" % domain, flags=Flag.DATA | Flag.LISTEN, count=5)
+        assert engine.handle(domain, waits, START) is None
+    looks = 0
+    ready_at = engine.store.ready_at
+
+    def counted(domain: Domain, rank: int) -> Entry:
+        nonlocal looks
+        looks += 1
+        return ready_at(domain, rank)
+
+    monkeypatch.setattr(engine.store, "ready_at", counted)
+    served: list[object] = []
+    rounds = 0
+    while len(served) < number:
+        served += [session for session, _ in engine.serve_waiters(now)]
+        if not engine.awaited:
+            continue
+        rounds += 1
+        assert sum(len(entry.value) for entry in engine.awaited.values()) <= 2**20 + 200_000
+        looks = 0
+        for _ in range(9):
+            # while it is read
+            served += [session for session, _ in engine.serve_waiters(now)]
+        assert looks <= 9 * 10, "who waits for the disk is not looked at again"
+        daemon.fetch(Missing(list(engine.awaited.values())))
+        engine.awaited.clear()
+    assert sorted(served) == list(range(number))  # type: ignore[type-var]
+    assert rounds >= number * 200_000 // (2**20 + 200_000)
+
+
+def test_who_waits_for_what_is_in_memory_does_not_wait_for_the_disk(daemon: Daemon) -> None:
+    now = START + 1000
+    daemon.set(b"a:1:%d:cold" % now)
+    daemon.cool()
+    daemon.set(b"b:1:%d:warm" % (now + 1))
+    engine = daemon.engine
+    for domain in (b"a", b"b"):
+        waits = request(Function.NEXT, domain, flags=Flag.DATA | Flag.LISTEN)
+        assert engine.handle(domain, waits, START) is None
+    assert engine.serve_waiters(now) == []
+    assert engine.awaited
+    assert [session for session, _ in engine.serve_waiters(now + 1)] == [b"b"]
+    daemon.fetch(Missing(list(engine.awaited.values())))
+    engine.awaited.clear()
+    assert [session for session, _ in engine.serve_waiters(now + 1)] == [b"a"]
+
+
 def test_a_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None:
     for number in range(50):
         daemon.set(b"key/%02d" % number, uri=b"uri/%02d" % number)
