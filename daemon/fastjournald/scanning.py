@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import select
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import trio
 
@@ -76,14 +76,19 @@ class Scanning:
         try:
             async with self._gathering:
                 slices = 0
+                fetch = self._server.fetching.fetch
+                missing: Missing | None = None
                 while True:
+                    if missing is not None:
+                        await fetch(missing)
                     async with self._turn:
                         reply = self._slice(scan)
-                        while isinstance(reply, Missing):
-                            # within its turn: what was read may have left memory by the next one
-                            await self._server.fetching.fetch(reply)
+                        if _is_in_vain(reply, missing):
+                            # what was read left memory before its turn: so within it
+                            await fetch(reply)
                             reply = self._slice(scan)
-                        if reply is not None:
+                        missing = reply if isinstance(reply, Missing) else None
+                        if reply is not None and not isinstance(reply, Missing):
                             return reply
                         for _ in range(REST_ROUNDS):
                             await trio.lowlevel.checkpoint()
@@ -137,6 +142,15 @@ class Scanning:
                 while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):
                     pass
                 await trio.lowlevel.checkpoint()
+
+
+def _is_in_vain(reply: object, missing: Missing | None) -> TypeGuard[Missing]:
+    """Whether a scan that had values read needs the same ones again."""
+    return (
+        missing is not None
+        and isinstance(reply, Missing)
+        and reply.entries[0] is missing.entries[0]
+    )
 
 
 def _has_hung_up(stream: trio.abc.Stream) -> bool:

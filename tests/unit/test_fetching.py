@@ -7,7 +7,7 @@ import threading
 import pytest
 import trio
 
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
 from fastjournald.values import Cold
 from tests.property.subject import request
@@ -49,6 +49,11 @@ class HeldRead:
 
     def go_on(self, number: int = 1) -> None:
         self._goes_on.release(number)
+
+
+def get_all(first: bytes, last: bytes) -> Request:
+    flags = Query.RANGE << QUERY_SHIFT | Flag.DATA
+    return request(Function.GET, first, uri=last, flags=flags)
 
 
 @pytest.mark.parametrize("policy", ["os", "interval", "always"])
@@ -182,3 +187,50 @@ async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one
             assert reply is not None
             assert reply.pairs
         assert house.disk.calls["read_slice"] == 1
+
+
+async def test_a_scan_that_waits_for_the_disk_holds_up_no_other_scan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        cold, warm = await house.connect(), await house.connect()
+        assert (await cold.ask(set_(b"cold"))).code == ""
+        small = request(Function.SET, b"warm", b"v", flags=Flag.PERSIST)
+        assert (await warm.ask(small)).code == ""
+        assert is_cold(house, b"cold")
+        held = HeldRead(house, monkeypatch)
+        await cold.send(get_all(b"c", b"d"))
+        await held.wait_begun()
+        assert len((await warm.ask(get_all(b"w", b"x"))).pairs or ()) == 1
+        held.go_on()
+        reply = await cold.reply()
+        assert reply is not None
+        assert [pair.value for pair in reply.pairs or ()] == [LONG]
+
+
+class LateTurn:
+    """Comes when others have had so many requests that all values have left memory."""
+
+    def __init__(self, house: House) -> None:
+        self._house = house
+
+    async def __aenter__(self) -> None:
+        self._house.server.fetching.evict()
+
+    async def __aexit__(self, *_error: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peer = await house.connect()
+        for number in range(20):
+            assert (await peer.ask(set_(b"key/%02d" % number))).code == ""
+        assert (await peer.ask(NOP)).code == ""
+        monkeypatch.setattr(house.server.scanning, "_turn", LateTurn(house))
+        reply = await peer.ask(get_all(b"", b""))
+        assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
