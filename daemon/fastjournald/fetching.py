@@ -6,6 +6,7 @@ cannot be read is tried again as long as something has changed since; only then 
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +35,12 @@ EVICTED_MAX = 1000
 
 REST_SECONDS = 0.25
 """Between two looks whether values have to leave memory where no request comes."""
+
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""With these the system says that it has no room for one more open file, and nothing of the log."""
+
+NO_ROOM_SECONDS = 0.1
+"""Until it is asked again."""
 
 
 class Fetching:
@@ -104,6 +111,7 @@ class Fetching:
             )
         self.read_us.add(round((perf_counter() - started) * 1_000_000))
         again: list[Entry] = []
+        no_room = False
         for entry, place, value in zip(entries, places, found, strict=True):
             if isinstance(value, bytes):
                 self.count += 1
@@ -111,12 +119,17 @@ class Fetching:
             elif engine.store.find(entry.key) is not entry or not isinstance(entry.value, Cold):
                 # nobody needs it any more, and cleaning may have taken its record away
                 continue
+            elif isinstance(value.__cause__, OSError) and value.__cause__.errno in _NO_ROOM:
+                no_room = True
+                again.append(entry)
             elif space.changes != changes or entry.position != place.position:
                 again.append(entry)
             else:
                 self.failed += 1
                 self._tell(place, str(value))
                 engine.store.warm_up(entry, place.job_id, f"its value cannot be read: {value}")
+        if no_room:
+            await trio.sleep(NO_ROOM_SECONDS)
         return again
 
     @contextmanager

@@ -74,11 +74,11 @@ class Daemon(EngineSubject):
         self.engine.store.evict(self.writer.durable_at, number)
         self.check()
 
-    def damage(self, key: bytes) -> None:
+    def damage(self, key: bytes, why: str = WHY) -> None:
         """Let a value be read for the next request, in vain."""
         entry = self.engine.store.find(key)
         assert entry is not None
-        self.engine.store.warm_up(entry, entry.job_id, WHY)
+        self.engine.store.warm_up(entry, entry.job_id, why)
 
 
 def get(key: bytes, flags: int = Flag.DATA) -> Request:
@@ -241,6 +241,16 @@ def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
     assert wanted() == [b"0", b"1", b"2", b"3", b"4"]
     daemon.ask(get(b"a:1:0:0"))
     assert isinstance(daemon.try_once(asked), Reply), "what others take is not waited for"
+
+
+def test_nothing_is_read_that_is_not_handed_out_while_memory_is_scarce(daemon: Daemon) -> None:
+    daemon.set(b"a:1:0:x", b"v" * 10_000)
+    daemon.cool()
+    daemon.engine.ration(4096)
+    refused = daemon.try_once(request(Function.NEXT, b"a", flags=Flag.DATA))
+    assert isinstance(refused, Reply)
+    assert refused.code == "busy"
+    assert isinstance(daemon.try_once(request(Function.NEXT, b"a")), Reply)
 
 
 def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Daemon) -> None:
@@ -420,6 +430,17 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     assert daemon.engine.store.buried == 1, "also after a restart"
 
 
+def test_the_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -> None:
+    daemon.set(b"a:1:0:x")
+    daemon.cool()
+    daemon.damage(b"a:1:0:x", "/\udcff/" + "x" * 5000)
+    assert daemon.ask(request(Function.NEXT, b"a", flags=Flag.DATA)).pairs == []
+    entry = daemon.engine.store.find(b"a:1:0:x")
+    assert entry is not None
+    assert (entry.reason or b"").startswith(rb"/\udcff/xxx")
+    assert len(entry.reason or b"") == 4096
+
+
 def test_that_a_value_could_not_be_read_once_counts_for_no_later_request(daemon: Daemon) -> None:
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
@@ -477,6 +498,8 @@ def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> No
     daemon.set(b"a:1:0:x")
     daemon.ask(request(Function.BURY, b"a:1:0:x", b"why"))
     daemon.cool()
+    same = daemon.try_once(request(Function.BURY, b"a:1:0:x", b"why"))
+    assert isinstance(same, Reply), "nothing is written for the same reason"
     daemon.damage(b"a:1:0:x")
     assert daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).code == "not-readable"
     assert not daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 
 import pytest
@@ -234,3 +235,16 @@ async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_tu
         monkeypatch.setattr(house.server.scanning, "_turn", LateTurn(house))
         reply = await peer.ask(get_all(b"", b""))
         assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
+
+
+async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
+        assert (await peer.ask(NOP)).code == ""
+        assert is_cold(house, b"a:1:0:x")
+        for count in (1, 2):
+            house.disk.fail_at(count, "read_slice", errno.EMFILE)
+        assert (await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))).pairs
+        assert house.engine.store.buried == 0

@@ -52,7 +52,8 @@ def bury(state: State, session: Hashable, request: Request, now: int) -> str | M
         entry = store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
-    if entry.place == Place.BURIED and entry.persistent and isinstance(entry.value, Cold):
+    is_again = entry.place == Place.BURIED and request.value != entry.reason
+    if is_again and entry.persistent and isinstance(entry.value, Cold):
         # another reason takes another record of the whole entry
         why_not = why_unreadable(store, entry)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])

@@ -186,6 +186,9 @@ def _missing(
             if at >= count and (room < 0 or not missing):
                 # it would leave memory again before they come
                 break
+            if flags & DATA and len(entry.value) > state.value_bytes_ration:
+                # it is not handed out now
+                break
             if is_missing(entry, flags, leases=leases):
                 why_not = why_unreadable(store, entry)
                 if why_not:
@@ -196,7 +199,9 @@ def _missing(
             return missing
         # all at once: each round looks at all that is upcoming
         for entry, why_not in lost:
-            store.bury(entry, why_not.encode()[:REASON_BYTES_MAX], now)
+            # a path in it may be no text
+            reason = why_not.encode(errors="backslashreplace")
+            store.bury(entry, reason[:REASON_BYTES_MAX], now)
 
 
 def _upcoming(state: State, request: Request, domains: list[Domain], count: int) -> Iterator[Entry]:
