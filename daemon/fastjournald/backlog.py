@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, islice
 
+from fastjournal.cmdlog.facts import pack_facts
 from fastjournal.limits import PRIORITY_MAX
-from fastjournald.entry import Entry, pack_facts
+from fastjournald.entry import Entry
 from fastjournald.indexes import Domain
 from fastjournald.store import Store
 

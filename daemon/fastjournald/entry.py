@@ -1,52 +1,33 @@
 """One entry, as it stands in memory. All times are microseconds.
 
 A daemon holds millions of these, so what an entry takes is counted in bytes. What each one has and
-what few look at is packed into ``facts``, where a number takes 8 bytes and not 40; what only few
-have is an object of its own, ``extra``. Properties lead to both.
+what few look at is packed into ``facts`` (``cmdlog.facts``); what only few have is an object of its
+own, ``extra``. Properties lead to both.
 
-``facts``, big endian: priority u8, not before u64, arrival u64, timestamp u64, created u64, value
-type u8; and of an entry that a record carries: its position u72, its length u32.
-
-So the facts of entries sort in the order of work, and are their keys there: the first three say
-which is next, and change only while an entry is in no list.
+The facts are the key of an entry in the order of work. What they begin with says which is next, and
+changes only while an entry is in no list.
 """
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final
 
 import msgspec
 
+from fastjournal.cmdlog.facts import ARRIVAL_AT, Packed, unpack_facts
 from fastjournal.cmdlog.records import JOB_ID_BYTES
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.indexes import Domain
 from fastjournald.values import Cold
 
-_FACTS = Struct(">BQQQQB")
-_RECORD = Struct(">QBI")
-ORDER_BYTES = 17
-"""The part of them that says which entry is next."""
-FACTS_BYTES = _FACTS.size
-"""Without what is told of its record."""
 RUN_KEPT_BYTES = 9
 """Of a job id, where the rest of it is the arrival."""
-ARRIVAL_MAX = (1 << 8 * (JOB_ID_BYTES - RUN_KEPT_BYTES)) - 1
+_ARRIVAL_KEPT_BYTES = JOB_ID_BYTES - RUN_KEPT_BYTES
+ARRIVAL_MAX = (1 << 8 * _ARRIVAL_KEPT_BYTES) - 1
 """The largest one that such a job id has room for."""
-
-pack_facts = _FACTS.pack
-"""Takes priority, not before, arrival, timestamp, created and value type."""
-unpack_facts = _FACTS.unpack_from
-pack_record = _RECORD.pack
-"""Takes the position of the record without its last byte, that byte, and its length."""
-unpack_record = _RECORD.unpack_from
-"""Returns these, at ``FACTS_BYTES``."""
-_pack_u64 = Struct(">Q").pack
-_u64_at = Struct(">Q").unpack_from
-
-_NOT_BEFORE, _ARRIVAL, _TIMESTAMP, _CREATED, _VALUE_TYPE = 1, 9, 17, 25, 33
-_JOB_ID_REST = _TIMESTAMP - (JOB_ID_BYTES - RUN_KEPT_BYTES)
+JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
+"""Of the facts, the end of such a job id."""
 
 
 class Place:
@@ -95,12 +76,9 @@ NOTHING: Final[Extra] = _Nothing()
 """That of all entries that have nothing more to tell."""
 
 
-class Entry(msgspec.Struct, eq=False, gc=False):
+class Entry(Packed, eq=False, gc=False):
     """A value under its keys, and the state of the work on it."""
 
-    facts: bytes
-    key: bytes
-    uri: bytes | None
     value: bytes | Cold
     domain: Domain
     changed: int = 0
@@ -138,38 +116,6 @@ class Entry(msgspec.Struct, eq=False, gc=False):
         return self.facts[0]
 
     @property
-    def not_before(self) -> int:
-        """The instant before which it must not start; 0 of a plain key."""
-        instant: int = _u64_at(self.facts, _NOT_BEFORE)[0]
-        return instant
-
-    @not_before.setter
-    def not_before(self, instant: int) -> None:
-        self._replace(_NOT_BEFORE, _pack_u64(instant))
-
-    @property
-    def arrival(self) -> int:
-        """The serial number that orders entries of one priority and instant."""
-        serial: int = _u64_at(self.facts, _ARRIVAL)[0]
-        return serial
-
-    @property
-    def timestamp(self) -> int:
-        """The instant of the last write, by the writer's clock."""
-        instant: int = _u64_at(self.facts, _TIMESTAMP)[0]
-        return instant
-
-    @timestamp.setter
-    def timestamp(self, instant: int) -> None:
-        self._replace(_TIMESTAMP, _pack_u64(instant))
-
-    @property
-    def created(self) -> int:
-        """When it was created, or the first one that it is the work of now."""
-        instant: int = _u64_at(self.facts, _CREATED)[0]
-        return instant
-
-    @property
     def modified(self) -> int:
         """When its value or its primary key changed last."""
         return self.changed or self.created
@@ -187,18 +133,10 @@ class Entry(msgspec.Struct, eq=False, gc=False):
     def accessed(self, instant: int) -> None:
         self.seen = instant
 
-    @property
-    def value_type(self) -> int:
-        """The protocol's number of its type."""
-        return self.facts[_VALUE_TYPE]
-
     def reorder(self, priority: int, not_before: int) -> None:
         """Give it another place in the order of work, while it is in no list."""
-        self._replace(0, bytes((priority,)) + _pack_u64(not_before))
-
-    def _replace(self, at: int, data: bytes) -> None:
-        facts = self.facts
-        self.facts = facts[:at] + data + facts[at + len(data) :]
+        self.replace_facts(0, bytes((priority,)))
+        self.not_before = not_before
 
     # --- its record -----------------------------------------------------------------------------
 
@@ -210,22 +148,7 @@ class Entry(msgspec.Struct, eq=False, gc=False):
             return b""
         if len(run) == JOB_ID_BYTES:
             return run
-        return run + self.facts[_JOB_ID_REST:_TIMESTAMP]
-
-    @property
-    def position(self) -> int:
-        """Where that record is in the log; 0: there is none."""
-        return int.from_bytes(self.facts[FACTS_BYTES:-4], "big")
-
-    @property
-    def record_bytes(self) -> int:
-        """The length of that record; 0: there is none."""
-        return int.from_bytes(self.facts[FACTS_BYTES:][-4:], "big")
-
-    def move_record(self, position: int) -> None:
-        """The record is at another position by now."""
-        record = pack_record(position >> 8, position & 0xFF, self.record_bytes)
-        self.facts = self.facts[:FACTS_BYTES] + record
+        return run + self.facts[JOB_ID_REST]
 
     # --- what few have --------------------------------------------------------------------------
 

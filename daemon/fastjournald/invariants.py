@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from fastjournal.cmdlog.facts import ORDER_BYTES
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournald.entry import ORDER_BYTES, Entry, Place
+from fastjournald.entry import Entry, Place
 from fastjournald.indexes import NEVER, Domain, delay_key
 from fastjournald.keyindex import KeyIndex
 from fastjournald.order import Order

@@ -13,6 +13,7 @@ from struct import Struct
 from typing import TypeAlias
 
 from fastjournal.cmdlog import envelope, workq
+from fastjournal.cmdlog.facts import FACTS_BYTES, pack_record, unpack_facts, unpack_record
 from fastjournal.cmdlog.records import (
     JOB_ID_BYTES,
     NO_TIME,
@@ -23,15 +24,7 @@ from fastjournal.cmdlog.records import (
     encode_time,
 )
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournald.entry import (
-    ARRIVAL_MAX,
-    FACTS_BYTES,
-    RUN_KEPT_BYTES,
-    Entry,
-    pack_record,
-    unpack_facts,
-    unpack_record,
-)
+from fastjournald.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
 from fastjournald.jobheads import JobHeads, id_prefix
 from fastjournald.space import Space
 
@@ -39,7 +32,7 @@ Append: TypeAlias = Callable[[bytes, int, int], int]
 """Takes bytes, the number of records in them and the instant; returns their position."""
 
 _pack_serial = Struct(">Q").pack
-_SEGMENT_SHIFT = OFFSET_BITS - 8
+SEGMENT_SHIFT = OFFSET_BITS - 8
 """From a position without its last byte to the segment."""
 _SERIAL_BASE = 1 << 63
 """The variant bits of a UUIDv4."""
@@ -207,7 +200,7 @@ class Journal:
         """The record that carries the entry is dead; return the id of its job."""
         position, _, size = unpack_record(entry.facts, FACTS_BYTES)
         self.live_bytes -= size
-        self.space.live[position >> _SEGMENT_SHIFT] -= size
+        self.space.live[position >> SEGMENT_SHIFT] -= size
         job_id = entry.run
         if job_id is None or len(job_id) != JOB_ID_BYTES:
             job_id = entry.job_id

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from fastjournald.entry import ORDER_BYTES, Entry, Place
+from fastjournal.cmdlog.facts import ORDER_BYTES
+from fastjournald.entry import Entry, Place
 from fastjournald.indexes import (
     NEVER,
     Domain,

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.repair import write_file
-from fastjournal.cmdlog.segments import OFFSET_BITS
 from fastjournal.cmdlog.shedding import ValueLimit
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings, new_journal
-from fastjournald.entry import (
-    NOTHING,
-    RUN_KEPT_BYTES,
-    Entry,
-    Extra,
-    Place,
-    pack_facts,
-    pack_record,
-)
-from fastjournald.journal import Append, Journal
+from fastjournald.journal import Append
 from fastjournald.loading import load_store
-from fastjournald.store import Store
-from fastjournald.values import ENTRY_BYTES, NUMBER_BYTES_MAX, NUMBER_TYPES, Cold
+from fastjournald.values import NUMBER_BYTES_MAX, NUMBER_TYPES
 
 LOG = logging.getLogger("fastjournald")
+
+_JOB_BYTES = 600
+"""Of a live job during replay, with keys of a usual length, but for its value."""
 
 EVICTED_MAX = 10_000
 
@@ -119,7 +111,7 @@ def value_limit(settings: Settings) -> ValueLimit | None:
         return None
     return ValueLimit(
         bytes_max=settings.memory_bytes_max,
-        entry_bytes=ENTRY_BYTES,
+        entry_bytes=_JOB_BYTES,
         value_bytes_min=settings.cold_bytes_min,
         types_kept=NUMBER_TYPES,
         bytes_kept=NUMBER_BYTES_MAX,
@@ -155,16 +147,12 @@ def load_engine(
 ) -> Engine:
     """Return an engine that goes on where the log ends; time is not applied to it yet.
 
-    The jobs of ``state`` are used up: each makes room for its entry, or a start took the memory of
-    both.
+    The jobs of ``state`` are used up.
     """
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
     store.pauses.load(state.pauses.items())
-    taken = {key: job.key for key, job in state.superseded.items() if job.token}
-    state.superseded.clear()
-    state.keys.clear()
-    load_store(store, _entries(state, store, engine.journal), taken, now)
+    load_store(store, state, now)
     engine.journal.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)
@@ -176,30 +164,6 @@ def load_engine(
     return engine
 
 
-def _entries(state: LogState, store: Store, journal: Journal) -> Iterator[Entry]:
-    """Yield the entries in the order of their records, and tell the journal what is live."""
-    jobs = state.jobs
-    live = journal.space.live
-    trimmed = state.trimmed
-    runs: dict[bytes, bytes] = {}
-    for job_id in list(jobs):
-        job = jobs.pop(job_id)
-        entry = _entry(job, store, runs)
-        journal.live_bytes += entry.record_bytes
-        live[entry.position >> OFFSET_BITS] += entry.record_bytes
-        if job.amended or job.starts or job.foreign:
-            journal.amended[job_id] = entry
-            if job.superseded:
-                journal.displaced[job_id] = False
-        if job_id in trimmed:
-            journal.trimmed[job_id] = trimmed[job_id]
-        if job.erases:
-            journal.erasers.add(job_id)
-        # before the next one is made
-        del job
-        yield entry
-
-
 def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
     """Say of each job that is gone by implication only that it is gone: or it might return."""
     journal = engine.journal
@@ -209,60 +173,6 @@ def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
             laid = implied.laid
             journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
         journal.removed_before(job_id, now)
-
-
-def _entry(job: LiveJob, store: Store, runs: dict[bytes, bytes]) -> Entry:
-    if job.token:
-        place = Place.LEASED
-    elif job.reason is not None:
-        place = Place.BURIED
-    else:
-        place = Place.PLAIN
-    arrival = job.arrival
-    facts = pack_facts(
-        job.priority, job.not_before, arrival, job.timestamp, job.created, job.value_type
-    )
-    facts += pack_record(job.position >> 8, job.position & 0xFF, job.record_bytes)
-    job_id = job.job_id
-    run = job_id[:RUN_KEPT_BYTES]
-    changed = 0 if job.modified == job.created else job.modified
-    return Entry(
-        facts,
-        job.key,
-        job.uri,
-        Cold(job.cold_bytes) if job.cold_bytes else job.value,
-        store.plain if job.domain is None else store.domain_of(job.domain),
-        changed,
-        changed,
-        _extra(job),
-        place,
-        runs.setdefault(run, run) if job_id.endswith(facts[10:17]) else job_id,
-    )
-
-
-def _extra(job: LiveJob) -> Extra:
-    if job.reason is None and not (
-        job.token
-        or job.starts
-        or job.expires
-        or job.ttl
-        or job.attempts
-        or job.superseded
-        or job.first_due
-        or job.links
-    ):
-        return NOTHING
-    return Extra(
-        token=job.token,
-        starts=job.starts,
-        expires=job.expires,
-        ttl=job.ttl,
-        attempts=job.attempts,
-        superseded=job.superseded,
-        links=job.links or None,
-        reason=job.reason,
-        first_due=job.first_due,
-    )
 
 
 def _report(recovered: Recovered) -> None:

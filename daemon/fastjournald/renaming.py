@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from fastjournal.cmdlog.facts import ORDER_BYTES
 from fastjournal.keys import moved_not_before, parse_journal_key
-from fastjournald.entry import ORDER_BYTES, Entry, Place
+from fastjournald.entry import Entry, Place
 from fastjournald.store import Store
 
 

@@ -13,8 +13,11 @@ after the job was created, else to an earlier job of the same id.
 
 from __future__ import annotations
 
+from fastjournal.cmdlog.envelope import Envelope
+from fastjournal.cmdlog.livejob import LiveJob
+from fastjournal.cmdlog.livejob import live_job as job_of
 from fastjournal.cmdlog.records import NO_TIME, Command, Record, decode_time
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
@@ -31,7 +34,21 @@ _NEEDS_JOB = (Command.FAIL, Command.START_ATTEMPT, Command.TIMEOUT_ATTEMPT)
 
 
 def live_job(record: Record, position: int, record_bytes: int) -> LiveJob:
-    """Return the entry that a foreign add or schedule record stands for.
+    """Return the job of a foreign add or schedule record, as the entry that it stands for.
+
+    Raises:
+        LogCorruptError: Its name is none that workq takes.
+    """
+    job = job_of(entry_of(record), record.job_id, position, record_bytes)
+    more = job.own()
+    more.foreign = True
+    more.ttr_us = record.ttr_ms * 1000
+    more.attempts_max = record.max_attempts
+    return job
+
+
+def entry_of(record: Record) -> Envelope:
+    """Return the entry that a foreign add or schedule record stands for; its arrival is open.
 
     Raises:
         LogCorruptError: Its name is none that workq takes.
@@ -48,7 +65,7 @@ def live_job(record: Record, position: int, record_bytes: int) -> LiveJob:
         )
     except BadRequestError as error:
         raise LogCorruptError(f"a job's name cannot be a domain: {error.message}") from error
-    return LiveJob(
+    return Envelope(
         key=key,
         uri=None,
         links=[],
@@ -60,12 +77,6 @@ def live_job(record: Record, position: int, record_bytes: int) -> LiveJob:
         arrival=0,
         not_before=due,
         expires=min(time + record.ttl_ms * 1000, INSTANT_MAX) if record.ttl_ms else 0,
-        job_id=record.job_id,
-        position=position,
-        record_bytes=record_bytes,
-        foreign=True,
-        ttr_us=record.ttr_ms * 1000,
-        attempts_max=record.max_attempts,
     )
 
 
@@ -103,19 +114,20 @@ def wait_for_add(state: LogState, job_id: bytes, command: int, time: int) -> Non
 
 def apply(state: LogState, job: LiveJob, command: int, time: int) -> None:
     """Apply a record without contents of ours to a foreign job."""
+    more = job.own()
     if command == Command.START_ATTEMPT:
         job.starts += 1
-        leased = job.starts > job.attempts and job.reason is None
-        job.token = min(time + job.ttr_us, INSTANT_MAX) if leased else 0
+        leased = job.starts > more.attempts and more.reason is None
+        job.token = min(time + more.ttr_us, INSTANT_MAX) if leased else 0
     elif command == Command.TIMEOUT_ATTEMPT:
-        job.attempts += 1
-        if job.starts <= job.attempts:
+        more.attempts += 1
+        if job.starts <= more.attempts:
             job.token = 0
-            if 0 < job.attempts_max <= job.attempts:
-                job.reason = REASON_ATTEMPTS
+            if 0 < more.attempts_max <= more.attempts:
+                more.reason = REASON_ATTEMPTS
     elif command == Command.FAIL:
         job.token = 0
-        job.reason = REASON_FAILED
+        more.reason = REASON_FAILED
     else:
         state.remove(job)
 

@@ -15,7 +15,8 @@ from fastjournal.cmdlog.envelope import (
     Touch,
     Value,
 )
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.livejob import LiveJob
+from fastjournal.cmdlog.state import LogState
 
 
 def apply_operation(state: LogState, operation: Operation, time: int) -> None:
@@ -45,12 +46,13 @@ def apply_operation(state: LogState, operation: Operation, time: int) -> None:
 
 
 def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
-    job.amended = True
-    job.erases |= isinstance(change, Rename)
+    more = job.own()
+    more.amended = True
+    more.erases |= isinstance(change, Rename)
     if isinstance(change, Extend):
         job.token = change.token
     elif isinstance(change, Touch):
-        job.expires = change.expires
+        more.expires = change.expires
     elif isinstance(change, Delay):
         job.not_before = change.not_before
     elif isinstance(change, Link):
@@ -61,12 +63,12 @@ def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
         if isinstance(change, Value):
             job.value = change.value
         else:
-            before = job.cold_bytes or len(job.value)
+            before = more.cold_bytes or len(job.value)
             trimmed = state.trimmed
             trimmed[job.job_id] = min(trimmed.get(job.job_id, before), change.size)
-            if job.cold_bytes:
-                job.cold_bytes = change.size
+            if more.cold_bytes:
+                more.cold_bytes = change.size
             else:
                 job.value = job.value[: change.size].ljust(change.size, b"\0")
         job.timestamp = change.timestamp
-        job.modified = time
+        job.changed = time

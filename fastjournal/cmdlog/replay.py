@@ -28,6 +28,7 @@ from fastjournal.cmdlog.envelope import (
     MAGIC,
     Batch,
     Completion,
+    Envelope,
     Failure,
     Lease,
     Operation,
@@ -37,6 +38,7 @@ from fastjournal.cmdlog.envelope import (
     unpack_failure,
     unpack_operation,
 )
+from fastjournal.cmdlog.livejob import live_job
 from fastjournal.cmdlog.operations import apply_operation
 from fastjournal.cmdlog.peek import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.records import (
@@ -50,16 +52,14 @@ from fastjournal.cmdlog.records import (
 )
 from fastjournal.cmdlog.scan import Damage, Run
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournal.cmdlog.state import LiveJob, LogState, Tomb
+from fastjournal.cmdlog.state import LogState, Tomb
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
 
-_NO_LINKS: list[bytes] = []
-"""For all that have none: nothing changes a job's list of links in place."""
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 _SIMPLE_BYTES = 17 + CRC_BYTES
 _seconds_at = struct.Struct(">qi").unpack_from
-_decode_job = msgspec.msgpack.Decoder(LiveJob).decode
+_decode_entry = msgspec.msgpack.Decoder(Envelope).decode
 _decode_completion = msgspec.msgpack.Decoder(Completion).decode
 
 
@@ -136,35 +136,34 @@ class Replay:
                     end = run.offset(index + 1)
                 else:
                     try:
-                        job = _decode_job(data[at + 3 : end - _JOB_TAIL])
+                        entry = _decode_entry(data[at + 3 : end - _JOB_TAIL])
                     except (msgspec.MsgspecError, ValueError) as error:
                         self._damaged(start, end, f"an entry cannot be read: {error}")
                         index += 1
                         continue
-                    job.job_id = job_id = data[body + 1 : body + 17]
+                    job_id = data[body + 1 : body + 17]
                     if job_id[:RUN_BYTES] != self._run:
                         self._run = job_id[:RUN_BYTES]
                         state.begins.append((job_id, self._segment))
-                    job.position = base | start
-                    job.record_bytes = end - start
+                    job = live_job(entry, job_id, base | start, end - start)
                     key = job.key
                     uri = job.uri
                     if (
                         key in keys
-                        or (uri is not None and (job.superseded or uri in keys))
-                        or job.links
+                        or (uri is not None and (uri in keys or entry.superseded))
+                        or entry.links
                         or job_id in jobs
                     ):
                         state.place(job, _time_us(data, start))
                     else:
-                        job.links = _NO_LINKS
                         jobs[job_id] = keys[key] = job
                         if uri is not None:
                             keys[uri] = job
                         if key in tombstones:
                             del tombstones[key]
-                    if job.arrival > state.arrival:  # noqa: PLR1730 - max() takes three times as long
-                        state.arrival = job.arrival
+                    arrival = entry.arrival
+                    if arrival > state.arrival:  # noqa: PLR1730 - max() takes three times as long
+                        state.arrival = arrival
             elif command == 3:
                 found = jobs.get(data[body + 1 : body + 17])
                 if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
@@ -227,15 +226,13 @@ class Replay:
             foreign.insert(self.state, foreign.live_job(record, position, end - start))
             return
         # ours, with a name of 128 bytes or more
-        job = _decode_job(record.payload[len(MAGIC) :])
-        job.job_id = record.job_id
+        entry = _decode_entry(record.payload[len(MAGIC) :])
+        job = live_job(entry, record.job_id, position, end - start)
         if job.job_id[:RUN_BYTES] != self._run:
             self._run = job.job_id[:RUN_BYTES]
             self.state.begins.append((job.job_id, self._segment))
-        job.position = position
-        job.record_bytes = end - start
         self.state.place(job, _time_us(self._data, start))
-        self.state.arrival = max(self.state.arrival, job.arrival)
+        self.state.arrival = max(self.state.arrival, entry.arrival)
 
     def _replay_result(self, start: int, body: int, result: bytes) -> None:
         data = self._data
@@ -254,18 +251,19 @@ class Replay:
         failure = unpack_failure(result) if ours else Failure(foreign.REASON_FAILED)
         if job is None:
             self._wait_for_add(job_id, data[body], time)
-        elif job.foreign and not self._ours:
+        elif job.more.foreign and not self._ours:
             foreign.apply(state, job, data[body], time)
         elif data[body] == Command.COMPLETE:
             state.remove(job)
         elif job.superseded:
             state.drop_superseded(job, time)
         else:
+            more = job.own()
             if 0 < job.token <= time:
-                job.attempts += 1
+                more.attempts += 1
             job.token = 0
-            job.reason = failure.reason
-            job.amended = True
+            more.reason = failure.reason
+            more.amended = True
 
     def _replay_simple(self, start: int, body: int) -> None:
         data = self._data
@@ -279,19 +277,20 @@ class Replay:
             self._wait_for_add(job_id, command, _time_us(data, start))
         elif command in (Command.DELETE, Command.EXPIRE):
             state.remove(job)
-        elif job.foreign and not self._ours:
+        elif job.more.foreign and not self._ours:
             foreign.apply(state, job, command, _time_us(data, start))
         elif command == Command.START_ATTEMPT:
             time = _time_us(data, start)
-            state.lease(job, time + (job.ttr_us or LEASE_US_DEFAULT), time)
+            state.lease(job, time + (job.more.ttr_us or LEASE_US_DEFAULT), time)
         elif job.token:
             time = _time_us(data, start)
             if job.superseded:
                 state.drop_superseded(job, time)
                 return
+            more = job.own()
             if time >= job.token:
-                job.attempts += 1
-            job.first_due = max(job.not_before, min(time, job.token))
+                more.attempts += 1
+            more.first_due = max(job.not_before, min(time, job.token))
             job.token = 0
         elif not self._ours:
             # in ours cleaning keeps the end of a lease for workq, where the lease itself may go

@@ -10,8 +10,9 @@ from collections import deque
 
 import msgspec
 
+from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 
 
 class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,7 @@ class Shedding:
         for job in jobs:
             # it may have another value by now
             if self._may_leave(job):
-                job.cold_bytes = len(job.value)
+                job.own().cold_bytes = len(job.value)
                 job.value = b""
 
     def _may_leave(self, job: LiveJob) -> bool:

@@ -7,39 +7,9 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.cmdlog.envelope import Envelope
-from fastjournal.keys import moved_not_before, parse_journal_key
+from fastjournal.cmdlog.livejob import LiveJob
+from fastjournal.keys import moved_not_before
 from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_TTL_US, TOMBSTONES_MAX
-
-
-class LiveJob(Envelope):
-    """An entry as the log leaves it: the fields of its envelope, and where it comes from.
-
-    All times are microseconds. ``starts`` is what workq counts as attempts; ``attempts`` counts
-    the leases that ran out.
-    """
-
-    job_id: bytes = b""
-    position: int = 0
-    """Of the record that carries it: segment and offset, see ``cmdlog.segments``."""
-    record_bytes: int = 0
-    """Length of that record."""
-    starts: int = 0
-    """Start-attempt records under this job id."""
-    cold_bytes: int = 0
-    """Size of the value where that was left on the disk; then ``value`` is empty."""
-    foreign: bool = False
-    """A job of workq's own, without an envelope."""
-    ttr_us: int = 0
-    """Lease of a foreign job."""
-    attempts_max: int = 0
-    """Leases after which a foreign job has failed; 0: no limit."""
-    domain: bytes | None = None
-    """From the journal key, set by ``LogState.finish``; None for a plain key."""
-    priority: int = 0
-    """From the journal key, set by ``LogState.finish``."""
-    amended: bool = False
-    """Whether other records than its own changed it; start-attempts are counted by ``starts``."""
 
 
 class Tomb(msgspec.Struct, frozen=True, gc=False):
@@ -116,7 +86,7 @@ class LogState:
         """Make a job live by the rules for a key or URI that may be there already.
 
         Args:
-            job: Complete but for what ``finish`` sets.
+            job: Which.
             learnt: When its record was written: the time of a tombstone that it leaves.
         """
         keys = self.keys
@@ -125,7 +95,7 @@ class LogState:
             self.odd["a record older than its key's entry"] += 1
             self.orphans[job.job_id] = None
             return
-        taken = job.taken
+        taken = job.more.taken
         uri = None if job.uri in taken else job.uri
         other = None if uri is None else keys.get(uri)
         if other is not None and other is not old and other.timestamp > job.timestamp:
@@ -203,10 +173,9 @@ class LogState:
             for key in (job.uri, *job.links):
                 if key is not None and self.superseded.get(key) is job:
                     del self.superseded[key]
-        if job.links:
-            for link in job.links:
-                if keys.get(link) is job:
-                    del keys[link]
+        for link in job.more.links:
+            if keys.get(link) is job:
+                del keys[link]
 
     def link(self, job: LiveJob, key: bytes) -> None:
         """Let a job stand under one more key."""
@@ -217,7 +186,7 @@ class LogState:
         if self.superseded.get(key) is job:
             del self.superseded[key]
         if key != job.uri and key not in job.links:
-            job.links = [*job.links, key]
+            job.own().links = [*job.links, key]
 
     def rename(
         self, job: LiveJob, key: bytes, timestamp: int, learnt: int, before: bytes = b""
@@ -240,7 +209,7 @@ class LogState:
         job.not_before = moved_not_before(old, key, job.not_before)
         job.key = key
         job.timestamp = timestamp
-        job.modified = learnt
+        job.changed = learnt
         keys[key] = job
         self.tombstones.pop(key, None)
         self.leave_tombstone(before or old, timestamp, learnt)
@@ -273,17 +242,3 @@ class LogState:
         if excess > 0:
             for key in list(islice(self.tombstones, excess)):
                 del self.tombstones[key]
-
-    def finish(self) -> None:
-        """Derive domain and priority of the jobs that are live; call it behind the last record.
-
-        Leases and lives that have run out stay as they are: applying time, and logging that, is
-        what the daemon does when it starts.
-        """
-        # one name for all of a domain: many have millions of jobs
-        names: dict[bytes, bytes] = {}
-        for job in self.jobs.values():
-            parts = parse_journal_key(job.key)
-            if parts is not None:
-                name, job.priority, _, _ = parts
-                job.domain = names.setdefault(name, name)

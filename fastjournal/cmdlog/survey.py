@@ -157,7 +157,6 @@ class _Surveyor:
             self._read(numbers[-1], data, scan, last=True)
             survey.begins = numbers[-1] in survey.state.previous
         self._find_missing(present)
-        survey.state.finish()
         return survey
 
     def _path(self, number: int) -> str:

@@ -45,7 +45,7 @@ class WorkqJournal:
         self._state = LogState()
         self._position = -1
         survey = take_survey(disk, directory, self._state, self._progressed)
-        if self._state.previous or any(not job.foreign for job in self._state.jobs.values()):
+        if self._state.previous or any(not job.more.foreign for job in self._state.jobs.values()):
             raise _ours(directory)
         self.count = len(self._state.jobs)
         self.faults = [

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from fastjournal.cmdlog.envelope import OPERATION_NAME, Lease, Operation, SegmentStart, pack
+from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.cmdlog.records import NO_TIME, TIME_BYTES, Command, encode_head, encode_job
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import Run
 from fastjournal.cmdlog.segments import unpack_position
-from fastjournal.cmdlog.state import LiveJob
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.columns import ARROW_TYPES, cut, sql_schema, text
@@ -100,7 +100,6 @@ class PartReplay:
         """
         self._end_segment()
         state = self._replay.state
-        state.finish()
         for job in state.jobs.values():
             segment, start = unpack_position(job.position)
             packed, original = self._adds[segment]

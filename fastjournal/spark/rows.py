@@ -16,7 +16,6 @@ import msgspec
 from fastjournal.cmdlog import envelope, foreign
 from fastjournal.cmdlog.records import CRC_BYTES, Command, Record, decode_payload
 from fastjournal.cmdlog.scan import Damage, Run, scan_segment
-from fastjournal.cmdlog.segments import pack_position
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.spark.files import SegmentFile, read_locked
@@ -149,8 +148,7 @@ def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int)
             else:
                 row.foreign = not envelope.is_ours(record.payload)
                 if row.foreign:
-                    position = pack_position(segment.number, offset)
-                    row.entry = foreign.live_job(record, position, end - offset)
+                    row.entry = foreign.entry_of(record)
                 else:
                     row.entry = envelope.unpack_envelope(record.payload)
                 row.journal = parse_journal_key(row.entry.key)

@@ -267,8 +267,9 @@ def replayed(daemon: CrashingDaemon) -> dict[bytes, dict[bytes, dict[str, Any]]]
 
 def fields_of(entry: Any) -> dict[str, Any]:
     names = [field.name for field in dataclasses.fields(Entry) if field.name != "erases"]
-    fields = {name: getattr(entry, name) for name in names}
-    return {**fields, "links": list(entry.links), "taken": list(entry.taken)}
+    rest = getattr(entry, "more", entry)
+    fields = {name: getattr(entry if hasattr(entry, name) else rest, name) for name in names}
+    return {**fields, "links": list(entry.links), "taken": list(rest.taken)}
 
 
 def read_simulated(data: dict[int, bytes]) -> tuple[Log, dict[bytes, dict[bytes, dict[str, Any]]]]:

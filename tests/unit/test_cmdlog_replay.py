@@ -14,11 +14,12 @@ from fastjournal.cmdlog.envelope import (
     Touch,
     pack_fields,
 )
+from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.cmdlog.records import NO_TIME, Command, encode_head, encode_job, encode_time
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.cmdlog.segments import pack_position
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_TTL_US
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
@@ -38,7 +39,6 @@ def replayed(*segments: SegmentBuilder, last: bool = True) -> Replay:
         assert scan.clean
         for run in scan.runs:
             replay.replay(run, last=last and number == len(segments))
-    replay.state.finish()
     return replay
 
 
@@ -88,7 +88,7 @@ def test_an_entry_comes_back_with_all_that_its_envelope_says() -> None:
     job = only(state)
     assert {name: getattr(job, name) for name in fields} == fields
     assert (job.key, job.uri, job.value, job.arrival) == (KEY, URI, b"v" * 300, 17)
-    assert (job.job_id, job.starts, job.foreign) == (job_id, 0, False)
+    assert (job.job_id, job.starts, job.more.foreign) == (job_id, 0, False)
     assert job.position == pack_position(1, log.offsets[-1])
     assert job.record_bytes == len(log.data) - log.offsets[-1]
     assert (job.domain, job.priority) == (b"pages", 128)
@@ -545,7 +545,6 @@ def test_replaying_in_slices_gives_what_replaying_at_once_gives() -> None:
         index = 0
         while index < len(run):
             index = replay.replay(run, index, index + step, last=True)
-        replay.state.finish()
         assert replay.state.jobs == whole.jobs
         assert replay.state.tombstones == whole.tombstones
         assert replay.state.records == whole.records == len(log.offsets)

@@ -13,10 +13,11 @@ from fastjournal.cmdlog.envelope import (
     Tombstone,
     Value,
 )
+from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.cmdlog.records import Command
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 from fastjournal.limits import VALUE_BYTES_LIMIT
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
@@ -33,7 +34,6 @@ def replay_of(log: SegmentBuilder) -> Replay:
     replay.start_segment(1, data)
     for run in scan_segment(data).runs:
         replay.replay(run, last=True)
-    replay.state.finish()
     return replay
 
 

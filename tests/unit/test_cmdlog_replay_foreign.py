@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.cmdlog.records import Command
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.state import LiveJob, LogState
+from fastjournal.cmdlog.state import LogState
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000
@@ -21,7 +22,6 @@ def state_of(*segments: SegmentBuilder) -> LogState:
         for run in scan_segment(bytes(segment)).runs:
             replay.replay(run, last=False)
         assert replay.damage == []
-    replay.state.finish()
     return replay.state
 
 
@@ -44,7 +44,7 @@ def test_a_job_of_workq_is_a_journal_entry_with_a_canonical_key() -> None:
     )
     assert (job.timestamp, job.created, job.not_before) == (T - 3, T - 3, T - 3)
     assert job.expires == T + 5 * SECOND
-    assert (job.foreign, job.arrival, job.uri) == (True, 1, None)
+    assert (job.more.foreign, job.arrival, job.uri) == (True, 1, None)
     assert state.keys == {job.key: job}
 
 

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fastjournal.cmdlog.facts import FACTS_BYTES, ORDER_BYTES, pack_facts, pack_record
 from fastjournal.cmdlog.records import decode_record
 from fastjournal.cmdlog.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
-from fastjournald.entry import (
-    ARRIVAL_MAX,
-    FACTS_BYTES,
-    NOTHING,
-    ORDER_BYTES,
-    Entry,
-    Extra,
-    pack_facts,
-    pack_record,
-)
+from fastjournald.entry import ARRIVAL_MAX, NOTHING, Entry, Extra
 from fastjournald.indexes import Domain
 from fastjournald.journal import Journal
 

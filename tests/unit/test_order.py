@@ -56,6 +56,12 @@ class Model:
         if self.pairs:
             assert self.order.first_key() == self.pairs[0][0]
             assert self.order.first() is self.pairs[0][1]
+        # also from between the keys
+        for at, (key, entry) in enumerate(self.pairs):
+            behind = self.pairs[at + 1][1] if at + 1 < len(self.pairs) else None
+            assert self.order.first_from(key) is entry
+            assert self.order.first_from(key + bytes(1)) is behind
+            assert self.order.at(at) is entry
 
 
 @pytest.fixture(autouse=True)

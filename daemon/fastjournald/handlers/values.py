@@ -7,9 +7,10 @@ from collections.abc import Hashable
 from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
+from fastjournal.cmdlog.facts import pack_facts
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
-from fastjournald.entry import Entry, pack_facts
+from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,

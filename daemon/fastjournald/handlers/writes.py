@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from fastjournal.cmdlog.facts import pack_facts
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request, ValueType
-from fastjournald.entry import Entry, Extra, Place, pack_facts
+from fastjournald.entry import Entry, Extra, Place
 from fastjournald.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,

@@ -1,0 +1,130 @@
+"""What replay leaves becomes entries, whatever form the keys have."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.cmdlog.envelope import Envelope
+from fastjournal.cmdlog.livejob import LiveJob, live_job
+from fastjournal.cmdlog.segments import pack_position
+from fastjournal.cmdlog.state import LogState
+from fastjournal.keys import parse_journal_key
+from fastjournald.engine import Engine, Settings
+from fastjournald.entry import Entry, Place
+from fastjournald.recovery import load_engine
+
+NOW = 1_700_000_000_000_000
+KEYS = [
+    b"a:128:%016d:x" % NOW,
+    b"a:128:%016d:y" % (NOW - 1),
+    b"a:128:%016d:z" % (NOW + 1),
+    b"a:128:%016d" % NOW,
+    b"a:128:%016dx" % NOW,
+    b"a:128:%015d:short" % 7,
+    b"a:128:%017d:long" % 7,
+    b"a:128:%016x:hex" % (10 << 40),
+    b"a:128:99999999999999999999:over",
+    b"a:128:18446744073709551615:never",
+    b"a:1:%016d:other priority" % NOW,
+    b"a:001:%016d:other form of it" % NOW,
+    b"a:256:%016d:none" % NOW,
+    b"a:256:%016d:none again" % NOW,
+    b":128:%016d:no domain" % NOW,
+    b"b:128:%016d:other domain" % NOW,
+    b"b:128:%016d:" % NOW,
+    b"b:128::%016d" % NOW,
+    b"plain",
+    b"a:128",
+    b"a:128:",
+    b"::",
+    b"\xff:128:%016d:\xff" % NOW,
+]
+
+
+def a_job(number: int, key: bytes, **fields: object) -> LiveJob:
+    parts = parse_journal_key(key)
+    not_before = 0 if parts is None else parts.timestamp
+    values = {
+        **{"key": key, "uri": None, "links": [], "value_type": 1, "value": b"v"},
+        **{"timestamp": 4, "created": 5, "modified": 5, "arrival": number},
+        **{"not_before": not_before, **fields},
+    }
+    # as this version gives ids, and as versions before did
+    last = number if number % 2 else number + 1000
+    job_id = b"runrunru\x80" + last.to_bytes(7)
+    return live_job(Envelope(**values), job_id, pack_position(2, 100 * number), 90)  # type: ignore[arg-type]
+
+
+def loaded(*jobs: LiveJob) -> Engine:
+    state = LogState()
+    for job in jobs:
+        state.place(job, NOW)
+    state.arrival = len(jobs)
+    return load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)
+
+
+def entry(engine: Engine, key: bytes) -> Entry:
+    found = engine.store.find(key)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> None:
+    keys = KEYS[::-1] if backwards else KEYS
+    engine = loaded(*(a_job(number, key) for number, key in enumerate(keys)))
+    engine.check()
+    for number, key in enumerate(keys):
+        found = entry(engine, key)
+        parts = parse_journal_key(key)
+        if parts is None:
+            assert (found.domain, found.place) == (engine.store.plain, Place.PLAIN)
+            assert (found.priority, found.not_before) == (0, 0)
+        else:
+            assert found.domain.name == parts.domain
+            assert (found.priority, found.not_before) == (parts.priority, parts.timestamp)
+            due = parts.timestamp <= NOW
+            assert found.place == (Place.READY if due else Place.DELAYED)
+        assert (found.arrival, found.position, found.record_bytes) == (
+            *(number, pack_position(2, 100 * number), 90),
+        )
+
+
+def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:
+    engine = loaded(*(a_job(number, key) for number, key in enumerate(KEYS)))
+    for number, key in enumerate(KEYS):
+        last = number if number % 2 else number + 1000
+        assert entry(engine, key).job_id == b"runrunru\x80" + last.to_bytes(7)
+    kept = [entry(engine, key).run for key in KEYS]
+    assert all(run is kept[1] for run in kept[1::2])
+
+
+def test_what_few_have_is_kept() -> None:
+    engine = loaded(
+        a_job(1, b"a:128:0:buried", reason=b"why", attempts=3),
+        a_job(2, b"a:128:0:leased", token=NOW + 5, uri=b"u", links=[b"l"], ttl=7),
+        a_job(3, b"a:128:0:mortal", expires=NOW + 9, first_due=8, modified=6),
+        a_job(4, b"a:128:0:behind", uri=b"w", timestamp=5),
+    )
+    engine.check()
+    buried, leased, mortal, behind = (
+        entry(engine, b"a:128:0:" + name) for name in (b"buried", b"leased", b"mortal", b"behind")
+    )
+    assert (buried.place, buried.reason, buried.extra.attempts) == (Place.BURIED, b"why", 3)
+    assert (leased.place, leased.token, leased.links) == (Place.LEASED, NOW + 5, [b"l"])
+    assert leased.extra.ttl == 7
+    assert entry(engine, b"l") is entry(engine, b"u") is leased
+    assert (mortal.expires, mortal.extra.first_due) == (NOW + 9, 8)
+    assert (mortal.modified, mortal.accessed, mortal.created) == (6, 6, 5)
+    assert behind.place == Place.READY
+
+
+def test_what_waits_for_work_on_its_uri_is_delayed_until_that_ends() -> None:
+    state = LogState()
+    state.place(a_job(1, b"a:128:0:at work", token=NOW + 5, uri=b"u"), NOW)
+    state.place(a_job(2, b"a:128:0:waits", uri=b"u", timestamp=6), NOW)
+    engine = load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)
+    engine.check()
+    waits = entry(engine, b"a:128:0:waits")
+    assert (waits.place, waits.extra.waits_until) == (Place.DELAYED, NOW + 5)
+    assert entry(engine, b"a:128:0:at work").superseded
