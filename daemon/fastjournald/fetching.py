@@ -52,7 +52,7 @@ class Fetching:
 
     def __init__(self, server: Server) -> None:
         self.read_us = Histogram(24)
-        """How long reads took, with the wait for a thread, up to 16.8 s."""
+        """How long requests waited for values, those that others read too, up to 16.8 s."""
         self.count = 0
         """Values read so far."""
         self.failed = 0
@@ -69,6 +69,7 @@ class Fetching:
     async def fetch(self, missing: Missing) -> None:
         """Read values; the caller asks for what it wanted again, with nothing in between."""
         engine = self._server.engine
+        started = perf_counter()
         engine.fetching += 1
         try:
             async with self._reading:
@@ -77,6 +78,7 @@ class Fetching:
                     entries = await self._read(entries)
         finally:
             engine.fetching -= 1
+            self.read_us.add(round((perf_counter() - started) * 1_000_000))
 
     async def _read(self, entries: list[Entry]) -> list[Entry]:
         """Read the values of entries; return those that have to be read again."""
@@ -95,7 +97,6 @@ class Fetching:
         places = [
             Whereabouts(entry.position, entry.record_bytes, entry.job_id) for entry in entries
         ]
-        started = perf_counter()
         with self._flight(places):
             found = await trio.to_thread.run_sync(
                 partial(
@@ -109,7 +110,6 @@ class Fetching:
                 abandon_on_cancel=True,
                 limiter=self._threads,
             )
-        self.read_us.add(round((perf_counter() - started) * 1_000_000))
         again: list[Entry] = []
         no_room = False
         for entry, place, value in zip(entries, places, found, strict=True):
@@ -170,6 +170,9 @@ class Fetching:
             await self.fetch(missing)
             engine.awaited.clear()
             server.after_requests(server.clock.now_us())
+            if engine.store.values is not None:
+                # also where nobody waits any more who could be told
+                engine.store.values.unreadable.clear()
             await trio.lowlevel.checkpoint()
 
     # --- out of memory --------------------------------------------------------------------------

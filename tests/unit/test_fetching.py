@@ -248,3 +248,34 @@ async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> N
             house.disk.fail_at(count, "read_slice", errno.EMFILE)
         assert (await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))).pairs
         assert house.engine.store.buried == 0
+
+
+async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    async with house.open():
+        peer, gone = await house.connect(), await house.connect()
+        key = b"a:1:%d:x" % (house.clock.now + 1)
+        assert (await peer.ask(set_(key))).code == ""
+        assert is_cold(house, key)
+        waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
+        await gone.send(waits, NOP)
+        await gone.reply()
+        held = HeldRead(house, monkeypatch)
+        house.clock.now += 1
+        assert (await peer.ask(NOP)).code == ""
+        await held.wait_begun()
+        await gone.stream.aclose()
+        with trio.fail_after(SILENCE_S):
+            while house.engine.waiters:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+        house.disk.fail_at(1, "read_slice")
+        held.go_on(9)
+        with trio.fail_after(SILENCE_S):
+            while house.engine.awaited:  # noqa: ASYNC110 - nobody tells
+                await trio.sleep(0.01)
+        assert house.server.fetching.failed == 1
+        reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
+        assert reply.pairs
+        assert house.engine.store.buried == 0
