@@ -17,7 +17,8 @@ from fastjournal.cmdlog.state import LogState
 from fastjournal.keys import parse_journal_key
 from fastjournald.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Entry, Extra, Place
 from fastjournald.indexes import Domain, delay_key
-from fastjournald.journal import SEGMENT_SHIFT, Journal
+from fastjournald.journal import Journal
+from fastjournald.ledger import SEGMENT_SHIFT
 from fastjournald.store import Store
 from fastjournald.values import Cold
 

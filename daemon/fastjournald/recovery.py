@@ -14,7 +14,7 @@ from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings, new_journal
-from fastjournald.journal import Append
+from fastjournald.ledger import Append
 from fastjournald.loading import load_store
 from fastjournald.values import NUMBER_BYTES_MAX, NUMBER_TYPES
 

@@ -11,7 +11,8 @@ from fastjournal.protocol import Function, Reply, Request, encode_reply
 from fastjournald.access import Grants
 from fastjournald.entry import Entry
 from fastjournald.indexes import NEVER, Tombstones
-from fastjournald.journal import Append, Journal
+from fastjournald.journal import Journal
+from fastjournald.ledger import Append
 from fastjournald.store import Store
 from fastjournald.subscriptions import Changes, Selects, Subscriptions
 from fastjournald.values import Values
