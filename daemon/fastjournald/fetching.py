@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -66,8 +66,14 @@ class Fetching:
         self._awaited = trio.Event()
         self._told: set[int] = set()
 
-    async def fetch(self, missing: Missing) -> None:
-        """Read values; the caller asks for what it wanted again, with nothing in between."""
+    async def fetch(self, missing: Missing, earlier: Iterable[Entry] = ()) -> None:
+        """Read values; the caller asks for what it wanted again, with nothing in between.
+
+        Args:
+            missing: What it needs.
+            earlier: What was read for it before, where some of that left memory while the rest was
+                read: it is read once more together with that.
+        """
         engine = self._server.engine
         started = perf_counter()
         engine.fetching += 1
@@ -75,12 +81,12 @@ class Fetching:
             async with self._reading:
                 entries = missing.entries
                 while entries:
-                    entries = await self._read(entries)
+                    entries = await self._read(entries, earlier)
         finally:
             engine.fetching -= 1
             self.read_us.add(round((perf_counter() - started) * 1_000_000))
 
-    async def _read(self, entries: list[Entry]) -> list[Entry]:
+    async def _read(self, entries: list[Entry], earlier: Iterable[Entry]) -> list[Entry]:
         """Read the values of entries; return those that have to be read again."""
         server = self._server
         engine = server.engine
@@ -94,6 +100,7 @@ class Fetching:
                 # or is about to: perhaps for a request that takes it away
                 await self._under_way[cold[0].job_id].wait()
             return []
+        entries += [entry for entry in earlier if not isinstance(entry.value, Cold)]
         places = [
             Whereabouts(entry.position, entry.record_bytes, entry.job_id) for entry in entries
         ]
@@ -141,7 +148,7 @@ class Fetching:
             yield
         finally:
             for place in places:
-                del self._under_way[place.job_id]
+                self._under_way.pop(place.job_id, None)
             landed.set()
 
     def _tell(self, place: Whereabouts, why: str) -> None:

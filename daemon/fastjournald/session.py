@@ -34,6 +34,7 @@ from fastjournald.lookahead import missing_soon
 from fastjournald.sending import Sending
 
 if TYPE_CHECKING:
+    from fastjournald.entry import Entry
     from fastjournald.server import Server
 
 _QUIT = int(Function.QUIT)
@@ -251,8 +252,15 @@ class Session(Sending):
         server = self._server
         engine = server.engine
         reply: bytes | Scan | Missing | None = outcome
+        had: dict[Entry, None] = {}
         while isinstance(reply, Missing):
-            await server.fetching.fetch(missing_soon(engine, reply, ahead))
+            place = reply.entries[0].place
+            # but for what others took meanwhile
+            had = {entry: None for entry in had if entry.place == place}
+            in_vain = any(entry in had for entry in reply.entries)
+            missing = missing_soon(engine, reply, ahead)
+            await server.fetching.fetch(missing, had if in_vain else ())
+            had.update((entry, None) for entry in reply.entries if isinstance(entry.value, bytes))
             reply = engine.handle(self, request, server.clock.now_us())
         if isinstance(reply, Scan):
             reply = await server.scanning.run(reply, self._stream)

@@ -279,3 +279,30 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
         assert reply.pairs
         assert house.engine.store.buried == 0
+
+
+async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(memory_limit=1)
+    store = house.engine.store
+    async with house.open():
+        peer = await house.connect()
+        for key in (b"a:1:0:x", b"a:1:0:y"):
+            assert (await peer.ask(set_(key))).code == ""
+        assert (await peer.ask(NOP)).code == ""
+        assert is_cold(house, b"a:1:0:y")
+        first = store.find(b"a:1:0:x")
+        assert first is not None
+        # somebody else had this one read; whatever is in memory leaves it with the next read
+        monkeypatch.setattr(house.server.fetching, "evict", lambda: False)
+        store.warm_up(first, first.job_id, LONG)
+        read_slice = house.disk.read_slice
+
+        def read_and_evict(path: str, offset: int, size: int) -> bytes:
+            trio.from_thread.run_sync(store.evict, house.writer.durable_at, 1000)
+            return read_slice(path, offset, size)
+
+        monkeypatch.setattr(house.disk, "read_slice", read_and_evict)
+        reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA, count=2))
+        assert [pair.value for pair in reply.pairs or ()] == [LONG, LONG]
