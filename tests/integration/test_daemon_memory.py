@@ -24,7 +24,7 @@ NUMBER = 10 * ENTRIES_BYTES // VALUE_BYTES
 """Ten times as many values as there is memory for."""
 
 WINDOW = 40
-IN_FLIGHT_BYTES = 24 * 2**20
+IN_FLIGHT_BYTES = 16 * 2**20
 """What one connection holds, two of the largest replies, a segment that is cleaned, and what the
 allocator keeps of all that."""
 
