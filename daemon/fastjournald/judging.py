@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from fastjournald.entry import Entry
     from fastjournald.store import Store
 
-_SCHEDULE = Command.SCHEDULE.value
+SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
 _TIMEOUT = Command.TIMEOUT_ATTEMPT.value
 _FAIL = Command.FAIL.value
-_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
+REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
 _JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 
 
@@ -113,7 +113,7 @@ class Judging:
         data = self.data
         command = data[body]
         job_id = data[body + 1 : body + 17]
-        if command <= _SCHEDULE:
+        if command <= SCHEDULE:
             if is_operation(data, body):
                 at = payload_offset(data, body)
                 if data.startswith(MAGIC, at):
@@ -128,7 +128,7 @@ class Judging:
             if entry.expires:
                 self._expires(entry.expires)
             return True
-        if command in _REMOVALS:
+        if command in REMOVALS:
             return self._may_return(job_id)
         if command == _COMPLETE:
             return self._completion_stays(job_id, start, body, end, now)

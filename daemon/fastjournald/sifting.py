@@ -23,25 +23,16 @@ from fastjournal.cmdlog.peek import (
 from fastjournal.cmdlog.records import (
     CRC_BYTES,
     SEGMENT_HEADER,
-    TIME_BYTES,
-    Command,
 )
 from fastjournal.cmdlog.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX
-from fastjournald.judging import Judging
+from fastjournald.judging import REMOVALS, SCHEDULE, Judging
 from fastjournald.space import Left
 
 if TYPE_CHECKING:
     from fastjournald.entry import Entry
     from fastjournald.store import Store
-
-_SCHEDULE = Command.SCHEDULE.value
-_COMPLETE = Command.COMPLETE.value
-_TIMEOUT = Command.TIMEOUT_ATTEMPT.value
-_FAIL = Command.FAIL.value
-_REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
-_JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 
 
 class Sifting(Judging):
@@ -98,13 +89,13 @@ class Sifting(Judging):
                 job_id = data[body + 1 : body + 17]
                 # what most records are, without a call; ``_stays`` would say the same
                 stays = None
-                if command in _REMOVALS:
+                if command in REMOVALS:
                     number = segment_of(job_id)
                     if number in past:
                         stays = False
                     elif number in blocking:
                         stays = True
-                elif command <= _SCHEDULE and not data.startswith(OPERATION_HEAD, body + 17):
+                elif command <= SCHEDULE and not data.startswith(OPERATION_HEAD, body + 17):
                     head = plain_head(data, body + 18 + data[body + 17])
                     if head is not None:
                         at = head.end()
@@ -135,7 +126,7 @@ class Sifting(Judging):
                 left.others += records
             else:
                 records = [data[start:end]]
-                if data[body] > Command.SCHEDULE or is_operation(data, body):
+                if data[body] > SCHEDULE or is_operation(data, body):
                     left.others += records
                 elif self.entry_at(start, body, end) is None:
                     # since it was looked at
