@@ -50,6 +50,10 @@ class Ours:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._serial = 0
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
     def windows(self, count: int) -> list[bytes]:
         """Encode SETs, each of a resource of its own, in windows."""
         now = time.time_ns() // 1000
