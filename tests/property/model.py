@@ -215,7 +215,7 @@ class Model(Values, Keys, Work, Scans):
                 else:
                     self.lay_tombstone(r.key, r.timestamp)
             raise RefusedError("not-found")
-        refuse("clock-skew", self.skewed(r))
+        refuse("clock-skew", token is None and self.skewed(r))
         refuse("locked", self.locked(e, session))
         if token is not None:
             refuse("lease-lost", not e.token or e.token != token)
@@ -223,7 +223,8 @@ class Model(Values, Keys, Work, Scans):
             refuse("stale", r.timestamp < e.timestamp)
         self.entries.remove(e)
         if not r.flags & Flag.OVERWRITE:
-            self.lay_tombstone(e.key, max(r.timestamp, e.timestamp))
+            timestamp = self.clock if self.skewed(r) else r.timestamp
+            self.lay_tombstone(e.key, max(timestamp, e.timestamp))
         return Reply()
 
     def next(self, session: Hashable, r: Request) -> Reply | None:

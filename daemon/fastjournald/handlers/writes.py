@@ -208,14 +208,15 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
         if token is None and not skewed:
             _mark_deleted(state, request, now)
         return ErrorCode.NOT_FOUND.value
-    if skewed:
+    if skewed and token is None:
         return CLOCK_SKEW
     if store.locked and store.locked_to(entry, session, now):
         return LOCKED
     if token is not None:
         if entry.extra.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
-        timestamp = max(timestamp, entry.timestamp)
+        # A tombstone from a clock far ahead would refuse new work until that time has come.
+        timestamp = max(now if skewed else timestamp, entry.timestamp)
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
     store.remove(entry, now)

@@ -110,6 +110,9 @@ def delete(
 ) -> Call[Written]:
     """Delete an entry with all its keys; with its lease token: complete the job.
 
+    With a token the clocks of this machine and of the daemon need not agree: the token decides, and
+    the daemon takes the later of the timestamps that it can believe.
+
     Args:
         key: Any of its keys.
         token: Only if this is the entry's lease token.
@@ -123,7 +126,8 @@ def delete(
         while the lease lasted.
 
     Raises:
-        RefusedError: ``not-found``, ``lease-lost``, ``stale``, ``locked``.
+        RefusedError: ``not-found``, ``locked``; with a token ``lease-lost``; without one ``stale``,
+            ``clock-skew``.
     """
     request = Request(
         Function.DELETE,
