@@ -11,6 +11,12 @@ import threading
 import time
 from typing import Protocol
 
+from fastjournal.limits import (
+    TIMESTAMP_AHEAD_US_MAX,
+    TIMESTAMP_SLICE_US,
+    TIMESTAMP_SLICES_MAX,
+)
+
 
 class Clock(Protocol):
     """Something that knows the time."""
@@ -28,22 +34,35 @@ class SystemClock:
 
 
 class TimestampSource:
-    """Gives instants of which no two are equal and each is later than the one before.
+    """Gives instants of which no two are equal.
 
-    Where the clock stands still or jumps back, the last timestamp plus one is given instead.
-    Threads may share a source.
+    Each is later than the one before: where the clock stands still or steps back a little, the
+    last one plus one is given. Where the clock comes back from a jump of over
+    ``TIMESTAMP_AHEAD_US_MAX``, it is followed: daemons refuse what is so far ahead. It may then go
+    through instants a second time, so the last timestamp of each ``TIMESTAMP_SLICE_US`` is kept,
+    and none up to that is given again. Threads may share a source.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._last_us = 0
+        self._given: dict[int, int] = {}
+        """The last timestamp of each slice, by the number of the slice."""
         self._lock = threading.Lock()
 
     def next_us(self) -> int:
         """Return an instant in microseconds since the Unix epoch that was not given before."""
         with self._lock:
-            self._last_us = max(self._clock.now_us(), self._last_us + 1)
-            return self._last_us
+            stamp = self._clock.now_us()
+            if stamp <= self._last_us <= stamp + TIMESTAMP_AHEAD_US_MAX:
+                stamp = self._last_us + 1
+            given = self._given
+            while (last := given.get(stamp // TIMESTAMP_SLICE_US, 0)) >= stamp:
+                stamp = last + 1
+            given[stamp // TIMESTAMP_SLICE_US] = self._last_us = stamp
+            if len(given) > TIMESTAMP_SLICES_MAX:
+                del given[next(iter(given))]
+            return stamp
 
     def forget_lock(self) -> None:
         """Replace the lock, which another thread may have held when the process forked."""

@@ -283,6 +283,17 @@ CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
 CLIENT_REPEATS_MAX = 4
 """How often a request is sent again on a new connection: one that kills connections must end."""
 
+TIMESTAMP_AHEAD_US_MAX = CLOCK_SKEW_US_MAX
+"""So far write timestamps may be ahead of the clock, after it stepped back: the daemon takes them,
+and newest wins. It refuses those further ahead, so there is nothing that a smaller one loses to."""
+
+TIMESTAMP_SLICE_US = 16_000_000
+"""Of each slice of time the last write timestamp is kept: well under what daemons take as skew, for
+in a slice that is gone through again timestamps begin behind that."""
+
+TIMESTAMP_SLICES_MAX = 8192
+"""Such slices: 36 hours of constant writing, and less than 1 MB."""
+
 LISTENER_KEYS_MAX = 10_000
 """Changed keys that wait for a listener; beyond it they are forgotten, and it is told so."""
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 from fastjournal.clock import SystemClock, TimestampSource, unique_timestamp
+from fastjournal.limits import CLOCK_SKEW_US_MAX, TIMESTAMP_SLICE_US, TIMESTAMP_SLICES_MAX
+
+SECOND = 1_000_000
+NOW = 1_700_000_000 * SECOND
 
 
 class ScriptedClock:
@@ -39,3 +44,77 @@ def test_the_shared_source_follows_the_clock_of_the_machine() -> None:
     before = SystemClock().now_us()
     first, second = unique_timestamp(), unique_timestamp()
     assert before <= first < second
+
+
+class SetClock:
+    """A clock that somebody sets."""
+
+    def __init__(self, now: int = NOW) -> None:
+        self.now = now
+
+    def now_us(self) -> int:
+        return self.now
+
+
+def test_after_a_jump_forward_and_back_timestamps_are_those_of_the_clock_again() -> None:
+    clock = SetClock()
+    source = TimestampSource(clock)
+    source.next_us()
+    clock.now = NOW + 3600 * SECOND
+    assert source.next_us() == NOW + 3600 * SECOND
+    clock.now = NOW + 1 * SECOND
+    assert source.next_us() == NOW + 1 * SECOND
+
+
+def test_step_back_within_the_skew_keeps_newest_wins() -> None:
+    """What was written just before stands at the daemon, and a smaller timestamp would lose."""
+    clock = SetClock()
+    source = TimestampSource(clock)
+    clock.now = NOW + CLOCK_SKEW_US_MAX
+    source.next_us()
+    clock.now = NOW + 1
+    assert source.next_us() == NOW + CLOCK_SKEW_US_MAX + 1
+    assert source.next_us() == NOW + CLOCK_SKEW_US_MAX + 2
+
+
+def test_clock_set_back_into_its_own_past_repeats_no_timestamp_and_stays_near() -> None:
+    """An hour a day ahead, then right: each instant of the last 23 hours comes a second time."""
+    clock = SetClock()
+    source = TimestampSource(clock)
+    given = set()
+    for _ in range(600):
+        clock.now += SECOND
+        given.add(source.next_us())
+    clock.now -= 590 * SECOND
+    for _ in range(1200):
+        clock.now += SECOND // 2
+        stamp = source.next_us()
+        assert stamp not in given
+        assert 0 <= stamp - clock.now <= TIMESTAMP_SLICE_US
+        given.add(stamp)
+
+
+def test_clock_that_jumps_at_random_repeats_no_timestamp_and_never_poisons_the_process() -> None:
+    rng = random.Random(7)
+    clock = SetClock()
+    source = TimestampSource(clock)
+    given: set[int] = set()
+    for _ in range(20_000):
+        if rng.random() < 0.01:
+            clock.now = NOW + rng.randrange(-300 * SECOND, 300 * SECOND)
+        clock.now += rng.choice((0, 1, 17, 1000, SECOND))
+        stamp = source.next_us()
+        assert stamp not in given
+        assert 0 <= stamp - clock.now <= CLOCK_SKEW_US_MAX + TIMESTAMP_SLICE_US
+        given.add(stamp)
+
+
+def test_memory_of_given_timestamps_is_bounded() -> None:
+    clock = SetClock()
+    source = TimestampSource(clock)
+    for _ in range(TIMESTAMP_SLICES_MAX + 100):
+        clock.now += TIMESTAMP_SLICE_US
+        source.next_us()
+    assert len(source._given) == TIMESTAMP_SLICES_MAX
+    clock.now -= TIMESTAMP_SLICES_MAX // 2 * TIMESTAMP_SLICE_US
+    assert source.next_us() == clock.now + 1
