@@ -246,6 +246,9 @@ class Engine(State):
                     self.awaited.update((entry.key, entry) for entry in reply.entries)
                     self._parked[name] = self.store.domains[name]
                     continue
+                if not (reply.pairs or reply.error):
+                    # the values of all that was ready cannot be read: it waits on
+                    continue
                 answer = self.answer(waiter, reply, now)
                 answers.append(answer)
                 waiter = self.waiters.first_for(name)

@@ -23,6 +23,9 @@ UNKNOWN = -1
 
 FUNCTIONS = frozenset(map(int, Function))
 
+_LEASE_MS_MAX = limits.INSTANT_MAX // 1000 - 1
+"""The last whole millisecond of which all microseconds are instants."""
+
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Bounds and defaults of the engine; sizes in bytes, times in microseconds."""
@@ -145,22 +148,36 @@ class State:
     def lease_token(self, entries: list[Entry], deadline: int) -> int:
         """Return the token, and so the end, of a lease operation on these entries.
 
-        It is the deadline in whole milliseconds; the microseconds below are a counter, so that it
-        differs from the token that an entry had before.
+        It is the deadline, rounded up to whole milliseconds; the microseconds below are a counter,
+        so that it differs from the tokens that an entry has or had before.
         """
-        base = min(deadline, limits.INSTANT_MAX - 1000) // 1000
-        while True:
-            token = base * 1000 + self.lease_counter % 1000
+        # where instants saturate, there is room for as many milliseconds as may be looked through
+        base = min(-(-deadline // 1000), _LEASE_MS_MAX - 2 * len(entries) // 1000)
+        token = base * 1000 + self.lease_counter % 1000
+        self.lease_counter += 1
+        for entry in entries:
+            extra = entry.extra
+            if token in (extra.token_before, extra.token):
+                return self._free_token(entries, base)
+        return token
+
+    def _free_token(self, entries: list[Entry], base: int) -> int:
+        """Return the first token from millisecond ``base`` on that is free for all entries.
+
+        A thousand have the same millisecond. Entries take two each, so one of the next is free.
+        """
+        taken = {entry.extra.token_before for entry in entries}
+        taken.update(entry.extra.token for entry in entries)
+        for tried in range(len(taken) + 1):
+            token = (base + tried // 1000) * 1000 + self.lease_counter % 1000
             self.lease_counter += 1
-            for entry in entries:
-                if token in (entry.extra.token_before, entry.extra.token):
-                    break
-            else:
+            if token not in taken:
                 return token
+        raise AssertionError("entries have taken more tokens than they are")
 
     def wait(self, session: Hashable, request: Request, now: int) -> None:
         """Let a NEXT wait until something is ready, or its ttl is over."""
-        deadline = NEVER if request.ttl is None else now + request.ttl
+        deadline = NEVER if request.ttl is None else min(now + request.ttl, NEVER)
         self.waiters.add(session, request, deadline)
         if self.store.newly_ready is None:
             self.store.newly_ready = []

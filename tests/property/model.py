@@ -336,8 +336,9 @@ class Model(Values, Keys, Work, Scans):
 
     def stats(self, r: Request) -> Reply:
         if r.flags & Flag.DATA:
+            check_key(r.key)
             return self.stats_of_entry(self.found(r.key), r)
-        refuse("bad-key", b":" in r.key)
+        refuse("bad-key", b":" in r.key or len(r.key) > KEY_BYTES_MAX)
         mine = [e for e in self.entries if not r.key or (e.parts and e.parts.domain == r.key)]
         waiting = [e for e in mine if self.waits(e)]
         due = [e for e in waiting if self.is_due(e)]

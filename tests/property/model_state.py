@@ -177,11 +177,16 @@ class State:
 
     def lease(self, entries: list[Entry], duration: int) -> int:
         """Lease all of them until the instant that is the token."""
-        deadline = min(self.later(duration), U64_MAX - 1000) // 1000 * 1000
+        # a saturated end leaves room for the milliseconds that a search may go through
+        last = U64_MAX // 1000 - 1 - 2 * len(entries) // 1000
+        millisecond = min(-(-(self.clock + duration) // 1000), last)
+        taken = {e.token_before for e in entries}
+        tried = 0
         while True:
-            token = deadline + self.leases % 1000
+            token = (millisecond + max(tried - 1, 0) // 1000) * 1000 + self.leases % 1000
             self.leases += 1
-            if all(e.token_before != token for e in entries):
+            tried += 1
+            if token not in taken:
                 break
         for e in entries:
             e.token = e.token_before = token

@@ -430,6 +430,32 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     assert daemon.engine.store.buried == 1, "also after a restart"
 
 
+@pytest.mark.parametrize("domain", [b"a", b""], ids=["named", "any"])
+def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
+    daemon: Daemon, domain: bytes
+) -> None:
+    for key in (b"a:1:0:bad", b"b:1:0:other"):
+        daemon.set(key)
+    leased = daemon.ask(request(Function.NEXT, b"a"))
+    daemon.ask(request(Function.NEXT, b"b"))
+    flags = Flag.LISTEN | Flag.DATA
+    assert daemon.handle("waits", request(Function.NEXT, domain, flags=flags), START) is None
+    release = request(Function.RELEASE, b"a:1:0:bad", flags=Flag.WORKED_ON, timeout=leased.timeout)
+    daemon.cool()
+    assert not daemon.ask(release).error
+    assert daemon.engine.serve_waiters(START) == []
+    assert set(daemon.engine.awaited) == {b"a:1:0:bad"}
+    daemon.damage(b"a:1:0:bad")
+    daemon.engine.awaited.clear()
+    assert daemon.engine.serve_waiters(START) == []
+    assert daemon.engine.store.buried == 1
+    assert len(daemon.engine.waiters) == 1
+    daemon.check()
+    daemon.set(b"a:1:0:good")
+    [(_, data)] = daemon.engine.serve_waiters(START)
+    assert [pair.key for pair in decode_reply(data).pairs or ()] == [b"a:1:0:good"]
+
+
 def test_the_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     daemon.cool()

@@ -38,8 +38,18 @@ def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
     assert numbers["oldest_due_us"] == 0
 
 
-def test_what_cannot_be_a_domain_is_bad_key(s: Subject) -> None:
-    assert s.ask(request(Function.STATS, b"a:1")).code == "bad-key"
+@pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
+def test_what_cannot_be_a_domain_is_bad_key(s: Subject, key: bytes) -> None:
+    assert s.ask(request(Function.STATS, key)).code == "bad-key"
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 4097])
+def test_stats_of_what_cannot_be_an_entry_is_bad_key(s: Subject, key: bytes) -> None:
+    assert s.ask(request(Function.STATS, key, flags=Flag.DATA)).code == "bad-key"
+
+
+def test_stats_of_the_longest_domain_is_told(s: Subject) -> None:
+    assert_numbers(s.stats(b"d" * 4096))
 
 
 def test_waiting_is_due_or_delayed(s: Subject) -> None:

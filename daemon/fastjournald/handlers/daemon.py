@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastjournal.cmdlog.segments import unpack_position
-from fastjournal.limits import OLDEST_DUE_LOOKS_MAX
+from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX
 from fastjournal.protocol import (
     ErrorCode,
     Pair,
@@ -21,14 +21,14 @@ from fastjournal.protocol import (
 from fastjournald.access import AUTH_FAILED, AUTH_REQUIRED
 from fastjournald.backlog import oldest_due, oldest_due_anywhere
 from fastjournald.entry import PLACE_NAMES, Entry
-from fastjournald.handlers.arguments import DATA
+from fastjournald.handlers.arguments import BAD_KEY, DATA, NOT_A_DOMAIN, is_key
 from fastjournald.handlers.next import nothing_due
 
 if TYPE_CHECKING:
     from fastjournald.state import State
     from fastjournald.store import Store
 
-_NOT_A_DOMAIN = f"{ErrorCode.BAD_KEY} a domain holds no ':'; add DATA to ask about an entry"
+_NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
 
 def nop(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
@@ -87,6 +87,8 @@ def stats(state: State, _session: Hashable, request: Request, now: int) -> str |
     key = request.key
     facts: dict[str, object]
     if request.flags & DATA:
+        if not is_key(key):
+            return BAD_KEY
         entry = state.store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
@@ -94,7 +96,7 @@ def stats(state: State, _session: Hashable, request: Request, now: int) -> str |
     elif not key:
         facts = {**_about_daemon(state.store, now), **state.gauges(now)}
         facts["subscriptions"] = len(state.subscriptions)
-    elif b":" in key:
+    elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     else:
         facts = _about_domain(state.store, key, now)
