@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from fastjournal.errors import BadRequestError
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
+from fastjournal.numeric import check_integer
 
 _TIMESTAMP_DIGITS_MAX = 20
 # Every SET parses its key: a table costs less than to check digits and bounds, and a plain tuple
@@ -90,15 +91,14 @@ def build_journal_key(
 
     Raises:
         BadRequestError: A part is outside these bounds, or the key has over 4,096 bytes.
+        TypeError: A number is no integer, or a text neither str nor bytes.
     """
     domain = encode_text("domain", domain)
     id = encode_text("id", id)
     if not domain or b":" in domain:
         raise BadRequestError(f"domain {domain!r} is empty or holds ':'", code="bad-key")
-    if not 0 <= priority <= PRIORITY_MAX:
-        raise BadRequestError(f"priority {priority} is not 0 to {PRIORITY_MAX}", code="bad-key")
-    if not 0 <= not_before_us <= INSTANT_MAX:
-        raise BadRequestError(f"not before {not_before_us} is not a u64 instant", code="bad-key")
+    priority = check_integer("priority", priority, 0, PRIORITY_MAX, "bad-key")
+    not_before_us = check_integer("not_before_us", not_before_us, 0, INSTANT_MAX, "bad-key")
     key = b"%s:%03d:%016d:%s" % (domain, priority, not_before_us, id)
     if len(key) > KEY_BYTES_MAX:
         raise BadRequestError(f"key has {len(key)} bytes, over {KEY_BYTES_MAX}", code="bad-key")

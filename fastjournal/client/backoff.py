@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 
 import msgspec
 
-from fastjournal.errors import BadRequestError
+from fastjournal.limits import INSTANT_MAX
+from fastjournal.numeric import check_integer, check_seconds
 
 _GROWTH = 2.0
 
@@ -16,7 +16,8 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """How a client goes about a lost connection. All in seconds.
 
     Raises:
-        BadRequestError: A pause is not above 0, or one is no number.
+        BadRequestError: A pause is not above 0, or one is infinite or NaN.
+        TypeError: One is no number.
     """
 
     first_pause_s: float = 0.05
@@ -28,9 +29,23 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     request fails. At least one try is made."""
 
     def __post_init__(self) -> None:
-        bounds = (self.first_pause_s, self.longest_pause_s, self.patience_s)
-        if not all(math.isfinite(bound) and bound >= 0 for bound in bounds) or 0 in bounds[:2]:
-            raise BadRequestError("the pauses of a Reconnect are seconds above 0")
+        check_seconds("first_pause_s", self.first_pause_s, above_zero=True)
+        check_seconds("longest_pause_s", self.longest_pause_s, above_zero=True)
+        check_seconds("patience_s", self.patience_s)
+
+
+def check_limits(
+    connect_timeout_s: float, reply_timeout_s: float | None, reply_bytes_max: int
+) -> None:
+    """Refuse limits of a client that are no numbers of their kind.
+
+    Raises:
+        TypeError, BadRequestError: One of them is none; the message names it.
+    """
+    check_seconds("connect_timeout_s", connect_timeout_s, above_zero=True)
+    if reply_timeout_s is not None:
+        check_seconds("reply_timeout_s", reply_timeout_s, above_zero=True)
+    check_integer("reply_bytes_max", reply_bytes_max, 1, INSTANT_MAX)
 
 
 class Backoff:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from random import Random
 from typing import TypeAlias
@@ -11,17 +12,20 @@ import msgspec
 from fastjournal.client import calls
 from fastjournal.client.backoff import Backoff, Reconnect
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.calls.base import microseconds
 from fastjournal.client.results import Entry, Jobs, Written
 from fastjournal.errors import (
-    BadRequestError,
     CannotConnectError,
     FastjournalError,
     LeaseLostError,
     RefusedError,
 )
 from fastjournal.limits import INSTANT_MAX, JOB_LEASE_US_MIN, JOBS_WAIT_US_MAX
+from fastjournal.numeric import check_integer
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value
+
+_log = logging.getLogger(__name__)
 
 NOT_NOW = ("busy", "shutting-down")
 """Refusals of a NEXT after which a worker asks again."""
@@ -91,11 +95,22 @@ class HeldJob:
         return calls.release(self.key, self.token, delay_us=delay_us)
 
     def _delay_after_failure_us(self) -> int | None:
+        """Return the delay of a job that failed; where the caller's function fails too, none.
+
+        The job goes back all the same, and the function's error is logged: the error that ended the
+        body is the one that is raised.
+        """
         delay_us = self._retry_delay_us
-        return delay_us(self) if callable(delay_us) else delay_us
+        if not callable(delay_us):
+            return delay_us
+        try:
+            return microseconds("what retry_delay_us returned", delay_us(self))
+        except Exception:  # noqa: BLE001 - foreign code: whatever it raises, the job goes back
+            _log.exception("retry_delay_us failed; job %r is due again at once", self.key)
+            return None
 
 
-RetryDelay: TypeAlias = int | Callable[[HeldJob], int] | None
+RetryDelay: TypeAlias = int | Callable[[HeldJob], int | None] | None
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,8 +123,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     retry_delay_us: RetryDelay
 
     def __post_init__(self) -> None:
-        if not JOB_LEASE_US_MIN <= self.lease_us <= INSTANT_MAX:
-            raise BadRequestError(f"a lease of jobs is at least {JOB_LEASE_US_MIN} microseconds")
+        check_integer("lease_us", self.lease_us, JOB_LEASE_US_MIN, INSTANT_MAX)
+        if not callable(self.retry_delay_us):
+            microseconds("retry_delay_us", self.retry_delay_us)
         self.next_call(self.wait_us)
 
     @property

@@ -13,7 +13,7 @@ import msgspec
 
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.backoff import Reconnect
+from fastjournal.client.backoff import Reconnect, check_limits
 from fastjournal.client.batch import Batch, Errand
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.failures import not_connected
@@ -57,7 +57,7 @@ class SyncClient(SyncMethods):
         monotonic: Seconds of a clock that does not jump.
 
     Raises:
-        BadRequestError: The address or the token is none.
+        BadRequestError: The address or the token is none, or a number is out of range.
         ConfigError: The file of authorities cannot be used.
     """
 
@@ -76,6 +76,7 @@ class SyncClient(SyncMethods):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = parse_address(address)
+        check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
         self._dialer = Dialer(
             self.address,
             make_access(tls, auth),
@@ -161,8 +162,9 @@ class SyncClient(SyncMethods):
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
             retry_delay_us: Where a body is left by an exception, its job is due again after so many
-                microseconds, or as many as this function returns for the job. None: at once. In a
-                loop without a block ``break`` and ``return`` look like an exception.
+                microseconds, or as many as this function returns for the job. None, and where the
+                function fails (its error is logged): at once. In a loop without a block ``break``
+                and ``return`` look like an exception.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.

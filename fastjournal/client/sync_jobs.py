@@ -72,8 +72,9 @@ class SyncJob(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
+        call = self._giving_back(delay_us)  # a bad argument ends nothing
         self._end()
-        self._client.call(self._giving_back(delay_us))
+        self._client.call(call)
 
     def bury(self, reason: str = "") -> None:
         """Set the entry aside: nobody gets it until it is kicked.
@@ -82,8 +83,9 @@ class SyncJob(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
+        call = calls.bury(self.key, self.token, reason=reason)
         self._end()
-        self._client.call(calls.bury(self.key, self.token, reason=reason))
+        self._client.call(call)
 
     def __enter__(self) -> SyncJob:
         return self

@@ -12,6 +12,7 @@ from fastjournal.client.failures import not_connected, timed_out
 from fastjournal.client.results import Change, Page
 from fastjournal.client.sync_link import Dialer, SyncLink
 from fastjournal.limits import LISTENER_PING_S
+from fastjournal.numeric import check_seconds
 
 
 class SyncListener:
@@ -59,6 +60,8 @@ class SyncListener:
         Raises:
             CannotConnectError: The connection was lost, and none could be made in its place.
         """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
         now_s = self._dialer.now_s
         end_s = None if timeout_s is None else now_s() + timeout_s
         while (change := self._changes.take()) is None:

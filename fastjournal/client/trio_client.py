@@ -12,7 +12,7 @@ import trio
 
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.backoff import Backoff, Reconnect
+from fastjournal.client.backoff import Backoff, Reconnect, check_limits
 from fastjournal.client.batch import Batch, Errand
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.failures import not_connected
@@ -56,7 +56,7 @@ class Client(TrioMethods):
         rng: Draws the pauses before connecting again.
 
     Raises:
-        BadRequestError: The address or the token is none.
+        BadRequestError: The address or the token is none, or a number is out of range.
         ConfigError: The file of authorities cannot be used.
     """
 
@@ -73,6 +73,7 @@ class Client(TrioMethods):
         rng: Random | None = None,
     ) -> None:
         self.address = parse_address(address)
+        check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
         self._access = make_access(tls, auth)
         self._plan = reconnect
         self._connect_timeout_s = connect_timeout_s
@@ -174,8 +175,9 @@ class Client(TrioMethods):
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
             retry_delay_us: Where a body is left by an exception, its job is due again after so many
-                microseconds, or as many as this function returns for the job. None: at once. In a
-                loop without a block ``break`` and ``return`` look like an exception.
+                microseconds, or as many as this function returns for the job. None, and where the
+                function fails (its error is logged): at once. In a loop without a block ``break``
+                and ``return`` look like an exception.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.

@@ -76,6 +76,7 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
+        self._giving_back(delay_us)  # a bad argument ends nothing
         async with self._ending():
             await self._crew.client.call(self._giving_back(delay_us))
 
@@ -86,6 +87,7 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
+        calls.bury(self.key, self.token, reason=reason)  # a bad argument ends nothing
         async with self._ending():
             await self._crew.client.call(calls.bury(self.key, self.token, reason=reason))
 

@@ -80,7 +80,49 @@ class BodyError(Exception):
     """What a body raises."""
 
 
+def raises(_job: object) -> int:
+    raise ZeroDivisionError
+
+
+BROKEN_DELAYS = [raises, lambda _job: 1.5, lambda _job: -1, lambda _job: True, lambda _job: 2**64]
+
+
 # --- trio -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay", BROKEN_DELAYS)
+async def test_retry_delay_that_fails_gives_the_job_back_and_leaves_the_client_alone(
+    daemon: DaemonProcess,
+    producer: SyncClient,
+    delay: Callable[[object], int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with Client(daemon.address) as client:
+        with pytest.raises(BodyError):
+            async for _job in client.jobs("d", retry_delay_us=delay):
+                raise BodyError
+        await until(lambda: states(producer) == {"1": "ready", "2": "ready"})
+        with pytest.raises(BodyError):
+            async with client.jobs("d", retry_delay_us=delay) as jobs:
+                async for _job in jobs:
+                    raise BodyError
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        await client.nop()
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+async def test_bad_argument_of_an_end_does_not_end_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    async with Client(daemon.address) as client:
+        async for job in client.jobs("d", wait_us=None):
+            with pytest.raises(TypeError):
+                await job.release(delay_us=1.5)  # type: ignore[arg-type]
+            with pytest.raises(BadRequestError):
+                await job.release(delay_us=-1)
+            with pytest.raises(TypeError):
+                await job.bury(7)  # type: ignore[arg-type]
+    assert states(producer) == {}
 
 
 async def test_a_job_is_completed_when_the_loop_goes_on(
@@ -396,6 +438,38 @@ def test_blocking_a_job_is_completed_when_the_loop_goes_on(
             assert states(producer)[str(job.decoded())] == "worked on"
             seen.append(job.value)
     assert seen == [b"1", b"2"]
+    assert states(producer) == {}
+
+
+@pytest.mark.parametrize("delay", BROKEN_DELAYS)
+def test_blocking_retry_delay_that_fails_gives_the_job_back(
+    daemon: DaemonProcess,
+    producer: SyncClient,
+    delay: Callable[[object], int],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SyncClient(daemon.address) as client:
+        with pytest.raises(BodyError):
+            for _job in client.jobs("d", retry_delay_us=delay):
+                raise BodyError
+        assert states(producer) == {"1": "ready", "2": "ready"}
+        with pytest.raises(BodyError), client.jobs("d", retry_delay_us=delay) as jobs:
+            for job in jobs:
+                with job:
+                    raise BodyError
+        assert states(producer) == {"1": "ready", "2": "ready"}
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+
+
+def test_blocking_bad_argument_of_an_end_does_not_end_the_job(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    with SyncClient(daemon.address) as client:
+        for job in client.jobs("d", wait_us=None):
+            with pytest.raises(TypeError):
+                job.release(delay_us=1.5)  # type: ignore[arg-type]
+            with pytest.raises(TypeError):
+                job.bury(7)  # type: ignore[arg-type]
     assert states(producer) == {}
 
 

@@ -11,6 +11,7 @@ from fastjournal.client.repeats import rule_of
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
+from fastjournal.numeric import check_integer
 from fastjournal.protocol import Flag, Function, Reply, Request
 
 T = TypeVar("T")
@@ -118,22 +119,23 @@ def microseconds(name: str, value: int | None) -> int | None:
     """Return an instant or a duration that fits its field.
 
     Raises:
-        BadRequestError: It does not; ``name`` says which argument that is.
+        TypeError, BadRequestError: It does not; ``name`` says which argument that is.
     """
-    if value is not None and not 0 <= value <= INSTANT_MAX:
-        raise BadRequestError(f"{name} {value} is not 0 to 2**64 - 1")
-    return value
+    return None if value is None else check_integer(name, value, 0, INSTANT_MAX)
+
+
+def stamp(timestamp: int | None) -> int:
+    """Return the timestamp of a write; 0: the client that sends it stamps it."""
+    return 0 if timestamp is None else check_integer("timestamp", timestamp, 0, INSTANT_MAX)
 
 
 def checked_count(name: str, value: int) -> int:
     """Return a number that fits its field, and is not 0.
 
     Raises:
-        BadRequestError: It does not; ``name`` says which argument that is.
+        TypeError, BadRequestError: It does not; ``name`` says which argument that is.
     """
-    if not 0 < value <= PAIRS_MAX:
-        raise BadRequestError(f"{name} {value} is not 1 to {PAIRS_MAX}")
-    return value
+    return check_integer(name, value, 1, PAIRS_MAX)
 
 
 def persisted(persist: bool) -> int:

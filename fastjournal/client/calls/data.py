@@ -13,10 +13,12 @@ from fastjournal.client.calls.base import (
     key_bytes,
     microseconds,
     persisted,
+    stamp,
     token_flag,
 )
 from fastjournal.client.results import Entry, Written
 from fastjournal.errors import BadRequestError
+from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
 
@@ -56,7 +58,7 @@ def set_(
     request = Request(
         Function.SET,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
         second_key=None if uri is None else key_bytes(uri),
         value_type=value_type,
@@ -132,7 +134,7 @@ def delete(
     request = Request(
         Function.DELETE,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0) | token_flag(token),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
         timeout=microseconds("token", token),
     )
@@ -170,7 +172,7 @@ def add(
     request = Request(
         Function.ADD,
         flags=persisted(persist) | (OVERWRITE if create else 0) | (META if meta else 0),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
         value_type=value_type,
         value=data,
@@ -197,7 +199,7 @@ def flip(
     request = Request(
         Function.NOT,
         flags=persisted(persist) | (META if meta else 0),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
     )
     return Call(request, replies.entry)
@@ -214,13 +216,11 @@ def truncate(
         RefusedError: ``not-found``, ``type-mismatch``, ``too-large``, ``locked``.
         BadRequestError: A size below 0, or over 8 bytes.
     """
-    if size < 0:
-        raise BadRequestError(f"size {size} is below 0", code="bad-value")
-    value_type, data = encode_value(size)
+    value_type, data = encode_value(check_integer("size", size, 0, 2**63 - 1, "bad-value"))
     request = Request(
         Function.TRUNCATE,
         flags=persisted(persist),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
         value_type=value_type,
         value=data,
@@ -284,7 +284,7 @@ def rename(
     request = Request(
         Function.RENAME,
         flags=persisted(persist) | (OVERWRITE if overwrite else 0),
-        timestamp=timestamp or 0,
+        timestamp=stamp(timestamp),
         key=key_bytes(key),
         second_key=key_bytes(new_key),
     )

@@ -124,10 +124,16 @@ def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Cal
         flags=token_flag(token),
         key=key_bytes(key),
         value_type=ValueType.STRING,
-        value=reason.encode("utf-8", "backslashreplace"),
+        value=_reason(reason),
         timeout=microseconds("token", token),
     )
     return Call(request, replies.nothing)
+
+
+def _reason(reason: str) -> bytes:
+    if not isinstance(reason, str):
+        raise TypeError(f"reason is str, not {type(reason).__name__}")
+    return reason.encode("utf-8", "backslashreplace")
 
 
 def kick(key: str | bytes) -> Call[int]:

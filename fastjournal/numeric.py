@@ -1,0 +1,60 @@
+"""Numeric arguments: checked before anything is sent, so that none is cut or misread silently."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from fastjournal.errors import BadRequestError
+from fastjournal.limits import INSTANT_MAX
+
+
+def check_integer(
+    name: str, value: int, smallest: int, largest: int, code: str = BadRequestError.code
+) -> int:
+    """Return an integer argument that is within its bounds.
+
+    Args:
+        name: What it is, for the error.
+        value: It.
+        smallest: The smallest that is taken.
+        largest: The largest that is taken.
+        code: Of the error.
+
+    Raises:
+        TypeError: It is no integer: neither a float is one, however whole, nor a bool.
+        BadRequestError: It is outside of the bounds.
+    """
+    if type(value) is not int:
+        value = _index(name, value)
+    if not smallest <= value <= largest:
+        most = "2**64 - 1" if largest == INSTANT_MAX else largest
+        raise BadRequestError(f"{name} {value} is not {smallest} to {most}", code=code)
+    return value
+
+
+def check_seconds(name: str, value: float, *, above_zero: bool = False) -> float:
+    """Return an argument in seconds that is finite and not negative.
+
+    Args:
+        name: What it is, for the error.
+        value: It.
+        above_zero: 0 is refused too.
+
+    Raises:
+        TypeError: It is no number, or a bool.
+        BadRequestError: It is negative, infinite or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+    if not math.isfinite(value) or value < 0 or (above_zero and value == 0):
+        least = "above 0" if above_zero else "at least 0"
+        raise BadRequestError(f"{name} {value} is not a number of seconds {least}")
+    return value
+
+
+def _index(name: str, value: object) -> int:
+    """Return what stands for an integer (numpy's are such) as one."""
+    if not isinstance(value, bool) and hasattr(value, "__index__"):
+        return operator.index(value)
+    raise TypeError(f"{name} is an int, not {type(value).__name__}")
