@@ -1,7 +1,7 @@
 """What a session sends: replies, what is pushed to it, and news of what it listens to.
 
-Replies go out in the order of the requests. What comes between them, replies of NEXTs that waited
-and notifications, leaves only when all that was appended until then is durable, as replies do.
+All of it goes through one outbox, in the order in which it was made: so replies go out in the order
+of the requests, and nothing leaves before what was appended when it was made is durable.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import trio
 from fastjournal import limits
 from fastjournald.account import NEVER
 from fastjournald.lookahead import missing_news
+from fastjournald.outbox import Outbox
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
@@ -31,7 +32,7 @@ class Sending:
         self._account = server.account
         self._stream = stream
         self._sending = trio.Lock()
-        self._pushed: list[bytes] = []
+        self._outbox = Outbox()
         self._pushing = False
         self._serving = False
         """Replies are owed: no notification comes between a request and its reply."""
@@ -48,9 +49,10 @@ class Sending:
             self.held_bytes += change
             self._account.hold(change)
 
-    async def _send(self, data: bytes) -> None:
-        async with self._sending:
-            await self._send_pieces(data)
+    def _put(self, data: bytes) -> None:
+        """Let messages leave, in their turn, once all that was appended until now is settled."""
+        self._hold(len(data))
+        self._outbox.put(data, self._server.writer.appended)
 
     async def _send_pieces(self, data: bytes) -> None:
         account, bytes_max = self._account, limits.SEND_BYTES_MAX
@@ -64,15 +66,26 @@ class Sending:
                 self.sending_since = account.now
         self.sending_since = NEVER
 
+    async def _send_settled(self) -> None:
+        """Send what is settled by now, and all that stood in the outbox before it."""
+        outbox, writer = self._outbox, self._server.writer
+        async with self._sending:
+            if outbox.failed:
+                # cut off in the middle of a message: nothing can follow that
+                raise trio.BrokenResourceError
+            while data := outbox.begin(writer.settled):
+                await self._send_pieces(data)
+                outbox.done()
+                self._hold(-len(data))
+
     def push(self, data: bytes, nursery: trio.Nursery) -> None:
         """Send, as soon as it may be shown, what the client did not ask for just now."""
-        self._hold(len(data))
-        self._pushed.append(data)
+        self._put(data)
         self.rouse(nursery)
 
     def rouse(self, nursery: trio.Nursery) -> None:
         """There may be something to send that the client did not ask for just now."""
-        if not self._pushing and (self._pushed or self._has_news()):
+        if not self._pushing and (self._outbox or self._has_news()):
             self._pushing = True
             nursery.start_soon(self._send_pushed)
 
@@ -81,36 +94,31 @@ class Sending:
 
     async def _send_pushed(self) -> None:
         try:
-            while self._pushed or self._has_news():
+            while self._outbox or self._has_news():
                 await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone; what was leased to it comes back when its lease ends
-            self._pushed.clear()
+            pass
         finally:
             self._pushing = False
 
     async def _flush(self) -> None:
-        """Send what was pushed, in its order, then some of the changes that it listens to."""
+        """Send all that is in the outbox, then some of the changes that the client listens to."""
         server = self._server
-        async with self._sending:
-            while self._pushed:
-                await server.commit.wait_settled(server.writer.appended)
-                count, room = 0, limits.REPLIES_BYTES_MAX
-                while count < len(self._pushed) and room > 0:
-                    room -= len(self._pushed[count])
-                    count += 1
-                data = b"".join(self._pushed[:count])
-                await self._send_pieces(data)
-                del self._pushed[:count]
-                self._hold(-len(data))
-            if self._has_news():
-                await server.notifier.wait_turn()
-            while (missing := missing_news(server.engine, self)) is not None:
-                await server.fetching.fetch(missing)
-            if self._has_news():
-                # what stands there now is told, and not what did when it changed
-                data = server.engine.tell(self, server.clock.now_us())
-                self._hold(len(data))
-                await server.commit.wait_settled(server.writer.appended)
-                await self._send_pieces(data)
-                self._hold(-len(data))
+        await self._send_all()
+        if self._has_news():
+            await server.notifier.wait_turn()
+        while (missing := missing_news(server.engine, self)) is not None:
+            await server.fetching.fetch(missing)
+        if self._has_news() and not self._outbox:
+            # what stands there now is told, and not what did when it changed
+            data = server.engine.tell(self, server.clock.now_us())
+            if data:
+                self._put(data)
+                await self._send_all()
+
+    async def _send_all(self) -> None:
+        """Send all that is in the outbox, as it gets settled."""
+        while self._outbox:
+            await self._server.commit.wait_settled(self._outbox.mark)
+            await self._send_settled()

@@ -6,8 +6,8 @@
     -> commit.wait_settled (one write and one sync for all sessions) -> send_all
 
 Nothing awaits between handling a request and appending its records: they stand in the log in the
-order in which the requests were applied. No reply leaves before everything that was appended up to
-then is durable, so no reply shows anybody a change that a crash could undo.
+order in which the requests were applied. All that is sent goes through the outbox, whose marks see
+to it that no reply shows anybody a change that a crash could undo.
 """
 
 from __future__ import annotations
@@ -106,13 +106,12 @@ class Session(Sending):
                     self._server.forget(self)
                     self._server.protocol_errors[error.code] += 1
                     now = self._server.clock.now_us()
-                    await self._send(encode_error(error.identifier, now, f"{error.code} {error}"))
+                    self._put(encode_error(error.identifier, now, f"{error.code} {error}"))
                 await self._close()
             except trio.BrokenResourceError:
                 self._server.log.debug("event=client-lost")
             finally:
                 self._server.forget(self)
-                self._pushed.clear()
                 self._hold(-self.held_bytes)
                 self._over = True
                 self.receiving_since = self.sending_since = NEVER
@@ -130,7 +129,7 @@ class Session(Sending):
                 self._server.forget(self)
                 return
             else:
-                if self._pushed or self._has_news():
+                if self._outbox or self._has_news():
                     # who does not read what was pushed is not listened to
                     await self._flush()
                     self.partial_since = self._account.now
@@ -273,22 +272,19 @@ class Session(Sending):
         await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def _finish(self, replies: list[bytes], now: int) -> None:
-        """Wait until all that was appended is durable, then send."""
+        """Put replies into the outbox, wait until all that was appended is durable, and send."""
         server = self._server
-        server.after_requests(now)
         data = b"".join(replies)
-        replies.clear()
-        self._hold(len(data))
+        if data:
+            self._put(data)
+            replies.clear()
+        server.after_requests(now)
         writer = server.writer
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
         server.fetching.evict()
-        if self._done:
-            # QUIT is answered last
-            await self._flush()
         if data:
-            await self._send(data)
-        self._hold(-len(data))
+            await self._send_settled()
 
     def stop(self) -> None:
         """The daemon stops: answer what is on its way, then close."""
@@ -296,8 +292,7 @@ class Session(Sending):
 
     async def _close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
-        await self._flush()
-        while self._has_news():
+        while self._outbox or self._has_news():
             await self._flush()
         self._server.forget(self)
         async with self._sending:
@@ -312,7 +307,7 @@ class Session(Sending):
         try:
             if not silently:
                 with trio.move_on_after(LINGER_SECONDS):
-                    await self._send(encode_error(0, self._server.clock.now_us(), sentence))
+                    self._put(encode_error(0, self._server.clock.now_us(), sentence))
                     await self._close()
         except trio.BrokenResourceError:
             self._server.log.debug("event=client-lost")

@@ -10,7 +10,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import pytest
 import trio
@@ -26,6 +26,8 @@ from fastjournald.session import Session
 from tests.property.subject import request
 from tests.unit.house import House, Peer
 from tests.unit.test_session_limits import NOP, listen, set_
+
+MemoryStream: TypeAlias = "trio.StapledStream[Any, Any]"
 
 SMALL = 65_536
 """The smallest max-inflight."""
@@ -50,7 +52,14 @@ class Room(House):
         assert self.account.bytes == 0, "all that was held was given back"
         assert not self.account.scarce
 
-    def connect_in_memory(self, *, lockstep: bool = False) -> Peer:
+    def connect_in_memory(
+        self,
+        *,
+        lockstep: bool = False,
+        wrap: Callable[[trio.abc.HalfCloseableStream], trio.abc.HalfCloseableStream] = lambda it: (
+            it
+        ),
+    ) -> Peer:
         assert self.nursery is not None
         pair = (
             trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
@@ -58,7 +67,7 @@ class Room(House):
         peer = Peer(cast(trio.SocketStream, pair[0]))
 
         async def serve() -> None:
-            await self.server._attend(pair[1], "peer=memory")
+            await self.server._attend(wrap(pair[1]), "peer=memory")
             self.ended.append(peer)
 
         self.nursery.start_soon(serve)

@@ -1,0 +1,165 @@
+"""Sessions on trio's mock clock over a log whose syncs take long, watched at every byte they send.
+
+Whatever makes a message notes how far the log was appended then. Whatever reaches a client's stream
+has to consist of such messages, and each has to wait until its part of the log is settled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.protocol import decode_reply
+from fastjournal.protocol.messages import Reply
+from tests.property.subject import START
+from tests.unit.house import Peer
+from tests.unit.test_session_bounds import Room
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+ENCODERS = ("encode_reply", "encode_success", "encode_error")
+
+
+class TrioClock:
+    """Goes as trio's."""
+
+    def now_us(self) -> int:
+        """Return the instant."""
+        return START + int(trio.current_time() * 1_000_000)
+
+
+class WatchedStream(trio.abc.HalfCloseableStream):
+    """A stream in memory that tells what is about to be sent."""
+
+    def __init__(
+        self, stream: trio.abc.HalfCloseableStream, about_to_send: Callable[[bytes], None]
+    ) -> None:
+        self._stream = stream
+        self._about_to_send = about_to_send
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._about_to_send(bytes(data))
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class SlowRoom(Room):
+    """A server whose syncs and reads take a drawn time, and that proves the mark of each message.
+
+    Args:
+        seed: Of the time that each call in a thread takes.
+        monkeypatch: Of the test.
+        sync_seconds_max: The longest of them.
+        options: Of the server.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        monkeypatch: pytest.MonkeyPatch,
+        sync_seconds_max: float = 0.1,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.disk.capacity_bytes = None
+        self.draw = Random(seed)
+        self.server.clock = TrioClock()
+        self.on_message: Callable[[Reply], None] = lambda _: None
+        """Called when a message is about to leave."""
+        self.messages_sent = 0
+        self.sent_ahead = 0
+        """Messages that were sent when more had been appended than was settled."""
+        self._made: dict[bytes, int] = {}
+        """Message to the appended bytes when it was made first."""
+        self._sync_seconds_max = sync_seconds_max
+        # the same seed gives the same order of tasks, too
+        monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
+        trio._core._run._r.seed(seed)
+        monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
+        for name, module in list(sys.modules.items()):
+            if name.startswith("fastjournald."):
+                for encoder in ENCODERS:
+                    if hasattr(module, encoder):
+                        noting = self._noting(getattr(module, encoder))
+                        monkeypatch.setattr(module, encoder, noting)
+        encode = sys.modules["fastjournal.protocol.replies"].ReplyEncoder.encode
+        monkeypatch.setattr(
+            "fastjournal.protocol.replies.ReplyEncoder.encode", self._noting(encode)
+        )
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[SlowRoom]:
+        """Serve while the block runs."""
+        server = self.server
+        async with super().open(), trio.open_nursery() as background:
+            for task in (server.notifier.run, server.notifier.pace, server.timers.run):
+                background.start_soon(task)
+            yield self
+            background.cancel_scope.cancel()
+
+    def stop(self) -> None:
+        """Tell all who wait that the daemon stops."""
+        self.server.deliver(self.engine.shut_down(self.server.clock.now_us()))
+
+    def connect_watched(self, *, lockstep: bool = False) -> Peer:
+        """Connect a client whose stream is watched."""
+        unsent = b""
+
+        def about_to_send(data: bytes) -> None:
+            nonlocal unsent
+            unsent = self._check(unsent + data)
+
+        return self.connect_in_memory(
+            lockstep=lockstep, wrap=lambda stream: WatchedStream(stream, about_to_send)
+        )
+
+    def _noting(self, encode: Callable[..., bytes | None]) -> Callable[..., bytes | None]:
+        def noting(*arguments: Any) -> bytes | None:
+            data = encode(*arguments)
+            if data is not None:
+                # the same bytes may be made twice, and then the earlier ones are sent first
+                self._made.setdefault(data, self.writer.appended)
+            return data
+
+        return noting
+
+    def _check(self, data: bytes) -> bytes:
+        """Hold messages against their marks; return what of the last one is to come."""
+        settled = self.writer.settled
+        while data:
+            begun = [made for made in self._made if data.startswith(made) or made.startswith(data)]
+            early = min(self._made[made] for made in begun) - settled
+            assert early <= 0, f"sent when {early} bytes of the log were not settled: {begun!r}"
+            if len(begun[0]) > len(data):
+                break
+            self.messages_sent += 1
+            self.on_message(decode_reply(begun[0]))
+            self.sent_ahead += settled < self.writer.appended
+            data = data[len(begun[0]) :]
+        return data
+
+    async def _run_slowly(self, call: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
+        await trio.sleep(self.draw.uniform(0, self._sync_seconds_max))
+        result = call(*arguments)
+        await trio.sleep(self.draw.uniform(0, self._sync_seconds_max / 10))
+        return result
