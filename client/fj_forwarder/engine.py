@@ -187,14 +187,14 @@ class Engine:
     def next_due(self, now_us: int) -> int | None:
         """Return when ``take`` may give more though nothing happens; None: never.
 
-        An instant that is not after ``now_us`` says: at once.
+        ``now_us`` says: at once; no instant before it is returned.
         """
         if len(self._in_flight) >= self._window:
             return None
         if self.waiting:
             return max(self.paused_until, now_us)
         if self._delayed:
-            return max(self.paused_until, self._delayed[0][0])
+            return max(self.paused_until, self._delayed[0][0], now_us)
         return None
 
     def _sort_in(self, now_us: int) -> None:

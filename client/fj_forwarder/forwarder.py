@@ -129,7 +129,7 @@ class Forwarder:
                 return True
             if self._is_finished():
                 return False
-            await self._wait()
+            await self._wait(now_us)
 
     async def _connect(self) -> trio.abc.Stream | None:
         """Try each server once, beginning with the last one that was good."""
@@ -178,17 +178,18 @@ class Forwarder:
     async def _send(self, stream: trio.abc.Stream) -> None:
         """Send what the engine gives; return when all is done."""
         while True:
+            now_us = self._now_us()
             if not self._stopping:
                 self._delivery.fill()
                 if not self._engine.in_flight:
                     self._last_heard = trio.current_time()  # nothing was owed until here
-                frames = self._engine.take(self._now_us())
+                frames = self._engine.take(now_us)
                 if frames:
                     await stream.send_all(frames)
                     continue
             if self._is_finished():
                 return
-            await self._wait()
+            await self._wait(now_us)
 
     async def _receive(self, stream: trio.abc.Stream) -> str:
         """Take replies until the connection is lost; return why."""
@@ -224,10 +225,14 @@ class Forwarder:
         exhausted = self._delivery.exhausted and not engine.waiting
         return self._stopping or (self._settings.once and exhausted)
 
-    async def _wait(self) -> None:
-        """Return when something happened, or a record or a rescan is due."""
+    async def _wait(self, now_us: int) -> None:
+        """Return when something happened, or a record or a rescan is due.
+
+        Args:
+            now_us: When it was found that there is nothing to do: what comes due after that is
+                waited for, also when it is over by now.
+        """
         timeout = RESCAN_SECONDS
-        now_us = self._now_us()
         due_us = None if self._stopping else self._engine.next_due(now_us)
         if due_us is not None:
             timeout = min(timeout, (due_us - now_us) / 1_000_000)

@@ -346,3 +346,12 @@ def test_the_table_covers_every_code() -> None:
 def test_a_window_without_room_for_identifiers_is_refused(bad: int) -> None:
     with pytest.raises(ValueError, match="in_flight_max"):
         Engine(in_flight_max=bad, random=Random(0))
+
+
+def test_next_due_is_never_before_now_also_for_a_delayed_record_that_is_overdue() -> None:
+    bench = Bench()
+    bench.offer(1)
+    bench.reply(bench.sent()[1], "locked")
+    for late_us in (0, 1, PAUSE_US_MIN, 10**9):
+        now = NOW + PAUSE_US_MIN + late_us
+        assert bench.engine.next_due(now) == now

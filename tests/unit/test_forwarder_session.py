@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import select
 from pathlib import Path
 
 import pytest
+import trio
 
 from fastjournal.client.address import parse_address
 from fastjournal.errors import SpoolFailedError
@@ -46,9 +48,9 @@ def test_a_writer_that_does_not_ping_is_seen_by_inotify(tmp_path: Path) -> None:
         assert not readable(ping, 0)
 
 
-def settings(tmp_path: Path, daemon: ScriptedDaemon) -> Settings:
+def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> Settings:
     servers = (parse_address(daemon.address),)
-    return Settings(spool=str(tmp_path), servers=servers, once=True, seed=1)
+    return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 
 async def test_a_daemon_that_owes_replies_and_says_nothing_is_left(
@@ -67,6 +69,25 @@ async def test_a_daemon_that_owes_replies_and_says_nothing_is_left(
         assert daemon.connections >= 3
     assert set(ledger.applied) == keys
     assert spool_status(tmp_path).pending == 0
+
+
+@pytest.mark.parametrize("step_us", [30_000, 100_000, 40_000_000])
+async def test_waiting_for_a_delayed_record_that_comes_due_between_two_looks_at_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_us: int
+) -> None:
+    """Each look at the clock is ``step_us`` later, so a record comes due at any moment."""
+    looks = itertools.count(1_795_161_600_000_000, step_us)
+    monkeypatch.setattr(Forwarder, "_now_us", lambda _: next(looks))
+    refusals = iter(["locked"] * 6)
+    ledger = Ledger(refuse=lambda request: next(refusals, None))
+    with Spool(tmp_path) as spool:
+        keys = {spool.append(domain="d") for _ in range(4)}
+    with ScriptedDaemon(ledger.answer) as daemon:
+        run = Forwarder(settings(tmp_path, daemon, once=False))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.run)
+            await trio.to_thread.run_sync(ledger.wait_applied, keys)
+            nursery.cancel_scope.cancel()
 
 
 async def test_notifications_and_strange_replies_do_no_harm(tmp_path: Path) -> None:
