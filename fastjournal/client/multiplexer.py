@@ -85,6 +85,8 @@ class Multiplexer:
         self._owed: deque[tuple[Request, int | None]] = deque()
         """Requests that give back what abandoned ones got, and those that end subscriptions, with
         their identifiers; started as there is room."""
+        self._last_words: set[int] = set()
+        """Identifiers in flight of abandoned requests and of what gives back their gain."""
         self._subscriptions: dict[int, Tell] = {}
         """By identifier, which nothing else uses meanwhile."""
 
@@ -105,6 +107,11 @@ class Multiplexer:
     def wants_to_send(self) -> bool:
         """Whether ``data_to_send`` has something."""
         return bool(self._unsent) or (bool(self._owed) and self.has_room)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that abandoned requests were given has still to be given back."""
+        return not (self._last_words or self._owed)
 
     @property
     def failure(self) -> FastjournalError | None:
@@ -166,6 +173,7 @@ class Multiplexer:
         while self._owed and self.has_room and self._failure is None:
             request, identifier = self._owed.popleft()
             self.start(request, identifier=identifier)
+            self._last_words.add(request.identifier)
         data = b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -196,7 +204,11 @@ class Multiplexer:
 
     def abandon(self, pending: Pending) -> None:
         """Nobody waits for this request any more: its reply is dropped, and undone where due."""
-        pending.notify = lambda: self._undo(pending)
+        if pending.undo is not None and not pending.done:
+            self._last_words.add(pending.request.identifier)
+            pending.notify = lambda: self._undo(pending)
+        else:
+            pending.notify = None
 
     def fail(self, error: FastjournalError) -> None:
         """End the connection: everything in flight gets this error."""
@@ -204,6 +216,8 @@ class Multiplexer:
             return
         self._failure = error
         self.data_to_send()
+        self._owed.clear()
+        self._last_words.clear()
         pendings, self._in_flight = list(self._in_flight.values()), {}
         for pending in pendings:
             pending._finish(None, copy_error(error))
@@ -224,6 +238,8 @@ class Multiplexer:
             raise ProtocolError(f"reply to a request {reply.identifier} that was never sent")
         if self._subscriptions and (reply.error or not pending.request.flags & _LISTEN):
             self._subscriptions.pop(reply.identifier, None)
+        if self._last_words:
+            self._last_words.discard(reply.identifier)
         pending._finish(reply, None)
         return 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from random import Random
@@ -25,7 +26,7 @@ from fastjournal.client.trio_link import TrioLink
 from fastjournal.client.trio_listen import Listener
 from fastjournal.client.trio_methods import TrioMethods
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
@@ -36,7 +37,8 @@ class Client(TrioMethods):
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
     gives back what the daemon had leased to it, as soon as the reply comes; what it asked to write
-    may have been written.
+    may have been written. Leaving the block gives back what is still held, also where a scope
+    around it was cancelled, and takes a few seconds at most for that.
 
     Where the connection is lost, the client makes another one, and sends again what is safe to
     repeat; all else raises CannotConnectError, whose ``maybe_done`` says whether the daemon may
@@ -85,6 +87,7 @@ class Client(TrioMethods):
         self._connecting = trio.Lock()
         self._link: TrioLink | None = None
         self._effort: _Effort | None = None
+        self._tasks: set[trio.CancelScope] = set()
         self.crews: set[Crew] = set()
         """What the job loops of this client hold."""
 
@@ -105,7 +108,7 @@ class Client(TrioMethods):
             stream = await open_stream(self.address, self._access, self._connect_timeout_s)
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
             self._link = TrioLink(stream, multiplexer, self.address)
-            self._nursery.start_soon(self._link.run)
+            self.start_soon(self._link.run)
 
     async def __aenter__(self) -> Client:
         self._nursery_manager = trio.open_nursery()
@@ -125,19 +128,25 @@ class Client(TrioMethods):
     ) -> None:
         assert self._nursery is not None, "left without having been entered"
         assert self._nursery_manager is not None
+        self._nursery.cancel_scope.shield = True
         if self._link is not None:
-            if self.crews and not self._link.multiplexer.failed:
-                with trio.CancelScope(shield=True):
-                    async with trio.open_nursery() as nursery:
-                        for crew in self.crews:
-                            nursery.start_soon(crew.let_go, isinstance(error, Exception))
+            await self._give_back(failed=isinstance(error, Exception))
             self._link.end(not_connected())
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.
-        self._nursery.cancel_scope.shield = True
-        self._nursery.cancel_scope.cancel()
+        for scope in self._tasks:
+            scope.cancel()
         self._nursery = None
         await self._nursery_manager.__aexit__(None, None, None)
+
+    async def _give_back(self, *, failed: bool) -> None:
+        """Release what the job loops and cancelled requests hold, as well as it can be done now."""
+        with trio.move_on_after(CLIENT_LAST_WORDS_S):
+            async with trio.open_nursery() as nursery:
+                for crew in self.crews:
+                    nursery.start_soon(crew.let_go, failed)
+            if self._link is not None:
+                await self._link.settle()
 
     # --- more than one request ------------------------------------------------------------------
 
@@ -195,9 +204,21 @@ class Client(TrioMethods):
         return JobLoop(self, terms, self._plan, self._rng)
 
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
-        """Start a task that ends with this client and raises nothing."""
+        """Start a task that ends with this client and raises nothing.
+
+        A cancelled scope around the client does not reach it: what is given back then goes by it.
+        """
         if self._nursery is not None:
-            self._nursery.start_soon(task)
+            scope = trio.CancelScope(shield=True)
+            self._tasks.add(scope)
+            self._nursery.start_soon(self._run_task, scope, task)
+
+    async def _run_task(
+        self, scope: trio.CancelScope, task: Callable[[], Awaitable[object]]
+    ) -> None:
+        with scope:
+            await task()
+        self._tasks.discard(scope)
 
     def _listen_to(self, call: Call[Page]) -> Listener:
         return Listener(self, call)
@@ -268,7 +289,7 @@ class Client(TrioMethods):
             effort = self._effort
             if effort is None:
                 effort = self._effort = _Effort()
-                self._nursery.start_soon(self._mend, self._plan, effort)
+                self.start_soon(functools.partial(self._mend, self._plan, effort))
             await effort.over.wait()
             if effort.failure is not None:
                 raise copy_error(effort.failure)

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import zip_longest
 from random import Random
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from fastjournal.client import calls
 from fastjournal.client.backoff import Reconnect
+from fastjournal.client.calls import Call
 from fastjournal.client.jobs import LEASE_IS_OVER, Asking, HeldJob, Terms, lost_job
 from fastjournal.client.results import Entry
 from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
@@ -55,19 +56,12 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before, so somebody else may have done it too.
             CannotConnectError: The daemon stayed away.
         """
-        async with self._ending():
-            try:
-                await self._crew.client.call(self._completion())
-            except trio.Cancelled:
-                # The body is done; so the daemon is told, as well as that can be done now.
-                with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-                    with contextlib.suppress(FastjournalError):
-                        await self._crew.client.call(self._completion())
-                raise
-            except RefusedError as error:
-                if error.code in LEASE_IS_OVER:
-                    raise lost_job(error) from error
-                raise
+        try:
+            await self._end(self._completion)
+        except RefusedError as error:
+            if error.code in LEASE_IS_OVER:
+                raise lost_job(error) from error
+            raise
 
     async def release(self, *, delay_us: int | None = None) -> None:
         """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
@@ -76,9 +70,7 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        self._giving_back(delay_us)  # a bad argument ends nothing
-        async with self._ending():
-            await self._crew.client.call(self._giving_back(delay_us))
+        await self._end(lambda: self._giving_back(delay_us))
 
     async def bury(self, reason: str = "") -> None:
         """Set the entry aside: nobody gets it until it is kicked.
@@ -87,23 +79,32 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        calls.bury(self.key, self.token, reason=reason)  # a bad argument ends nothing
-        async with self._ending():
-            await self._crew.client.call(calls.bury(self.key, self.token, reason=reason))
+        await self._end(lambda: calls.bury(self.key, self.token, reason=reason))
 
-    @contextlib.asynccontextmanager
-    async def _ending(self) -> AsyncIterator[None]:
-        """End the lease's extension, then whatever the block says."""
+    async def _end(self, last: Callable[[], Call[Any]]) -> None:
+        """End the extension of the lease, then tell the daemon, also in a cancelled task."""
+        if self.finished:
+            raise RuntimeError("this job has ended already")
+        last()  # a bad argument ends nothing
+        try:
+            await self._tell(last)
+        except trio.Cancelled:
+            # The caller has made up its mind; so the daemon is told as well as can be done now.
+            with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+                with contextlib.suppress(FastjournalError):
+                    await self._tell(last)
+            raise
+
+    async def _tell(self, last: Callable[[], Call[Any]]) -> None:
+        self.finished = True
+        # An extension that is under way is seen through: its reply has the token.
         async with self._mutex:
-            if self.finished:
-                raise RuntimeError("this job has ended already")
-            self.finished = True
             self._keeper.cancel()
-            yield
+            await self._crew.client.call(last())
 
     async def _try_to_release(self, delay_us: int | None) -> None:
         with contextlib.suppress(FastjournalError):
-            await self.release(delay_us=delay_us)
+            await self._tell(lambda: self._giving_back(delay_us))
 
     # --- as a block -----------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ class TrioLink:
         self._scope = trio.CancelScope()
         self._something_to_send = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
+        self._settling = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
         """Move bytes until the connection is over; then everything in flight has its error."""
@@ -48,6 +49,7 @@ class TrioLink:
         """End the connection, with this error for everything in flight."""
         self.multiplexer.fail(error)
         self._room.unpark_all()
+        self._settling.unpark_all()
         self._scope.cancel()
 
     def start(self, errand: Errand) -> Pending:
@@ -82,6 +84,11 @@ class TrioLink:
         with self._patience(silence_s):
             await done.wait()
 
+    async def settle(self) -> None:
+        """Return when what abandoned requests were given is given back, or the connection over."""
+        while not self.multiplexer.settled:
+            await self._settling.park()
+
     @contextlib.contextmanager
     def _patience(self, silence_s: float | None) -> Iterator[None]:
         with trio.move_on_after(math.inf if silence_s is None else silence_s) as scope:
@@ -98,6 +105,8 @@ class TrioLink:
                     self._room.unpark_all()
                 if multiplexer.wants_to_send:
                     self._something_to_send.set()
+                elif multiplexer.settled:
+                    self._settling.unpark_all()
         except trio.BrokenResourceError as error:
             self.end(connection_lost(_cause_of(error)))
 
