@@ -239,6 +239,11 @@ def _pause(asked: _Asked) -> str:
     return asked.domain(ADMIN, asked.request.key)
 
 
+def _cancel(_: _Asked) -> str:
+    """It ends what the connection itself has begun, and tells nothing but that."""
+    return ""
+
+
 def _snapshot(asked: _Asked) -> str:
     """It holds everything, and fills the disk."""
     return asked.domain(ADMIN, b"")
@@ -262,6 +267,7 @@ RULES: dict[int, Callable[[_Asked], str]] = {
     Function.KICK.value: _kick,
     Function.STATS.value: _stats,
     Function.PAUSE.value: _pause,
+    Function.CANCEL.value: _cancel,
     Function.SNAPSHOT.value: _snapshot,
 }
 """What every function demands; a function without a name demands nothing, for it does nothing."""

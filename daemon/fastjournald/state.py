@@ -194,10 +194,11 @@ class State:
             changes = self.store.changes = Changes()
         self.subscriptions.begin(session, identifier, about, changes.last)
 
-    def unlisten(self, session: Hashable, identifier: int) -> None:
-        """End the subscription with this identifier, if there is one."""
-        self.subscriptions.end(session, identifier)
+    def unlisten(self, session: Hashable, identifier: int) -> bool:
+        """End the subscription with this identifier; whether there was one."""
+        ended = self.subscriptions.end(session, identifier)
         self.stop_noting()
+        return ended
 
     def stop_noting(self) -> None:
         """Where nobody listens, nobody has to be told what changes."""

@@ -173,13 +173,15 @@ class Subscriptions:
             self._wide[subscription] = None
             self._wide_now = None
 
-    def end(self, session: Hashable, identifier: int) -> None:
-        """End a subscription, if there is one; what it would have been told is dropped. O(1)."""
+    def end(self, session: Hashable, identifier: int) -> bool:
+        """End a subscription and drop its news; whether there was one. O(1)."""
         listener = self._listeners.get(session)
-        if listener is not None and identifier in listener.by_identifier:
-            self._unlist(listener.by_identifier.pop(identifier))
-            if not listener.by_identifier:
-                self.forget(session)
+        if listener is None or identifier not in listener.by_identifier:
+            return False
+        self._unlist(listener.by_identifier.pop(identifier))
+        if not listener.by_identifier:
+            self.forget(session)
+        return True
 
     def forget(self, session: Hashable) -> None:
         """End all subscriptions of a session. O(their number)."""

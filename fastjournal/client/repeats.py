@@ -51,6 +51,7 @@ RULES: dict[int, Rule] = {
     Function.STATS: _READ,
     Function.PAUSE: _AGAIN,
     Function.AUTH: _ONCE,
+    Function.CANCEL: _ONCE,
     Function.SNAPSHOT: _ONCE,
 }
 

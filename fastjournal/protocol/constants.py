@@ -36,6 +36,7 @@ class Function(IntEnum):
     STATS = 17
     PAUSE = 18
     AUTH = 19
+    CANCEL = 23
     SNAPSHOT = 256
 
 

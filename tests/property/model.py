@@ -97,6 +97,7 @@ class Model(Values, Keys, Work, Scans):
         }
         handlers: dict[int, Callable[[Hashable, Request], Reply | None]] = {
             Function.QUIT: self.quit,
+            Function.CANCEL: self.cancel,
             Function.SET: self.set,
             Function.GET: self.get,
             Function.DELETE: self.delete,
@@ -119,6 +120,19 @@ class Model(Values, Keys, Work, Scans):
             return alone[r.function](r)
         refuse("unknown-function", r.function not in handlers)
         return handlers[r.function](session, r)
+
+    def cancel(self, session: Hashable, r: Request) -> Reply:
+        refuse("bad-request", r.count is None)
+        waiting = [
+            w for w in self.waiters if (w.session, w.request.identifier) == (session, r.count)
+        ]
+        for w in waiting:
+            self.waiters.remove(w)
+            self.ended.append((session, self.stamp(self.nothing(w.request), w.request)))
+        heard = [s for s in self.subscriptions if (s.session, s.identifier) == (session, r.count)]
+        self.subscriptions = [s for s in self.subscriptions if s not in heard]
+        refuse("not-found", not waiting and not heard)
+        return Reply()
 
     def quit(self, session: Hashable, _: Request) -> Reply:
         for w in [w for w in self.waiters if w.session == session]:

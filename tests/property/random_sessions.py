@@ -176,6 +176,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
                 token = draw.choice((0, 0, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
+        case Function.CANCEL:
+            count = draw.choice((None, *range(3)))
         case Function.RENAME | Function.LINK:
             second = draw.choice((*keys, *FURTHER))
         case Function.ADD:

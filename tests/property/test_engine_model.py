@@ -208,6 +208,10 @@ class EngineAgainstModel(ValueRules, WorkRules, ListenRules):
         )
         self.ask(req, session)
 
+    @rule(session=st.sampled_from(SESSIONS), identifier=st.integers(1, 3))
+    def cancel(self, session: str, identifier: int) -> None:
+        self.ask(request(Function.CANCEL, count=identifier, identifier=9), session)
+
     @rule()
     def those_who_wait_are_served(self) -> None:
         self.serve()

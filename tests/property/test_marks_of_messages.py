@@ -38,7 +38,7 @@ def draw_request(draw: Random, now: int) -> Request:
     """One of all that sends something, at once or later."""
     key = draw.choice((b"a:1:0:%d", b"b:1:0:%d", b"plain%d")) % draw.randrange(8)
     flags = draw.choice((Flag(0), Flag.DATA, Flag.META))
-    match draw.choices(range(9), (16, 12, 4, 4, 4, 4, 2, 2, 1))[0]:
+    match draw.choices(range(10), (16, 12, 4, 4, 4, 4, 2, 2, 4, 1))[0]:
         case 0:
             flags = Flag.PERSIST | Flag.OVERWRITE
             return request(Function.SET, key, b"v" * draw.randrange(40), flags=flags, at=now)
@@ -62,6 +62,8 @@ def draw_request(draw: Random, now: int) -> Request:
             return request(Function.SNAPSHOT)
         case 7:
             return request(Function.LOCK, key, timeout=SECOND)
+        case 8:
+            return request(Function.CANCEL, count=draw.randint(1, REQUESTS))
         case _:
             return request(Function.QUIT)
 

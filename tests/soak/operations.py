@@ -199,6 +199,7 @@ OPERATIONS = [
     Operation(1, Function.PAUSE, lambda c: {"key": domain(c), "ttl": SECOND // 10}, set()),
     Operation(1, Function.STATS, lambda c: {"key": c.choice((b"", b"churn-1"))}, set()),
     Operation(1, Function.STATS, lambda c: {"key": any_key(c), "flags": D}, GONE),
+    Operation(2, Function.CANCEL, lambda c: {"count": c.randrange(1 << 16)}, GONE),
     Operation(1, Function.AUTH, lambda c: {"value_type": 1, "value": b"any"}, set()),
 ]
 

@@ -134,7 +134,7 @@ def subsets() -> Iterator[tuple[str, ...]]:
 
 def test_the_tables_cover_every_function() -> None:
     in_tables = {case.function for table in (BY_KEY, BY_DOMAIN, FOR_ALL) for case in table.values()}
-    assert in_tables | {*FREE} == set(Function)
+    assert in_tables | {*FREE, F.CANCEL} == set(Function)
     assert set(RULES) | OPEN == {int(function) for function in Function}
     assert not set(RULES) & OPEN
     assert set(HANDLERS) <= set(RULES) | OPEN
@@ -161,6 +161,26 @@ def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: 
         for key in (*INSIDE, *OUTSIDE):
             expected = "" if rights <= set(given) else "forbidden"
             assert code(made, build(function, key)) == expected, (given, key)
+
+
+def test_cancel_needs_auth_and_no_right() -> None:
+    made = engine()
+    session_with(made, (NEXT,), b"in:")
+    cancel = request(F.CANCEL, count=3, identifier=4, at=START)
+    reply = made.handle("stranger", cancel, START)
+    assert reply is not None
+    assert decode_reply(reply).code == ErrorCode.AUTH_REQUIRED
+    waits = request(F.NEXT, b"in", flags=Flag.LISTEN, identifier=3, at=START)
+    made.handle("s", request(F.NEXT, b"in", at=START), START)
+    assert made.handle("s", waits, START) is None
+    both = made.handle("s", cancel, START)
+    assert isinstance(both, bytes)
+    connection = ClientConnection()
+    connection.receive_data(both)
+    told = connection.next_events()
+    assert [(reply.identifier, reply.code) for reply in told] == [(3, ""), (4, "")]
+    session_with(made, (), b"other:")
+    assert code(made, cancel) == ""
 
 
 @pytest.mark.parametrize("name", BY_DOMAIN)

@@ -70,6 +70,7 @@ def test_every_function_has_a_rule_and_what_counts_or_takes_is_never_repeated() 
         Function.LINK,
         Function.KICK,
         Function.AUTH,
+        Function.CANCEL,
         Function.SNAPSHOT,
     }
     assert not rule_of(Request(999)).repeat

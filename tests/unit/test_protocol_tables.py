@@ -48,6 +48,7 @@ FUNCTIONS = {
     "STATS": 17,
     "PAUSE": 18,
     "AUTH": 19,
+    "CANCEL": 23,
     "SNAPSHOT": 256,
 }
 FLAGS = {

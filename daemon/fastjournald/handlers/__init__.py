@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.protocol import Function, Reply, Request
 from fastjournald.handlers.burial import bury, kick
-from fastjournald.handlers.daemon import auth, nop, quit_, stats
+from fastjournald.handlers.daemon import auth, cancel, nop, quit_, stats
 from fastjournald.handlers.leases import release, touch
 from fastjournald.handlers.locks import lock, unlock
 from fastjournald.handlers.names import link, rename
@@ -53,5 +53,6 @@ HANDLERS: dict[int, Handler] = {
     Function.STATS.value: stats,
     Function.PAUSE.value: pause,
     Function.AUTH.value: auth,
+    Function.CANCEL.value: cancel,
 }
 """All others answer ``unknown-function``."""

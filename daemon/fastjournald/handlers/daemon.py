@@ -1,4 +1,4 @@
-"""NOP, QUIT, AUTH and STATS: the connection and the daemon itself."""
+"""NOP, QUIT, AUTH, CANCEL and STATS: the connection and the daemon itself."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fastjournald.state import State
     from fastjournald.store import Store
 
+_NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
 
@@ -79,6 +80,22 @@ def quit_(state: State, session: Hashable, request: Request, now: int) -> bytes:
     state.stop_watching()
     state.subscriptions.forget(session)
     state.stop_noting()
+    return b"".join(answers) + encode_success(request.identifier, now)
+
+
+def cancel(state: State, session: Hashable, request: Request, now: int) -> str | bytes:
+    """Cancel what has the identifier in count: end a subscription, answer NEXTs that wait."""
+    identifier = request.count
+    if identifier is None:
+        return _NO_COUNT
+    answers = [
+        state.answer(waiter, nothing_due(state, waiter.request), now)[1]
+        for waiter in state.waiters.of_session(session)
+        if waiter.request.identifier == identifier
+    ]
+    state.stop_watching()
+    if not state.unlisten(session, identifier) and not answers:
+        return ErrorCode.NOT_FOUND.value
     return b"".join(answers) + encode_success(request.identifier, now)
 
 

@@ -1,0 +1,79 @@
+"""CANCEL on a connection: the order of its reply and of what it ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Request
+from tests.property.subject import START, request
+from tests.unit.house import HeldSync, House
+from tests.unit.test_session_limits import listen, set_
+from tests.unit.test_session_listen import listen as listen_to
+from tests.unit.test_session_listen import put
+
+
+def cancel(identifier: int) -> Request:
+    return request(Function.CANCEL, count=identifier, identifier=9)
+
+
+async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
+    house = House()
+    async with house.open():
+        peer = await house.connect()
+        await peer.send(listen(b"a", identifier=3), cancel(3), cancel(3))
+        told = [await peer.reply() for _ in range(3)]
+        assert [(one and one.identifier, one and one.code) for one in told] == [
+            (3, ""),
+            (9, ""),
+            (9, "not-found"),
+        ]
+        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
+        assert house.engine.store.worked_on == 0, "it was handed out to a NEXT that was cancelled"
+
+
+async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.send(listen(b"a", identifier=3))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held = HeldSync(house, monkeypatch)
+        await other.send(set_(b"a:1:0:x"))
+        await held.wait_begun()
+        await peer.send(cancel(3))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        work, refused = await peer.reply(), await peer.reply()
+        assert work is not None
+        assert refused is not None
+        assert [pair.key for pair in work.pairs or ()] == [b"a:1:0:x"]
+        assert refused.code == "not-found"
+
+
+async def test_cancel_lets_no_notification_come_after_its_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    async with house.open():
+        peer, other = await house.connect(), await house.connect()
+        await peer.ask(put(b"k"))
+        await peer.ask(listen_to(b"k", 3))
+        held = HeldSync(house, monkeypatch)
+        await other.send(put(b"k", b"new", at=START + 1))
+        await held.wait_begun()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await peer.send(cancel(3), request(Function.NOP, identifier=10))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        told = [await peer.reply() for _ in range(3)]
+        assert [bool(one and one.flags & Flag.LISTEN) for one in told] == [True, False, False]
+        assert told[1] is not None
+        assert (told[1].identifier, told[1].code) == (9, "")
+        await other.ask(put(b"k", b"newer", at=START + 2))
+        last = await peer.ask(request(Function.NOP, identifier=11))
+        assert last.identifier == 11
