@@ -191,12 +191,49 @@ SUBSCRIPTIONS_MAX = 100_000
 """LISTENs of all connections: under 100 MB, and at most 100,000 looks for each key that changes."""
 
 MATCH_STEPS_MAX = 500
-"""Subscriptions that changed keys are held against in one go: about a millisecond of work, but for
-an expression that alone takes longer."""
+"""Steps of matching in one go: about a millisecond of work, but for an expression that alone takes
+longer."""
 
-CHANGES_MAX = 10_000
-"""Changed keys that wait to be matched, before no more requests are read until there are fewer: at
-most 40 MB, and a second of work for a hundred expressions."""
+CHANGES_BYTES_MAX = 16 * 1024 * 1024
+"""Changed keys that wait to be looked up in the indexes of subscriptions, some 50,000: beyond it
+who has most of that work done, and more than its share, loses its subscriptions."""
+
+CHANGES_STOP_BYTES = 4 * CHANGES_BYTES_MAX
+"""From here on no more requests are read until there are fewer. Subscriptions do not bring it so
+far, only more changes in one round of the event loop than can be looked up in it."""
+
+MATCH_WORK_MAX = 100_000
+"""Steps of matching for one connection while changes wait without a break, 0.1 to 0.2 s of work;
+beyond it"""
+
+MATCH_WORK_A_CHANGE = 16
+"""so many for each change that was matched meanwhile are its share: who listens to everything, even
+by several ranges that overlap, has one for each."""
+
+SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX = 4 * 1024 * 1024
+"""Keys that wait for the expressions of one connection, some 10,000; then these end."""
+
+SEARCH_QUEUE_BYTES_MAX = 64 * 1024 * 1024
+"""The same for all connections; then those of the one that has most."""
+
+SEARCH_QUEUE_TURN_STEPS = 100
+"""Of matching expressions of one connection, before it is the turn of the next."""
+
+EXPRESSION_SET_INSTRUCTIONS = EXPRESSION_INSTRUCTIONS_MAX
+"""Of expressions that are matched together: so a match takes no longer than that of one may."""
+
+INSTRUCTION_MEMORY_BYTES = 512
+"""What RE2 may use for expressions that are listened to, for each instruction: twice what it needs
+at the least for a large one."""
+
+SET_MEMORY_BYTES_MIN = 16 * 1024
+"""The same for a small one."""
+
+EXPRESSIONS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
+"""For the expressions that one connection listens to: 1,000 usual ones."""
+
+EXPRESSIONS_BYTES_MAX = 128 * 1024 * 1024
+"""The same for all connections; equal ones count once."""
 
 NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
 """Keys that changed and of which a client was not told, because it does not read: some 50,000. Then

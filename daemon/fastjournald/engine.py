@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from fastjournal.limits import (
     ADVANCE_ENTRIES_MAX,
-    CHANGES_MAX,
+    CHANGES_STOP_BYTES,
     MATCH_STEPS_MAX,
     NEWS_TURN_BYTES,
     REPLIES_BYTES_MAX,
@@ -38,6 +38,7 @@ from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
 from fastjournald.lookahead import missing_news
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
+from fastjournald.subscriptions import TOO_COSTLY
 from fastjournald.values import Cold, Missing
 
 __all__ = ["Engine", "Missing", "Scan", "Settings", "new_journal"]
@@ -307,8 +308,12 @@ class Engine(State):
 
     @property
     def behind(self) -> bool:
-        """Whether so many wait to be matched that no more should change for now. O(1)."""
-        return self.unmatched > CHANGES_MAX
+        """Whether so many wait to be matched that no more should change for now. O(1).
+
+        Subscriptions that cost too much have ended before: there was no time to match at all.
+        """
+        changes = self.store.changes
+        return changes is not None and changes.bytes > CHANGES_STOP_BYTES
 
     def match_changes(self) -> tuple[list[Hashable], list[Hashable]]:
         """Find out whom some of the changed keys concern; call it while there are ``unmatched``.
@@ -348,6 +353,10 @@ class Engine(State):
         changes = self.store.changes
         notifications: list[bytes] = []
         room = NEWS_TURN_BYTES
+        while room > 0 and (ended := self.subscriptions.take_ended(session)) is not None:
+            data = encode_reply(Reply(ended, LISTEN, max(now, self._now), error=TOO_COSTLY))
+            room -= len(data)
+            notifications.append(data)
         while changes is not None and room > 0:
             if missing_news(self, session, 1) is not None:
                 break

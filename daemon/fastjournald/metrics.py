@@ -152,6 +152,11 @@ class Metrics(Collector):
             len(engine.subscriptions),
         )
         yield CounterMetricFamily(
+            "fastjournal_subscriptions_ended",
+            "Subscriptions that the daemon ended because they cost too much.",
+            engine.subscriptions.too_costly,
+        )
+        yield CounterMetricFamily(
             "fastjournal_notifications",
             "Changes told to those who listen.",
             engine.notifications,

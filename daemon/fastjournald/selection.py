@@ -92,8 +92,8 @@ def select_matching(expression: bytes) -> Selection | str:
     if len(expression) > EXPRESSION_BYTES_MAX:
         return _TOO_LONG
     try:
-        re2.compile(expression, _options(_TRIAL_MEMORY_BYTES))
-        pattern = re2.compile(expression, _options(EXPRESSION_MEMORY_BYTES))
+        re2.compile(expression, re2_options(_TRIAL_MEMORY_BYTES))
+        pattern = re2.compile(expression, re2_options(EXPRESSION_MEMORY_BYTES))
     except re2.error as error:
         reason = error.args[0]
         if isinstance(reason, bytes):
@@ -107,7 +107,8 @@ def select_matching(expression: bytes) -> Selection | str:
     return Selection(prefix, prefix_stop(prefix), expression, pattern)
 
 
-def _options(memory_bytes: int) -> Any:
+def re2_options(memory_bytes: int) -> Any:
+    """Return how expressions are read here: bytes are Latin-1, and RE2 may take so much memory."""
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False

@@ -3,47 +3,104 @@
     store notes the keys that change -> ``match``, slice by slice -> news of a session -> ``take``
 
 A request only notes which keys changed. Whom that concerns is found out afterwards, so that no
-request waits for a thousand expressions. A session's news are keys, not values: whoever takes one
-looks up what stands there at that moment, so changes that follow faster than a client reads are
-one piece of news.
+request waits for a thousand expressions: single keys by a dictionary, ranges by an interval index.
+Keys that may match an expression wait in a queue of the session that asked for it, and sessions
+take turns, so a costly expression makes nobody wait but who asked for it. A session whose
+subscriptions cost more than their share loses them and is told so: ``busy``.
+
+A session's news are keys, not values: whoever takes one looks up what stands there at that moment,
+so changes that follow faster than a client reads are one piece of news.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
+from heapq import nlargest
 from itertools import chain, islice
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from fastjournal.limits import (
+    CHANGES_BYTES_MAX,
+    EXPRESSIONS_BYTES_MAX,
+    EXPRESSIONS_BYTES_PER_CONNECTION_MAX,
+    MATCH_WORK_A_CHANGE,
+    MATCH_WORK_MAX,
     NEWS_BYTES_MAX,
     NEWS_BYTES_PER_CONNECTION_MAX,
+    SEARCH_QUEUE_BYTES_MAX,
+    SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX,
+    SEARCH_QUEUE_TURN_STEPS,
     SUBSCRIPTIONS_MAX,
     SUBSCRIPTIONS_PER_CONNECTION_MAX,
     TOLD_EARLY_MAX,
 )
 from fastjournal.protocol import ErrorCode
+from fastjournald.expressions import CompiledSets, Part, Search, memory_of
+from fastjournald.intervals import FIRST, Bounds, Intervals
 
 NEWS_OVERHEAD_BYTES = 250
-"""Of one piece of news in memory, besides its key."""
+"""Of one piece of news in memory, besides its key; and of a key that waits to be matched."""
 
-INSTRUCTIONS_A_STEP = 100
-"""Of an expression: they take as long as a look at a subscription without one, a microsecond."""
+STABBED_AT_A_TIME = 100
+"""Ranges that the index is asked for in one go."""
+
+ENDED_AT_A_TIME = 20
+"""Sessions whose subscriptions end in one go, where too many changes wait."""
 
 _TOO_MANY_HERE = (
     f"{ErrorCode.BUSY} {SUBSCRIPTIONS_PER_CONNECTION_MAX} subscriptions stand on this connection"
 )
 _TOO_MANY = f"{ErrorCode.BUSY} {SUBSCRIPTIONS_MAX} subscriptions stand on all connections"
+_TOO_LARGE_HERE = (
+    f"{ErrorCode.BUSY} the expressions that this connection listens to may take "
+    f"{EXPRESSIONS_BYTES_PER_CONNECTION_MAX} bytes"
+)
+_TOO_LARGE = (
+    f"{ErrorCode.BUSY} the expressions that all connections listen to take "
+    f"{EXPRESSIONS_BYTES_MAX} bytes"
+)
+TOO_COSTLY = (
+    f"{ErrorCode.BUSY} the subscription has ended: this connection listens to more than can be "
+    "matched as fast as it changes; listen to less, and read anew what may have been missed"
+)
+"""The last notification of a subscription that costs too much."""
 
 
 class Selects(Protocol):
-    """Which keys a subscription is about."""
+    """Which keys are meant: those from ``start`` up to ``stop`` that an expression matches."""
 
+    @property
+    def start(self) -> bytes:
+        """The first key that may be meant."""
+
+    @property
+    def stop(self) -> bytes | None:
+        """The first one behind that is not; None: there is no upper end."""
+
+    @property
+    def expression(self) -> bytes | None:
+        """None: all keys of the range."""
+
+    @property
+    def instructions(self) -> int:
+        """Of the expression's program."""
+
+
+class About(NamedTuple):
+    """The same, without anything compiled."""
+
+    start: bytes
+    stop: bytes | None
+    expression: bytes | None
     instructions: int
-    """Of the expression's program, for each byte of a key; 0: there is none."""
 
-    def matches(self, key: bytes) -> bool:
-        """Whether a key is meant."""
+
+def _expression_bytes(about: Selects | None) -> int:
+    """What an expression may take in memory; 0: there is none."""
+    if about is None or about.expression is None:
+        return 0
+    return memory_of(about.instructions) + len(about.expression)
 
 
 MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
@@ -52,10 +109,12 @@ MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
 class Changes:
     """The keys that changed since they were last matched, in the order of the first change."""
 
-    __slots__ = ("_keys", "last")
+    __slots__ = ("_keys", "bytes", "last")
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, tuple[int, bytes | None]] = OrderedDict()
+        self.bytes = 0
+        """What they take in memory."""
         self.last = 0
         """Number of the last change; each has the next one."""
 
@@ -71,7 +130,11 @@ class Changes:
         """
         self.last += 1
         noted = self._keys.get(key)
-        self._keys[key] = self.last, owner if noted is None else noted[1]
+        if noted is None:
+            self.bytes += _waiting_bytes(key, owner)
+            self._keys[key] = self.last, owner
+        else:
+            self._keys[key] = self.last, noted[1]
 
     def pop(self) -> tuple[bytes, int, bytes | None]:
         """Take out the key that has waited longest. O(1).
@@ -80,12 +143,17 @@ class Changes:
             It, the number of its last change, and whose it was before the first.
         """
         key, (number, owner) = self._keys.popitem(last=False)
+        self.bytes -= _waiting_bytes(key, owner)
         return key, number, owner
 
     def number_of(self, key: bytes) -> int:
         """Return the number of a key's last change, 0 where it has none to be matched. O(1)."""
         noted = self._keys.get(key)
         return 0 if noted is None else noted[0]
+
+
+def _waiting_bytes(key: bytes, owner: bytes | None) -> int:
+    return len(key) + (0 if owner is None else len(owner)) + NEWS_OVERHEAD_BYTES
 
 
 class Subscription:
@@ -100,22 +168,45 @@ class Subscription:
         self.identifier = identifier
         """Of the request: its notifications bear it."""
         self.key = about if isinstance(about, bytes) else None
-        self.selection = None if isinstance(about, bytes) else about
+        self.selection: About | None = None
+        if not isinstance(about, bytes):
+            self.selection = About(about.start, about.stop, about.expression, about.instructions)
         self.since = since
         """Number of the last change before it began."""
         self.live = True
 
 
-class _Listener:
-    """A session's subscriptions and its news."""
+Searching: TypeAlias = Search[Subscription]
+Found: TypeAlias = Subscription | Searching
 
-    __slots__ = ("by_identifier", "bytes", "news")
+
+class _Listener:
+    """A session's subscriptions, its news, and the keys that wait for its expressions."""
+
+    __slots__ = (
+        *("by_identifier", "bytes", "ended", "expressions_bytes", "news", "parts", "period"),
+        *("queue", "queue_bytes", "searches", "work"),
+    )
 
     def __init__(self) -> None:
         self.by_identifier: dict[int, Subscription] = {}
+        self.ended: dict[int, None] = {}
+        """Identifiers of subscriptions that have ended because they cost too much, to be told."""
         self.news: OrderedDict[tuple[Subscription, bytes], None] = OrderedDict()
         self.bytes = 0
         """What the news take in memory."""
+        self.searches: dict[tuple[bytes, bytes | None], Searching] = {}
+        """By start and stop of a range: the expressions about its keys."""
+        self.expressions_bytes = 0
+        """What the expressions may take in memory."""
+        self.queue: OrderedDict[tuple[Searching, bytes], tuple[int, bytes | None]] = OrderedDict()
+        """Searches and keys that they have not been held against yet: number and owner."""
+        self.queue_bytes = 0
+        self.parts: list[Part[Subscription]] | None = None
+        """Of the first search in the queue, those that are left; None: it has not begun."""
+        self.work = 0
+        """Steps for its sake in this busy period."""
+        self.period = 0
 
 
 class Subscriptions:
@@ -124,64 +215,115 @@ class Subscriptions:
     def __init__(self) -> None:
         self._listeners: dict[Hashable, _Listener] = {}
         self._by_key: dict[bytes, dict[Subscription, None]] = {}
-        self._wide: dict[Subscription, None] = {}
-        """Those of ranges and expressions."""
-        self._wide_now: tuple[Subscription, ...] | None = ()
-        """The same to walk along, made anew after a change."""
+        self._wide: Intervals[Found] = Intervals()
+        """Those of ranges, and the searches of those of expressions."""
+        self.sets = CompiledSets()
+        """Expressions, compiled."""
         self._count = 0
-        self._bytes = 0
+        self.bytes = 0
+        """What the news of all take in memory."""
         self._key = b""
         """The key that is being matched, while its number is not 0."""
         self._number = 0
         self._owner: bytes | None = None
         """Whose that key was before."""
-        self._left: Iterator[Subscription] = iter(())
-        """Subscriptions that it has not been held against yet."""
+        self._left: Iterator[Found] = iter(())
+        """Found for it and not dealt with yet."""
+        self._behind: Bounds = FIRST
+        """The last range that was found for it."""
+        self._queued: OrderedDict[Hashable, _Listener] = OrderedDict()
+        """Sessions with keys that wait for their expressions, the next one first."""
+        self.queue_bytes = 0
+        """What these keys take in memory."""
+        self._period = 0
+        """Number of the busy period: it ends when nothing waits to be matched."""
+        self._matched = 0
+        """Changes that were matched in it."""
         self._told_early: dict[tuple[Subscription, bytes], int] = {}
         """Who was told what stands under a key before its last change was matched."""
         self._awake: list[Hashable] = []
         self._overrun: list[Hashable] = []
+        self.too_costly = 0
+        """Subscriptions that ended because they cost too much so far."""
 
     def __len__(self) -> int:
         return self._count
 
     # --- beginning and ending -------------------------------------------------------------------
 
-    def refuses(self, session: Hashable, identifier: int) -> str:
+    def refuses(self, session: Hashable, identifier: int, about: Selects | None = None) -> str:
         """Return why a session cannot have one more subscription; empty: it can. O(1)."""
         listener = self._listeners.get(session)
+        size = _expression_bytes(about)
+        if size and self.sets.bytes + size > EXPRESSIONS_BYTES_MAX:
+            return _TOO_LARGE
         if listener is not None:
-            if identifier in listener.by_identifier:
+            standing = listener.by_identifier.get(identifier)
+            size -= 0 if standing is None else _expression_bytes(standing.selection)
+            if listener.expressions_bytes + size > EXPRESSIONS_BYTES_PER_CONNECTION_MAX:
+                return _TOO_LARGE_HERE
+            if standing is not None:
                 return ""
-            if len(listener.by_identifier) >= SUBSCRIPTIONS_PER_CONNECTION_MAX:
+            number = len(listener.by_identifier) + len(listener.ended)
+            if number >= SUBSCRIPTIONS_PER_CONNECTION_MAX:
                 return _TOO_MANY_HERE
         return _TOO_MANY if self._count >= SUBSCRIPTIONS_MAX else ""
 
     def begin(self, session: Hashable, identifier: int, about: bytes | Selects, since: int) -> None:
-        """Tell a session of changes after number ``since`` to a key or a selection. O(1).
+        """Tell a session of changes after number ``since`` to a key or a selection.
 
-        It takes the place of the one that had this identifier.
+        It takes the place of the one that had this identifier. O(log n), and an expression is
+        compiled with others of its session.
         """
         self.end(session, identifier)
         listener = self._listeners.setdefault(session, _Listener())
         subscription = Subscription(session, identifier, about, since)
         listener.by_identifier[identifier] = subscription
         self._count += 1
+        selection = subscription.selection
         if subscription.key is not None:
             self._by_key.setdefault(subscription.key, {})[subscription] = None
-        else:
-            self._wide[subscription] = None
-            self._wide_now = None
+        elif selection is not None and selection.expression is not None:
+            self._begin_search(listener, subscription, selection, selection.expression)
+        elif selection is not None:
+            self._wide.add(selection.start, selection.stop, subscription)
+
+    def _begin_search(
+        self, listener: _Listener, one: Subscription, selection: Selects, expression: bytes
+    ) -> None:
+        listener.expressions_bytes += _expression_bytes(selection)
+        about = selection.start, selection.stop
+        search = listener.searches.get(about)
+        if search is None:
+            search = listener.searches[about] = Search(one.session, self.sets)
+            self._wide.add(*about, search)
+        search.add(expression, selection.instructions, one)
 
     def end(self, session: Hashable, identifier: int) -> bool:
-        """End a subscription and drop its news; whether there was one. O(1)."""
+        """End a subscription and drop its news; whether there was one.
+
+        O(log n), and the other expressions that were compiled with its own are compiled anew.
+        """
         listener = self._listeners.get(session)
-        if listener is None or identifier not in listener.by_identifier:
+        if listener is None:
             return False
-        self._unlist(listener.by_identifier.pop(identifier))
-        if not listener.by_identifier:
+        was_there = identifier in listener.by_identifier or identifier in listener.ended
+        listener.ended.pop(identifier, None)
+        subscription = listener.by_identifier.pop(identifier, None)
+        if subscription is not None:
+            self._unlist(subscription)
+            selection = subscription.selection
+            if selection is not None and selection.expression is not None:
+                listener.expressions_bytes -= _expression_bytes(selection)
+                about = selection.start, selection.stop
+                search = listener.searches[about]
+                search.remove(selection.expression, subscription)
+                if not search:
+                    del listener.searches[about]
+                    self._wide.remove(*about, search)
+        if not listener.by_identifier and not listener.ended:
             self.forget(session)
-        return True
+        return was_there
 
     def forget(self, session: Hashable) -> None:
         """End all subscriptions of a session. O(their number)."""
@@ -190,16 +332,31 @@ class Subscriptions:
             return
         for subscription in listener.by_identifier.values():
             self._unlist(subscription)
-        self._bytes -= listener.bytes
+        self._end_searches(session, listener)
+        self.bytes -= listener.bytes
+
+    def _end_searches(self, session: Hashable, listener: _Listener) -> None:
+        for about, search in listener.searches.items():
+            self._wide.remove(*about, search)
+            search.clear()
+        listener.searches.clear()
+        listener.expressions_bytes = 0
+        listener.queue.clear()
+        listener.parts = None
+        self.queue_bytes -= listener.queue_bytes
+        listener.queue_bytes = 0
+        self._queued.pop(session, None)
 
     def _unlist(self, subscription: Subscription) -> None:
+        """Take a subscription out, but for its expression."""
         subscription.live = False
         self._count -= 1
-        key = subscription.key
-        if key is None:
-            del self._wide[subscription]
-            self._wide_now = None
+        key, selection = subscription.key, subscription.selection
+        if selection is not None:
+            if selection.expression is None:
+                self._wide.remove(selection.start, selection.stop, subscription)
             return
+        assert key is not None
         of_key = self._by_key[key]
         del of_key[subscription]
         if not of_key:
@@ -208,63 +365,203 @@ class Subscriptions:
     def rest(self) -> None:
         """Nobody listens any more: nothing is left to be matched."""
         self._number = 0
+        self._left = iter(())
         self._told_early.clear()
+
+    # --- the price ------------------------------------------------------------------------------
+
+    def _charge(self, session: Hashable, listener: _Listener, work: int) -> None:
+        """Count work for a session; if it is far more than one with its share has, end it."""
+        if listener.period != self._period:
+            listener.period, listener.work = self._period, 0
+        listener.work += work
+        if listener.work > MATCH_WORK_MAX and self._is_costly(listener):
+            self._end_costly(session, listener)
+
+    def _is_costly(self, listener: _Listener) -> bool:
+        return listener.period == self._period and (
+            listener.work > MATCH_WORK_A_CHANGE * self._matched
+        )
+
+    def _end_costly(self, session: Hashable, listener: _Listener) -> None:
+        """End the subscriptions of a session to ranges and expressions, or if it has none, all."""
+        ending = [one for one in listener.by_identifier.values() if one.key is None]
+        ending = ending or list(listener.by_identifier.values())
+        if not ending:
+            return
+        self._end_searches(session, listener)
+        if not listener.news and not listener.ended:
+            self._awake.append(session)
+        for subscription in ending:
+            self._unlist(subscription)
+            del listener.by_identifier[subscription.identifier]
+            listener.ended[subscription.identifier] = None
+        self.too_costly += len(ending)
+        listener.work = 0
+
+    def _end_costliest(self) -> int:
+        """Too much waits: end the subscriptions that this is due to; how many sessions they had."""
+        costly = ((session, one) for session, one in self._listeners.items())
+        costliest = nlargest(
+            ENDED_AT_A_TIME,
+            (found for found in costly if self._is_costly(found[1])),
+            key=lambda found: found[1].work,
+        )
+        for session, listener in costliest:
+            self._end_costly(session, listener)
+        return len(costliest)
 
     # --- matching -------------------------------------------------------------------------------
 
     def unmatched(self, changes: Changes) -> int:
-        """Return how many keys have to be matched still. O(1)."""
-        return len(changes) + (self._number > 0)
+        """Return how many keys have to be matched still, with any or with some. O(1)."""
+        return len(changes) + (self._number > 0) + len(self._queued)
 
     def match(
         self, changes: Changes, steps_max: int, may_know: MayKnow | None
     ) -> tuple[list[Hashable], list[Hashable]]:
-        """Hold changed keys against subscriptions, about ``steps_max`` of them.
+        """Hold changed keys against subscriptions, in about ``steps_max`` steps.
+
+        A step is a microsecond: a look at a subscription, or at a node of the index.
 
         Args:
             changes: The keys.
-            steps_max: How many looks at a subscription are worth one go.
+            steps_max: How many steps are worth one go.
             may_know: Whether a session may know of a key, and whose it was before; None: all may.
 
         Returns:
             Sessions that have news and had none before, and those that fell behind so far that
             their subscriptions ended and their connection has to.
         """
-        left = steps_max
-        while left > 0:
-            if not self._number:
-                if not changes:
-                    self._told_early.clear()
-                    break
-                self._key, self._number, self._owner = changes.pop()
-                self._left = self._concerned(self._key)
-                left -= 1
-            key, number = self._key, self._number
-            for subscription in self._left:
-                left -= 1
-                if subscription.live and number > subscription.since:
-                    selection = subscription.selection
-                    if selection is not None:
-                        left -= selection.instructions * len(key) // INSTRUCTIONS_A_STEP
-                    if (selection is None or selection.matches(key)) and (
-                        may_know is None
-                        or (subscription, key) in self._told_early
-                        or may_know(subscription.session, key, self._owner)
-                    ):
-                        self._add_news(subscription, key, number)
-                if left <= 0:
-                    break
-            else:
-                self._number = 0
+        if changes.bytes > CHANGES_BYTES_MAX:
+            steps_max -= 10 * self._end_costliest()
+        # expressions have half of the time, where there is something to do besides
+        left = self._match_index(changes, steps_max // (1 + bool(self._queued)), may_know)
+        left += steps_max - steps_max // (1 + bool(self._queued))
+        while left > 0 and self._queued:
+            left -= self._search_next(min(left, SEARCH_QUEUE_TURN_STEPS), may_know)
+        if not self.unmatched(changes):
+            self._told_early.clear()
+            self._period += 1
+            self._matched = 0
         awake, self._awake = self._awake, []
         overrun, self._overrun = self._overrun, []
         return awake, overrun
 
-    def _concerned(self, key: bytes) -> Iterator[Subscription]:
-        if self._wide_now is None:
-            self._wide_now = tuple(self._wide)
-        of_key = self._by_key.get(key)
-        return iter(self._wide_now) if of_key is None else chain(tuple(of_key), self._wide_now)
+    def _match_index(self, changes: Changes, left: int, may_know: MayKnow | None) -> int:
+        """Find whom keys concern by the indexes; return how many steps are left."""
+        while left > 0:
+            if not self._number:
+                if not changes:
+                    break
+                self._key, self._number, self._owner = changes.pop()
+                self._left = iter(tuple(self._by_key.get(self._key, ())))
+                self._behind = FIRST
+                self._matched += 1
+                left -= 1
+            for found in self._left:
+                left -= 1
+                if isinstance(found, Subscription):
+                    self._concern(found, self._key, self._number, self._owner, may_know)
+                else:
+                    self._queue(found)
+                if left <= 0:
+                    break
+            else:
+                left -= self._stab()
+        return left
+
+    def _stab(self) -> int:
+        """Find the next ranges with the key; return in how many steps."""
+        wide = self._wide
+        before = wide.looks
+        ranges = wide.stab(self._key, self._behind, STABBED_AT_A_TIME)
+        if ranges:
+            self._behind = ranges[-1][0]
+            self._left = chain.from_iterable(map(tuple, (items for _, items in ranges)))
+        else:
+            self._number = 0
+        return wide.looks - before
+
+    def _concern(
+        self,
+        subscription: Subscription,
+        key: bytes,
+        number: int,
+        owner: bytes | None,
+        may_know: MayKnow | None,
+    ) -> None:
+        """A subscription is about a key that has changed."""
+        if not subscription.live or number <= subscription.since:
+            return
+        session = subscription.session
+        self._charge(session, self._listeners[session], 1)
+        if subscription.live and (
+            may_know is None
+            or (subscription, key) in self._told_early
+            or may_know(session, key, owner)
+        ):
+            self._add_news(subscription, key, number)
+
+    def _queue(self, search: Searching) -> None:
+        """Let the key that is being matched wait for a search."""
+        session = search.session
+        listener = self._listeners.get(session)
+        if listener is None or not search:
+            return
+        self._charge(session, listener, 1)
+        if not search:
+            return
+        item = search, self._key
+        waiting = listener.queue.get(item)
+        if waiting is not None:
+            if listener.parts is not None and next(iter(listener.queue)) == item:
+                # it has begun: what is done of it has to be done once more
+                listener.parts = None
+            listener.queue[item] = self._number, waiting[1]
+            return
+        listener.queue[item] = self._number, self._owner
+        self._queued[session] = listener
+        size = _waiting_bytes(self._key, self._owner)
+        listener.queue_bytes += size
+        self.queue_bytes += size
+        if listener.queue_bytes > SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX:
+            self._end_costly(session, listener)
+        elif self.queue_bytes > SEARCH_QUEUE_BYTES_MAX:
+            session, listener = max(self._queued.items(), key=lambda one: one[1].queue_bytes)
+            self._end_costly(session, listener)
+
+    def _search_next(self, steps: int, may_know: MayKnow | None) -> int:
+        """Carry on with the queue of the session whose turn it is; return in how many steps."""
+        session, listener = next(iter(self._queued.items()))
+        done = 0
+        while done < steps and listener.queue:
+            item, (number, owner) = next(iter(listener.queue.items()))
+            search, key = item
+            if listener.parts is None:
+                listener.parts = search.parts[::-1]
+            while listener.parts and done < steps:
+                part = listener.parts.pop()
+                if part.compiled is not None:
+                    done += part.compiled.work(key)
+                for subscription in part.found_in(key):
+                    done += 1
+                    self._concern(subscription, key, number, owner, may_know)
+                if listener.parts is None:
+                    # all of this session has ended just now
+                    return done
+            if not listener.parts:
+                done += 1
+                listener.parts = None
+                del listener.queue[item]
+                size = _waiting_bytes(key, owner)
+                listener.queue_bytes -= size
+                self.queue_bytes -= size
+        if listener.queue:
+            self._queued.move_to_end(session)
+        else:
+            self._queued.pop(session, None)
+        return done
 
     def _add_news(self, subscription: Subscription, key: bytes, number: int) -> None:
         item = subscription, key
@@ -279,16 +576,16 @@ class Subscriptions:
         news = listener.news
         if item in news:
             return
-        if not news:
+        if not news and not listener.ended:
             self._awake.append(session)
         news[item] = None
         size = len(key) + NEWS_OVERHEAD_BYTES
         listener.bytes += size
-        self._bytes += size
+        self.bytes += size
         if listener.bytes > NEWS_BYTES_PER_CONNECTION_MAX:
             self._overrun.append(session)
             self.forget(session)
-        elif self._bytes > NEWS_BYTES_MAX:
+        elif self.bytes > NEWS_BYTES_MAX:
             most = max(self._listeners, key=lambda one: self._listeners[one].bytes)
             self._overrun.append(most)
             self.forget(most)
@@ -302,7 +599,18 @@ class Subscriptions:
     def has_news(self, session: Hashable) -> bool:
         """Return whether there is something to tell a session. O(1)."""
         listener = self._listeners.get(session)
-        return listener is not None and bool(listener.news)
+        return listener is not None and bool(listener.news or listener.ended)
+
+    def take_ended(self, session: Hashable) -> int | None:
+        """Take the identifier of a subscription that has ended because it costs too much."""
+        listener = self._listeners.get(session)
+        if listener is None or not listener.ended:
+            return None
+        identifier = next(iter(listener.ended))
+        del listener.ended[identifier]
+        if not listener.ended and not listener.by_identifier:
+            self.forget(session)
+        return identifier
 
     def upcoming(self, session: Hashable, number_max: int) -> list[bytes]:
         """Return the keys of the next pieces of news of a session, which stay. O(number)."""
@@ -324,18 +632,27 @@ class Subscriptions:
             subscription, key = item
             size = len(key) + NEWS_OVERHEAD_BYTES
             listener.bytes -= size
-            self._bytes -= size
+            self.bytes -= size
             if not subscription.live:
                 continue
             number = changes.number_of(key)
             if not number and key == self._key:
                 number = self._number
+            if not number and listener.queue:
+                number = self._queued_number(listener, subscription, key)
             if number:
                 if len(self._told_early) >= TOLD_EARLY_MAX:
                     self._told_early.clear()
                 self._told_early[item] = number
             return subscription.identifier, key
         return None
+
+    def _queued_number(self, listener: _Listener, one: Subscription, key: bytes) -> int:
+        """Return the number of a change that waits for the expression; 0: none does."""
+        if one.selection is None or one.selection.expression is None:
+            return 0
+        search = listener.searches[one.selection.start, one.selection.stop]
+        return listener.queue.get((search, key), (0, None))[0]
 
     def check(self, changes: Changes | None) -> None:
         """Assert that the parts say the same. O(n), for tests."""
@@ -345,12 +662,56 @@ class Subscriptions:
             for subscription in listener.by_identifier.values()
         ]
         assert all(subscription.live for subscription in by_session)
-        listed = {*self._wide, *(one for of_key in self._by_key.values() for one in of_key)}
-        assert listed == set(by_session)
         assert len(by_session) == self._count
         assert (changes is not None) == (self._count > 0)
-        assert self._bytes == sum(listener.bytes for listener in self._listeners.values())
-        for listener in self._listeners.values():
-            assert listener.by_identifier
+        self._check_indexes(by_session)
+        listeners = self._listeners.values()
+        assert self.bytes == sum(listener.bytes for listener in listeners)
+        assert self.queue_bytes == sum(listener.queue_bytes for listener in listeners)
+        assert dict(self._queued) == {
+            session: listener for session, listener in self._listeners.items() if listener.queue
+        }
+        for listener in listeners:
+            assert listener.by_identifier or listener.ended
+            assert not listener.by_identifier.keys() & listener.ended.keys()
             sizes = (len(key) + NEWS_OVERHEAD_BYTES for _, key in listener.news)
             assert listener.bytes == sum(sizes)
+            assert listener.queue_bytes == sum(
+                _waiting_bytes(key, owner) for (_, key), (_, owner) in listener.queue.items()
+            )
+            assert listener.expressions_bytes == sum(
+                _expression_bytes(one.selection) for one in listener.by_identifier.values()
+            )
+
+    def _check_indexes(self, by_session: list[Subscription]) -> None:
+        wide = {
+            (one.selection.start, one.selection.stop, one)
+            for one in by_session
+            if one.selection is not None and one.selection.expression is None
+        } | {
+            (*about, search)
+            for listener in self._listeners.values()
+            for about, search in listener.searches.items()
+        }
+        self._wide.check()
+        assert set(self._wide) == {
+            item for start, stop, item in wide if stop is None or start < stop
+        }
+        assert {one for of_key in self._by_key.values() for one in of_key} == {
+            one for one in by_session if one.key is not None
+        }
+        searched = [
+            one
+            for listener in self._listeners.values()
+            for search in listener.searches.values()
+            for part in search.parts
+            for of_expression in part.members.values()
+            for one in of_expression
+        ]
+        expected = [
+            one
+            for one in by_session
+            if one.selection is not None and one.selection.expression is not None
+        ]
+        assert len(searched) == len(expected)
+        assert set(searched) == set(expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fastjournal.client.calls.base import refusal
 from fastjournal.client.results import Change, ChangeKind
 from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
 from fastjournal.protocol import ErrorCode, Reply
@@ -24,6 +25,8 @@ class ChangeBuffer:
         self._waiting: dict[bytes, Change] = {}
         self._bytes = 0
         self._missed = False
+        self._ended = ""
+        """Error with which the daemon ended the subscription; empty: it stands."""
         self.lost = False
         """The connection is over: no more comes before somebody subscribes again."""
 
@@ -31,6 +34,8 @@ class ChangeBuffer:
         """Take a notification; None: the connection is over."""
         if reply is None:
             self.lost = True
+        elif reply.error and not reply.pairs:
+            self._ended = reply.error
         else:
             for pair in reply.pairs or ():
                 kind = _KINDS.get(reply.code, ChangeKind.GONE)
@@ -42,11 +47,17 @@ class ChangeBuffer:
         self._missed = True
 
     def take(self) -> Change | None:
-        """Return the change that has waited longest, and forget it; None: there is none."""
+        """Return the change that has waited longest, and forget it; None: there is none.
+
+        Raises:
+            RefusedError: There is none, and the daemon has ended the subscription: ``busy``.
+        """
         if self._missed:
             self._missed = False
             return Change(ChangeKind.MISSED)
         if not self._waiting:
+            if self._ended:
+                raise refusal(self._ended)
             return None
         change = self._waiting.pop(next(iter(self._waiting)))
         self._bytes -= len(change.value)

@@ -59,6 +59,7 @@ class SyncListener:
 
         Raises:
             CannotConnectError: The connection was lost, and none could be made in its place.
+            RefusedError: ``busy``: the daemon ended the subscription, because it costs too much.
         """
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)

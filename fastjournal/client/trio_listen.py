@@ -23,7 +23,8 @@ class Listener:
     """Changes, as they come: ``async with client.listen(...) as changes: async for change in ...``.
 
     It subscribes on entering the block. Iterating never ends by itself; it raises
-    CannotConnectError where the daemon stays away, and may be begun again.
+    CannotConnectError where the daemon stays away, and may be begun again. It raises RefusedError
+    (``busy``) where the daemon ended the subscription, because it costs too much.
     """
 
     def __init__(self, client: Client, call: Call[Page]) -> None:

@@ -138,3 +138,33 @@ def test_what_was_heard_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
                     assert found.pairs, f"{key!r} was told, and is not there"
                     assert int(found.pairs[0].value) >= last
     assert len(heard) == 7
+
+
+def test_matching_budget_ends_costly_expressions_and_nobody_else_waits(tmp_path: Path) -> None:
+    """A real daemon and one client whose expressions cannot keep up with 4 KB keys."""
+    regex = Query.REGEX << QUERY_SHIFT | Flag.LISTEN
+    with (
+        DaemonProcess(tmp_path) as daemon,
+        RawClient(daemon.address) as heavy,
+        RawClient(daemon.address) as light,
+        RawClient(daemon.address) as writer,
+    ):
+        for number in range(200):
+            expression = b"(a|b)*a(a|b){30}[c-z]%d" % number
+            asked = build(Function.GET, expression, flags=regex, identifier=number)
+            assert heavy.ask(asked).code == ""
+        asked = build(Function.GET, b"k1199", uri=b"k2", count=0, flags=Flag.LISTEN, identifier=7)
+        assert light.ask(asked).code == ""
+        draw = random.Random(1)
+        keys = [b"k%04d" % number + bytes(draw.choices(b"ab", k=4000)) for number in range(1200)]
+        for at in range(0, len(keys), 100):
+            writer.send(*(build(Function.SET, key, b"v") for key in keys[at : at + 100]))
+            assert all(writer.reply().code == "" for _ in range(100))
+        # the last change is told while the expressions are far behind
+        told = light.reply()
+        assert told.pairs
+        assert told.pairs[0].key == keys[-1]
+        ended = [heavy.reply() for _ in range(200)]
+        assert {reply.identifier for reply in ended} == set(range(200))
+        assert all(reply.code == "busy" and reply.flags & Flag.LISTEN for reply in ended)
+        assert heavy.ask(build(Function.NOP)).code == ""

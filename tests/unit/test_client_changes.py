@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fastjournal.client import calls
 from fastjournal.client.changes import ChangeBuffer
 from fastjournal.client.failures import connection_lost
 from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.client.results import ChangeKind
+from fastjournal.errors import RefusedError
 from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
 from fastjournal.protocol import Flag, Pair, Reply, Request, ServerConnection, encode_reply
 
@@ -62,6 +65,19 @@ def test_a_value_that_cannot_be_read_is_told_as_such_and_not_as_gone() -> None:
         assert [kind for kind, *_ in taken(buffer)] == [
             {"not-found": "gone"}.get(code, "not-readable")
         ]
+
+
+def test_end_of_a_subscription_is_raised_behind_the_changes_before_it() -> None:
+    buffer = ChangeBuffer(lambda: None)
+    buffer.tell(note(1, b"a"))
+    buffer.tell(Reply(1, flags=LISTEN, error="busy it costs too much"))
+    change = buffer.take()
+    assert change is not None
+    assert change.key == b"a"
+    for _ in range(2):
+        with pytest.raises(RefusedError, match="it costs too much") as caught:
+            buffer.take()
+        assert caught.value.code == "busy"
 
 
 def test_the_end_of_the_connection_is_noted_and_a_new_one_is_told() -> None:

@@ -182,7 +182,7 @@ async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
 async def test_no_more_is_read_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.CHANGES_MAX", 5)
+    monkeypatch.setattr("fastjournald.engine.CHANGES_STOP_BYTES", 5 * 252)
     monkeypatch.setattr("fastjournald.notifier.SLICE_SECONDS", 0.0)
     monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 1)
     house = House()

@@ -72,7 +72,7 @@ def get(
         return plan
     scan = Scan(state, session, request, plan)
     if listens:
-        refused = state.subscriptions.refuses(session, request.identifier)
+        refused = state.subscriptions.refuses(session, request.identifier, plan.selection)
         if refused:
             return refused
     if request.timeout is not None and state.read_only:

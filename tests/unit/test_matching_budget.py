@@ -1,0 +1,396 @@
+"""Subscriptions of one session cost nobody else: work is bounded, and told where it is too much."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Hashable
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastjournal.limits import SUBSCRIPTIONS_PER_CONNECTION_MAX
+from fastjournal.protocol import ClientConnection, Reply, Request
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from fastjournald.engine import Engine, Scan
+from fastjournald.selection import Selection, select_matching, select_range
+from fastjournald.subscriptions import Changes, Subscriptions
+from tests.property.subject import START, request
+from tests.unit.test_semantics_listen import Listening
+
+HEAVY, LIGHT = "heavy", "light"
+
+
+def lines_of(act: Callable[[], object]) -> int:
+    """How many lines of Python an act executes: its work, on any machine."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(None)
+    return lines
+
+
+def asking(identifier: int, query: Query, *keys: bytes) -> Request:
+    """GET a range or an expression, and listen to it."""
+    if query == Query.RANGE:
+        return request(
+            Function.GET, keys[0], uri=keys[1], flags=Flag.LISTEN, identifier=identifier, count=1
+        )
+    flags = Flag.LISTEN | query << QUERY_SHIFT
+    return request(Function.GET, keys[0], flags=flags, identifier=identifier)
+
+
+def listen(engine: Engine, session: Hashable, identifier: int, query: Query, *keys: bytes) -> None:
+    """Subscribe to a range or an expression."""
+    scan = engine.handle(session, asking(identifier, query, *keys), START)
+    while not isinstance(scan, bytes):
+        assert isinstance(scan, Scan)
+        done = engine.step(scan, START)
+        scan = scan if done is None else done
+    (reply,) = replies(scan)
+    assert reply.code == ""
+
+
+def replies(data: bytes) -> list[Reply]:
+    connection = ClientConnection()
+    connection.receive_data(data)
+    return connection.next_events()
+
+
+def change(engine: Engine, key: bytes, at: int = 0) -> None:
+    asked = request(Function.SET, key, b"v", flags=Flag.OVERWRITE, at=START + at)
+    engine.handle("writer", asked, START + at)
+
+
+def match_all(engine: Engine) -> None:
+    while engine.unmatched:
+        engine.match_changes()
+
+
+# --- work ---------------------------------------------------------------------------------------
+
+
+def lines_for_a_change(query: Query, number: int) -> int:
+    engine = Engine()
+    for identifier in range(number):
+        key = b"^other%05d" if query == Query.REGEX else b"other%05d"
+        bounds = [key % identifier] if query == Query.REGEX else [key % identifier] * 2
+        listen(engine, HEAVY, identifier, query, *bounds)
+    listen(engine, LIGHT, 1, Query.RANGE, b"k", b"k")
+    change(engine, b"k")
+    lines = lines_of(lambda: match_all(engine))
+    assert engine.has_news(LIGHT)
+    assert not engine.has_news(HEAVY)
+    return lines
+
+
+@pytest.mark.parametrize("query", [Query.RANGE, Query.REGEX])
+def test_matching_work_does_not_grow_with_ranges_that_do_not_match(query: Query) -> None:
+    few, many = lines_for_a_change(query, 10), lines_for_a_change(query, 1000)
+    assert many <= 4 * few
+
+
+def test_expressions_without_a_prefix_are_matched_many_at_a_time() -> None:
+    engine = Engine()
+    for identifier in range(1000):
+        listen(engine, HEAVY, identifier, Query.REGEX, b"other%d" % identifier)
+    change(engine, b"k")
+    assert lines_of(lambda: match_all(engine)) < 5000
+
+
+# --- nobody else waits --------------------------------------------------------------------------
+
+
+def goes_until_told(engine: Engine, session: Hashable) -> int:
+    goes = 0
+    while not engine.has_news(session):
+        engine.match_changes()
+        goes += 1
+    return goes
+
+
+def test_expressions_of_one_session_hold_up_no_notification_of_another() -> None:
+    engine = Engine()
+    for identifier in range(1000):
+        listen(engine, HEAVY, identifier, Query.REGEX, b"[a-m]{8}%d[a-z]" % identifier)
+    listen(engine, LIGHT, 1, Query.RANGE, b"last", b"last")
+    for number in range(200):
+        change(engine, bytes(2000) + b"%d" % number)
+    change(engine, b"last")
+    assert goes_until_told(engine, LIGHT) < 10
+
+
+def test_sessions_with_expressions_take_turns() -> None:
+    engine = Engine()
+    for identifier in range(1000):
+        listen(engine, HEAVY, identifier, Query.REGEX, b"[a-m]{8}%d[a-z]" % identifier)
+    for number in range(200):
+        change(engine, bytes(2000) + b"%d" % number)
+    while len(engine.store.changes or ()):
+        engine.match_changes()
+    listen(engine, LIGHT, 1, Query.REGEX, b"las[tT]")
+    change(engine, b"last")
+    assert goes_until_told(engine, LIGHT) < 10
+
+
+def test_subscriptions_of_one_session_never_stop_reading() -> None:
+    engine = Engine()
+    for identifier in range(500):
+        listen(engine, HEAVY, identifier, Query.REGEX, b"a.*%d" % identifier)
+    for identifier in range(500, 1000):
+        listen(engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
+    listen(engine, LIGHT, 1, Query.RANGE, b"", b"")
+    told: set[bytes] = set()
+    for number in range(30_000):
+        change(engine, b"k%d" % number)
+        if number % 100 == 0:
+            engine.match_changes()
+            assert not engine.behind
+    match_all(engine)
+    while engine.has_news(LIGHT):
+        told.update(pair.key for one in replies(engine.tell(LIGHT, START)) for pair in one.pairs)
+    assert len(told) == 30_000
+    engine.check()
+
+
+# --- told so ------------------------------------------------------------------------------------
+
+
+def ended(s: Listening, session: Hashable) -> dict[int, str]:
+    """The subscriptions of which a session is told that they have ended."""
+    s.engine.check()
+    found = {}
+    for reply in s.notifications(session):
+        if not reply.pairs:
+            assert reply.flags & Flag.LISTEN
+            found[reply.identifier] = reply.code
+    s.engine.check()
+    return found
+
+
+def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
+    s = Listening()
+    s.set(b"single")
+    s.ask(request(Function.GET, b"single", flags=Flag.LISTEN, identifier=9), session=HEAVY)
+    listen(s.engine, HEAVY, 1, Query.REGEX, b"a")
+    listen(s.engine, HEAVY, 2, Query.RANGE, b"x", b"z")
+    listen(s.engine, LIGHT, 1, Query.REGEX, b"^k7")
+    for number in range(5):
+        change(s.engine, b"k%d" % number)
+    assert ended(s, HEAVY) == {}
+    # one key for each that waits: others are folded
+    for number in range(20):
+        change(s.engine, b"k%d" % (number % 7), at=1)
+    assert ended(s, HEAVY) == {}
+    for number in range(20):
+        change(s.engine, b"k%d" % number, at=1)
+    assert ended(s, HEAVY) == {1: "busy", 2: "busy"}
+    assert ended(s, LIGHT) == {}
+    assert s.engine.subscriptions.too_costly == 2
+    # single keys are listened to as before, and the identifiers are free
+    change(s.engine, b"single", at=1)
+    assert s.told(HEAVY) == [(9, b"single", b"v")]
+    listen(s.engine, HEAVY, 1, Query.RANGE, b"x", b"z")
+    change(s.engine, b"y", at=1)
+    assert s.told(HEAVY) == [(1, b"y", b"v")]
+
+
+def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.SEARCH_QUEUE_BYTES_MAX", 3000)
+    s = Listening()
+    listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")
+    listen(s.engine, LIGHT, 1, Query.REGEX, b"^k1.x")
+    for number in range(20):
+        change(s.engine, b"k%d" % number)
+    assert ended(s, HEAVY) == {1: "busy"}
+    assert ended(s, LIGHT) == {}
+
+
+def test_ranges_that_match_far_too_often_end_and_nobody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 1000)
+    s = Listening()
+    for identifier in range(100):
+        listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
+    for identifier in range(10):
+        listen(s.engine, LIGHT, identifier, Query.RANGE, b"", b"z%d" % identifier)
+    for number in range(5):
+        # with a pause in between it is not too much
+        change(s.engine, b"k%d" % number)
+        s.match()
+    assert len(s.engine.subscriptions) == 110
+    for number in range(200):
+        change(s.engine, b"k%d" % number, at=1)
+    assert ended(s, HEAVY) == dict.fromkeys(range(100), "busy")
+    assert len(s.notifications(LIGHT)) == 10 * 200
+    assert len(s.engine.subscriptions) == 10
+
+
+def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 100)
+    s = Listening()
+    s.set(b"k")
+    for identifier in range(200):
+        s.ask(request(Function.GET, b"k", flags=Flag.LISTEN, identifier=identifier), session=HEAVY)
+    s.set(b"k", at=START + 1, flags=Flag.OVERWRITE)
+    assert len(ended(s, HEAVY)) == 200
+    assert not s.engine.subscriptions
+
+
+def test_where_too_much_waits_only_those_end_who_cause_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.CHANGES_BYTES_MAX", 5000)
+    monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 100)
+    s = Listening()
+    for identifier in range(100):
+        listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
+    listen(s.engine, LIGHT, 1, Query.RANGE, b"", b"")
+    for number in range(100):
+        change(s.engine, b"k%d" % number)
+    assert ended(s, HEAVY) == dict.fromkeys(range(100), "busy")
+    assert len(s.notifications(LIGHT)) == 100
+
+
+def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 100)
+    s = Listening()
+    for identifier in range(SUBSCRIPTIONS_PER_CONNECTION_MAX):
+        listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
+    change(s.engine, b"k")
+    s.match()
+    assert s.engine.has_news(HEAVY)
+    assert s.engine.subscriptions.refuses(HEAVY, 5000).startswith("busy")
+    # a new subscription of the same identifier is not told of the end of the one before
+    s.engine.subscriptions.begin(HEAVY, 0, b"k", 0)
+    s.engine.subscriptions.end(HEAVY, 1)
+    s.engine.store.changes = Changes()
+    assert ended(s, HEAVY).keys() == set(range(2, SUBSCRIPTIONS_PER_CONNECTION_MAX))
+    assert s.engine.subscriptions.refuses(HEAVY, 5000) == ""
+    s.engine.forget(HEAVY)
+    s.engine.check()
+
+
+def test_expressions_have_memory_for_each_connection_and_for_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "fastjournald.subscriptions.EXPRESSIONS_BYTES_PER_CONNECTION_MAX", 3 * 17_000
+    )
+    monkeypatch.setattr("fastjournald.subscriptions.EXPRESSIONS_BYTES_MAX", 5 * 17_000)
+    s = Listening()
+
+    def code_of(session: Hashable, identifier: int, expression: bytes) -> str:
+        asked = asking(identifier, Query.REGEX, expression)
+        return s.ask(asked, session=session).code
+
+    assert [code_of(HEAVY, number, b"^h%d.*" % number) for number in range(4)] == [
+        "",
+        "",
+        "",
+        "busy",
+    ]
+    # one more of the same identifier takes the place of another
+    assert code_of(HEAVY, 2, b"^h7.*") == ""
+    # what others listen to as well costs nothing in all, but for the two that are left
+    assert [code_of(LIGHT, number, b"^h%d.*" % number) for number in range(2)] == ["", ""]
+    assert code_of(LIGHT, 3, b"^x.*") == ""
+    assert code_of("other", 1, b"^y.*") == ""
+    assert code_of("other", 2, b"^z.*") == "busy"
+    s.engine.forget(HEAVY)
+    assert code_of("other", 2, b"^z.*") == ""
+    s.engine.check()
+
+
+# --- right --------------------------------------------------------------------------------------
+
+SMALL_KEYS = [b"a", b"b", b"ab", b"ba", b"aab", b"bab", b"abb"]
+ABOUT: list[bytes | Selection] = [
+    *SMALL_KEYS[:3],
+    *(
+        one
+        for one in (
+            select_range(b"a", b"ab"),
+            select_range(b"", b""),
+            select_range(b"b", b""),
+            select_range(b"b", b"a"),
+            select_matching(b"b$"),
+            select_matching(b"^a.*b"),
+            select_matching(b"^b"),
+            select_matching(b"a.?b"),
+        )
+        if isinstance(one, Selection)
+    ),
+]
+
+
+def is_about(about: bytes | Selection, key: bytes) -> bool:
+    return about == key if isinstance(about, bytes) else about.matches(key)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]))
+def test_matching_in_slices_tells_what_a_naive_list_tells(seed: int, steps_max: int) -> None:
+    chance = random.Random(seed)
+    subscriptions, changes = Subscriptions(), Changes()
+    naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]] = {}
+    for _ in range(60):
+        session, identifier = chance.randrange(3), chance.randrange(6)
+        match chance.randrange(6):
+            case 0 | 1:
+                about = chance.choice(ABOUT)
+                subscriptions.begin(session, identifier, about, changes.last)
+                naive[session, identifier] = about, {}
+            case 2:
+                subscriptions.end(session, identifier)
+                naive.pop((session, identifier), None)
+            case 3:
+                if subscriptions:
+                    subscriptions.match(changes, steps_max, None)
+            case _:
+                if subscriptions:
+                    key = chance.choice(SMALL_KEYS)
+                    changes.note(key, None)
+                    for about, untold in naive.values():
+                        if is_about(about, key):
+                            untold[key] = None
+        if not subscriptions:
+            changes = Changes()
+            subscriptions.rest()
+        subscriptions.check(changes if subscriptions else None)
+        if chance.random() < 0.1:
+            take_news(subscriptions, changes, session, naive)
+    while subscriptions and subscriptions.unmatched(changes):
+        subscriptions.match(changes, steps_max, None)
+    for session in range(3):
+        take_news(subscriptions, changes, session, naive)
+    assert all(not untold for _, untold in naive.values())
+
+
+def take_news(
+    subscriptions: Subscriptions,
+    changes: Changes,
+    session: int,
+    naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]],
+) -> None:
+    """Take all news; each is one that was to be told, and was not told yet."""
+    while (news := subscriptions.take(session, changes)) is not None:
+        identifier, key = news
+        del naive[session, identifier][1][key]
