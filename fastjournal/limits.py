@@ -317,6 +317,12 @@ CLIENT_UNSENT_BYTES_MAX = 256 * 1024
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
 """A client's default reply_bytes_max: many times max-reply, for a single large pair goes alone."""
 
+SOCKET_WAIT_S_MAX = 1_000_000.0
+"""Seconds of one wait for a socket: poll() takes 24.8 days at most, so longer waits are several."""
+
+CONNECT_TRY_S_MIN = 1.0
+"""Seconds that a try to connect has where less is left, so that it may succeed."""
+
 CLIENT_REPEATS_MAX = 4
 """How often a request is sent again on a new connection: one that kills connections must end."""
 

@@ -12,14 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.client.address import Address, TcpAddress
-from fastjournal.client.failures import cannot_connect
-from fastjournal.errors import (
-    BadRequestError,
-    CannotConnectError,
-    ConfigError,
-    ProtocolError,
-    RefusedError,
-)
+from fastjournal.client.calls import refusal
+from fastjournal.client.failures import LATER, cannot_connect, turned_away
+from fastjournal.errors import BadRequestError, CannotConnectError, ConfigError, ProtocolError
 from fastjournal.limits import AUTH_TOKEN_BYTES_MAX
 from fastjournal.private import read_private
 from fastjournal.protocol import (
@@ -55,10 +50,11 @@ class Access:
             return None
         return system_context() if self.tls is None and address.tls else self.tls
 
-    def auth_request(self) -> bytes:
-        """Return the AUTH to send first; empty: none."""
+    def first_request(self, *, prove: bool) -> bytes:
+        """Return the AUTH to send first; without a token to ``prove`` the daemon a NOP, or none."""
         if self.auth is None:
-            return b""
+            nop = Request(function=Function.NOP, identifier=_IDENTIFIER)
+            return encode_request(nop) if prove else b""
         return encode_request(
             Request(
                 function=Function.AUTH,
@@ -69,8 +65,11 @@ class Access:
         )
 
 
-class AuthAnswer:
-    """Takes bytes until the reply to AUTH is there.
+class FirstAnswer:
+    """Takes bytes until the reply to the first request is there.
+
+    So a client learns that there is a daemon behind the connection: a proxy whose daemon is away
+    takes connections too, and a daemon that has no room refuses them.
 
     Args:
         address: Named in errors.
@@ -81,7 +80,7 @@ class AuthAnswer:
         self._connection = ClientConnection()
 
     def receive_data(self, data: bytes | bytearray) -> bool:
-        """Take what was received (``b""``: the peer closed); return whether AUTH succeeded by now.
+        """Take what was received (``b""``: the peer closed); return whether it succeeded by now.
 
         Raises:
             RefusedError: The daemon does not take the token; code ``auth-failed``.
@@ -91,20 +90,26 @@ class AuthAnswer:
             self._connection.receive_data(data)
             reply = self._connection.next_event()
         except ProtocolError as error:
+            if not data:
+                raise self._closed() from error
             raise CannotConnectError(
                 f"{self._address} does not speak the protocol: {error.message}",
                 hint="is it a fastjournald that listens there, and does it speak TLS?",
             ) from error
         if not isinstance(reply, Reply):
             if not data:
-                raise cannot_connect(self._address, OSError("it closed the connection"))
+                raise self._closed()
             return False
         if not reply.error:
             return True
-        code, _, sentence = reply.error.partition(" ")
-        if reply.identifier != _IDENTIFIER:
-            raise CannotConnectError(f"{self._address} gave up: {sentence or code}", code=code)
-        raise RefusedError(sentence or code, code=code, hint="is it the right token?")
+        reason = refusal(reply.error)
+        if reply.identifier != _IDENTIFIER or reason.code in LATER:
+            raise turned_away(reason)
+        reason.hint = "is it the right token?"
+        raise reason
+
+    def _closed(self) -> CannotConnectError:
+        return cannot_connect(self._address, OSError("it closed the connection"))
 
 
 def make_access(tls: Tls = None, auth: str | bytes | None = None) -> Access:

@@ -6,7 +6,7 @@ from random import Random
 
 import msgspec
 
-from fastjournal.limits import INSTANT_MAX
+from fastjournal.limits import CONNECT_TRY_S_MIN, INSTANT_MAX
 from fastjournal.numeric import check_integer, check_seconds
 
 _GROWTH = 2.0
@@ -74,3 +74,7 @@ class Backoff:
         self._bound_s = min(_GROWTH * self._bound_s or plan.first_pause_s, plan.longest_pause_s)
         pause_s = self._rng.uniform(0, self._bound_s)
         return min(pause_s, max(self._give_up_at_s - now_s, 0.0))
+
+    def try_s(self, connect_timeout_s: float, now_s: float) -> float:
+        """Return the seconds that the try after the pause may take."""
+        return min(connect_timeout_s, max(self._give_up_at_s - now_s, CONNECT_TRY_S_MIN))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from fastjournal.client.backoff import Reconnect
 from fastjournal.client.calls import silence_allowed_s
+from fastjournal.client.failures import IN_VAIN
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
 from fastjournal.client.repeats import rule_of
 from fastjournal.clock import unique_timestamp
@@ -67,21 +68,27 @@ class Batch:
         """Return after how many silent seconds a daemon counts as lost; None: never."""
         return silence_allowed_s(reply_timeout_s, (errand.request for errand in self.errands))
 
-    def lost(self, error: FastjournalError, now_s: float) -> None:
-        """The connection ended with this error; return where the rest is to be sent on another.
+    def lost(self, multiplexer: Multiplexer, now_s: float) -> None:
+        """The connection has failed; return where the rest is to be sent on another.
 
         Raises:
             FastjournalError: The error, where something must not be sent again, or was often
                 enough. Its ``maybe_done`` is set where a change may have been carried out.
         """
-        open_ = self.unanswered()
-        sent = [errand for errand in open_ if errand.pending is not None]
+        error = multiplexer.failure
+        assert error is not None, "a connection without failure answers everything"
+        sent = [errand for errand in self.unanswered() if errand.pending is not None]
+        if multiplexer.nothing_done:
+            for errand in sent:
+                errand.pending = None
+            sent = []
         rules = [rule_of(errand.request) for errand in sent]
         self._lost_at_s = self._lost_at_s or now_s
         self._losses += 1
         if (
             self._plan is None
             or not isinstance(error, CannotConnectError)
+            or error.code in IN_VAIN
             or not all(rule.repeat for rule in rules)
             or self._losses > CLIENT_REPEATS_MAX
             or now_s - self._lost_at_s > self._plan.patience_s

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from fastjournal.client.address import Address
-from fastjournal.errors import CannotConnectError
+from fastjournal.errors import CannotConnectError, RefusedError
+
+LATER = frozenset({"busy", "shutting-down"})
+"""Refusals that another try may not get."""
+
+IN_VAIN = frozenset({"bad-request", "too-large", "unsupported-version"})
+"""Refusals of a connection for bytes that would be sent on another one too."""
 
 _SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
 
@@ -32,6 +38,15 @@ def closed_by_peer(*, silent: bool) -> CannotConnectError:
             f"{reason} without a word", f"does it ask for TLS? else {_SEND_AGAIN}"
         )
     return connection_lost(reason)
+
+
+def turned_away(reason: RefusedError) -> CannotConnectError:
+    """The daemon refused the connection, and not one request on it; with the code that it gave."""
+    return CannotConnectError(
+        f"the daemon ended the connection: {reason.message}",
+        code=reason.code,
+        hint="try again later" if reason.code in LATER else None,
+    )
 
 
 def timed_out(address: Address, silence_s: float | None) -> CannotConnectError:

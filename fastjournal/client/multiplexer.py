@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from fastjournal.client.calls import end_of_listening, refusal
-from fastjournal.client.failures import closed_by_peer
+from fastjournal.client.failures import closed_by_peer, turned_away
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
 from fastjournal.protocol import (
@@ -24,6 +24,9 @@ from fastjournal.protocol import (
 
 # A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
 _LISTEN = int(Flag.LISTEN)
+
+_NO_REQUEST = 0
+"""Identifier of an error that is about the connection."""
 
 Undo = Callable[[Request, Reply], list[Request]]
 
@@ -53,7 +56,7 @@ class Pending:
         """Return the reply, which may be a refusal.
 
         Raises:
-            CannotConnectError: The connection was lost before the reply came.
+            CannotConnectError: The connection was lost before the reply came, or refused.
             ProtocolError: The daemon sent what is no reply.
         """
         if self.error is not None:
@@ -82,6 +85,9 @@ class Multiplexer:
         self._unsent_bytes = 0
         self._failure: FastjournalError | None = None
         self._heard = False
+        self._answered = False
+        self.nothing_done = False
+        """The daemon refused the connection before it carried out anything on it."""
         self._owed: deque[tuple[Request, int | None]] = deque()
         """Requests that give back what abandoned ones got, and those that end subscriptions, with
         their identifiers; started as there is room."""
@@ -196,6 +202,9 @@ class Multiplexer:
             if self._connection.next_event() is CONNECTION_CLOSED:
                 self.fail(closed_by_peer(silent=not self._heard))
         except ProtocolError as error:
+            if not data:
+                self.fail(closed_by_peer(silent=False))  # inside a reply
+                return done
             error.hint = error.hint or (
                 "is it a fastjournald that listens there, and does it speak TLS?"
             )
@@ -232,14 +241,16 @@ class Multiplexer:
             return 0
         pending = self._in_flight.pop(reply.identifier, None)
         if pending is None:
-            if reply.error:
-                reason = refusal(reply.error)
-                raise ProtocolError(f"the daemon gave up: {reason.message}", code=reason.code)
+            if reply.error and reply.identifier == _NO_REQUEST:
+                self.nothing_done = not self._answered
+                self.fail(turned_away(refusal(reply.error)))
+                return 0
             raise ProtocolError(f"reply to a request {reply.identifier} that was never sent")
         if self._subscriptions and (reply.error or not pending.request.flags & _LISTEN):
             self._subscriptions.pop(reply.identifier, None)
         if self._last_words:
             self._last_words.discard(reply.identifier)
+        self._answered = True
         pending._finish(reply, None)
         return 1
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
-from fastjournal.client.access import Access, AuthAnswer
+from fastjournal.client.access import Access, FirstAnswer
 from fastjournal.client.address import Address, UnixAddress
 from fastjournal.client.failures import cannot_connect
-from fastjournal.limits import RECEIVE_BYTES_MAX
+from fastjournal.limits import RECEIVE_BYTES_MAX, SOCKET_WAIT_S_MAX
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +45,13 @@ class Channel:
         """Return whether something can be received, or with ``to_send`` sent, in time."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if to_send else 0))
-        return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+        if timeout_s is None:
+            return bool(poll.poll())
+        while timeout_s > SOCKET_WAIT_S_MAX:
+            if poll.poll(SOCKET_WAIT_S_MAX * 1000):
+                return True
+            timeout_s -= SOCKET_WAIT_S_MAX
+        return bool(poll.poll(timeout_s * 1000))
 
     def close(self) -> None:
         """Close it."""
@@ -86,25 +93,35 @@ class TlsChannel(Channel):
         super().close()
 
 
-def connect_channel(address: Address, access: Access, timeout_s: float) -> Channel:
+def connect_channel(
+    address: Address, access: Access, timeout_s: float, *, prove: bool = False
+) -> Channel:
     """Return a connected channel, on which AUTH has succeeded where there is a token.
+
+    Args:
+        address: The daemon's.
+        access: How to be let in.
+        timeout_s: Seconds for all of it but the look-up of the name.
+        prove: Without a token too, wait until the daemon has answered something.
 
     Raises:
         CannotConnectError: Nobody listens there, the name or path leads nowhere, or the daemon does
-            not prove who it is.
+            not prove who it is, or takes no connection now.
         RefusedError: The daemon does not take the token; code ``auth-failed``.
     """
     context = access.context_for(address)
+    deadline = _Deadline(timeout_s)
     try:
-        sock = _connect(address, timeout_s)
+        sock = _connect(address, deadline)
         try:
             if context is not None:
+                sock.settimeout(deadline.left_s())
                 sock = context.wrap_socket(
                     sock,
                     server_hostname=None if isinstance(address, UnixAddress) else address.host,
                     suppress_ragged_eofs=False,
                 )
-            _authenticate(sock, address, access)
+            _ask_first(sock, address, access.first_request(prove=prove), deadline)
             sock.setblocking(False)
         except BaseException:
             sock.close()
@@ -114,26 +131,54 @@ def connect_channel(address: Address, access: Access, timeout_s: float) -> Chann
     return Channel(sock) if context is None else TlsChannel(sock)  # type: ignore[arg-type]
 
 
-def _connect(address: Address, timeout_s: float) -> socket.socket:
+class _Deadline:
+    """When connecting has to be done with, however many calls of the system that takes."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._end_s = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Return the seconds that are left; raise TimeoutError where none are."""
+        left_s = self._end_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("no answer in time")
+        return min(left_s, SOCKET_WAIT_S_MAX)
+
+
+def _connect(address: Address, deadline: _Deadline) -> socket.socket:
     if isinstance(address, UnixAddress):
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        return _try_to_connect(socket.AF_UNIX, address.path, deadline.left_s())
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    failure = OSError("the name has no address")
+    for untried, (family, _, _, _, where) in zip(range(len(found), 0, -1), found, strict=True):
         try:
-            sock.settimeout(timeout_s)
-            sock.connect(address.path)
-        except BaseException:
-            sock.close()
-            raise
+            sock = _try_to_connect(family, where, deadline.left_s() / untried)
+        except OSError as error:
+            failure = error
+            continue
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return sock
-    sock = socket.create_connection(address[:2], timeout_s)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raise failure
+
+
+def _try_to_connect(family: int, where: Any, timeout_s: float) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        sock.connect(where)
+    except BaseException:
+        sock.close()
+        raise
     return sock
 
 
-def _authenticate(sock: socket.socket, address: Address, access: Access) -> None:
-    """Send AUTH and wait for its reply. The socket blocks, with a timeout."""
-    if asked := access.auth_request():
+def _ask_first(sock: socket.socket, address: Address, asked: bytes, deadline: _Deadline) -> None:
+    """Send the first request, if there is one, and wait for its reply."""
+    if asked:
+        sock.settimeout(deadline.left_s())
         sock.sendall(asked)
-        answer = AuthAnswer(address)
-        while not answer.receive_data(sock.recv(RECEIVE_BYTES_MAX)):
-            pass
+        answer, data = FirstAnswer(address), None
+        while data is None or not answer.receive_data(data):
+            sock.settimeout(deadline.left_s())
+            data = sock.recv(RECEIVE_BYTES_MAX)

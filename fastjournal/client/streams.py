@@ -6,7 +6,7 @@ import socket
 
 import trio
 
-from fastjournal.client.access import Access, AuthAnswer
+from fastjournal.client.access import Access, FirstAnswer
 from fastjournal.client.address import Address, UnixAddress
 from fastjournal.client.failures import cannot_connect
 from fastjournal.limits import RECEIVE_BYTES_MAX
@@ -15,8 +15,16 @@ _GOODBYE_S = 0.5
 """To tell a peer that takes nothing that this is the end."""
 
 
-async def open_stream(address: Address, access: Access, timeout_s: float) -> trio.abc.Stream:
+async def open_stream(
+    address: Address, access: Access, timeout_s: float, *, prove: bool = False
+) -> trio.abc.Stream:
     """Return a connected stream, on which AUTH has succeeded where there is a token.
+
+    Args:
+        address: The daemon's.
+        access: How to be let in.
+        timeout_s: Seconds for all of it.
+        prove: Without a token too, wait until the daemon has answered something.
 
     With TLS, a connection that ends without TLS saying so is a trio.BrokenResourceError.
 
@@ -29,10 +37,10 @@ async def open_stream(address: Address, access: Access, timeout_s: float) -> tri
         with trio.fail_after(timeout_s):
             if isinstance(address, UnixAddress):
                 plain = await trio.open_unix_socket(address.path)
-                return await _enter(plain, address, access)
+                return await _enter(plain, address, access, prove)
             plain = await trio.open_tcp_stream(address.host, address.port)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            return await _enter(plain, address, access)
+            return await _enter(plain, address, access, prove)
     except trio.TooSlowError as error:
         raise cannot_connect(address, OSError("no answer in time")) from error
     except trio.BrokenResourceError as error:
@@ -53,7 +61,7 @@ async def close_stream(stream: trio.abc.Stream) -> None:
 
 
 async def _enter(
-    plain: trio.SocketStream, address: Address, access: Access
+    plain: trio.SocketStream, address: Address, access: Access, prove: bool
 ) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
     """Do what comes before the first request, or close the stream."""
     stream: trio.SocketStream | trio.SSLStream[trio.SocketStream] = plain
@@ -63,9 +71,9 @@ async def _enter(
             assert not isinstance(address, UnixAddress)
             stream = trio.SSLStream(plain, context, server_hostname=address.host)
             await stream.do_handshake()
-        if asked := access.auth_request():
+        if asked := access.first_request(prove=prove):
             await stream.send_all(asked)
-            answer = AuthAnswer(address)
+            answer = FirstAnswer(address)
             while not answer.receive_data(await stream.receive_some(RECEIVE_BYTES_MAX)):
                 pass
     except BaseException:

@@ -100,7 +100,7 @@ class SyncClient(SyncMethods):
         """Connect, unless it is connected; try once.
 
         Raises:
-            CannotConnectError: Nobody listens there, or TLS fails.
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
         with self._lock:
@@ -252,14 +252,12 @@ class SyncClient(SyncMethods):
                 try:
                     link.carry(batch, silence_s)
                 finally:
-                    failure = link.multiplexer.failure
                     if not link.is_idle:
                         self._drop_link()
                 if not batch.unanswered():
                     return batch.errands
-                assert failure is not None, "a connection without failure answers everything"
                 self._ended = plan is None
-                batch.lost(failure, self._dialer.now_s())
+                batch.lost(link.multiplexer, self._dialer.now_s())
 
     def _usable_link(self, plan: Reconnect | None, asked_at_s: float) -> SyncLink:
         """Return the connection, or make one."""

@@ -130,14 +130,19 @@ class Dialer:
         self.rng = rng or Random()
         self.sleep = sleep
 
-    def dial(self) -> SyncLink:
+    def dial(self, timeout_s: float | None = None, *, prove: bool = False) -> SyncLink:
         """Return a new connection.
 
+        Args:
+            timeout_s: Seconds for all of it; None: as many as ever.
+            prove: The daemon has to answer something on it.
+
         Raises:
-            CannotConnectError: Nobody listens there, or TLS fails.
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        channel = connect_channel(self.address, self._access, self._connect_timeout_s)
+        timeout_s = timeout_s or self._connect_timeout_s
+        channel = connect_channel(self.address, self._access, timeout_s, prove=prove)
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncLink(channel, multiplexer, self.address)
 
@@ -158,7 +163,8 @@ class Dialer:
         while (pause_s := backoff.pause_s(self.now_s())) is not None:
             self.sleep(pause_s)
             try:
-                return self.dial()
+                timeout_s = backoff.try_s(self._connect_timeout_s, self.now_s())
+                return self.dial(timeout_s, prove=True)
             except CannotConnectError as error:
                 failure = error
         assert failure is not None, "a backoff allows one try"

@@ -97,15 +97,20 @@ class Client(TrioMethods):
         """Connect, unless it is connected; try once.
 
         Raises:
-            CannotConnectError: Nobody listens there, or TLS fails.
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
+        await self._connect()
+
+    async def _connect(self, timeout_s: float | None = None, *, prove: bool = False) -> None:
         if self._nursery is None:
             raise RuntimeError("a Client is used inside 'async with'")
         async with self._connecting:
             if self._link is not None and not self._link.multiplexer.failed:
                 return
-            stream = await open_stream(self.address, self._access, self._connect_timeout_s)
+            stream = await open_stream(
+                self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
+            )
             multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
             self._link = TrioLink(stream, multiplexer, self.address)
             self.start_soon(self._link.run)
@@ -276,9 +281,7 @@ class Client(TrioMethods):
                         link.multiplexer.abandon(pending)
             if not batch.unanswered():
                 return batch.errands
-            failure = link.multiplexer.failure
-            assert failure is not None, "a connection without failure answers everything"
-            batch.lost(failure, trio.current_time())
+            batch.lost(link.multiplexer, trio.current_time())
 
     async def usable_link(self) -> TrioLink:
         """Return the connection, or take part in the effort to make one."""
@@ -305,8 +308,9 @@ class Client(TrioMethods):
             backoff = Backoff(plan, self._rng, trio.current_time())
             while (pause_s := backoff.pause_s(trio.current_time())) is not None:
                 await trio.sleep(pause_s)
+                timeout_s = backoff.try_s(self._connect_timeout_s, trio.current_time())
                 try:
-                    await self.connect()
+                    await self._connect(timeout_s, prove=True)
                 except CannotConnectError as error:
                     effort.failure = error
                 else:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TypeAlias
 
 from fastjournal.errors import ProtocolError
-from fastjournal.protocol import Reply, Request, ServerConnection, encode_error
+from fastjournal.protocol import Function, Reply, Request, ServerConnection, encode_error
 
 
 class Do(Enum):
@@ -42,6 +42,8 @@ class ScriptedDaemon:
             or none), send bytes as they are, close. Requests of all connections take turns.
         unix_path: Listen there instead of on a free port of the loopback interface.
         tls: Speak TLS; ``Do.CLOSE`` then cuts the connection off, without saying so by TLS.
+        proves: Answer the NOP by which a client that connects again finds out whether a daemon is
+            there (its timestamp is 0); False: ask the script about it too.
     """
 
     def __init__(
@@ -50,8 +52,10 @@ class ScriptedDaemon:
         *,
         unix_path: str | None = None,
         tls: ssl.SSLContext | None = None,
+        proves: bool = True,
     ) -> None:
         self._answer = answer
+        self._proves = proves
         self._tls = tls
         self._turn = threading.Lock()
         self._open: set[socket.socket] = set()
@@ -146,6 +150,9 @@ class ScriptedDaemon:
     def _carry_out(
         self, sock: socket.socket, connection: ServerConnection, request: Request
     ) -> bool:
+        if self._proves and request.function == Function.NOP and not request.timestamp:
+            sock.sendall(connection.send(Reply(request.identifier)))
+            return True
         with self._turn:
             self.requests.append(request)
             for step in self._answer(request):

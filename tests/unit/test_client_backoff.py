@@ -16,6 +16,7 @@ from fastjournal.client.results import Written
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
+    FastjournalError,
     LeaseLostError,
     ProtocolError,
     RefusedError,
@@ -122,6 +123,12 @@ def batch_of(*requests: Request, plan: Reconnect | None = PLAN) -> Batch:
     return Batch(((request, None) for request in requests), plan)
 
 
+def failed(error: FastjournalError, *, multiplexer: Multiplexer | None = None) -> Multiplexer:
+    multiplexer = multiplexer or Multiplexer(reply_bytes_max=1000)
+    multiplexer.fail(error)
+    return multiplexer
+
+
 def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
     requests = [Request(Function.ADD, key=b"a"), Request(Function.NOP), Request(Function.ADD)]
     batch = batch_of(*requests)
@@ -129,14 +136,13 @@ def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
     batch.errands[0].start(first)
     batch.errands[1].start(first)
     first.receive_data(encode_reply(Reply(requests[0].identifier)))
-    first.fail(connection_lost("killed"))
-    batch.lost(connection_lost("killed"), 0)
+    batch.lost(failed(connection_lost("killed"), multiplexer=first), 0)
     assert batch.unanswered() == batch.errands[1:]
     assert [errand.repeated for errand in batch.errands] == [False, True, False]
     second = Multiplexer(reply_bytes_max=1000)
     batch.errands[2].start(second)
     with pytest.raises(CannotConnectError) as caught:
-        batch.lost(connection_lost("killed"), 1)
+        batch.lost(failed(connection_lost("killed")), 1)
     assert caught.value.maybe_done
 
 
@@ -147,10 +153,10 @@ def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> No
     for _ in range(CLIENT_REPEATS_MAX):
         batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
         stamps.add(request.timestamp)
-        batch.lost(connection_lost("killed"), 0)
+        batch.lost(failed(connection_lost("killed")), 0)
     batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
     with pytest.raises(CannotConnectError) as caught:
-        batch.lost(connection_lost("killed"), 0)
+        batch.lost(failed(connection_lost("killed")), 0)
     assert caught.value.maybe_done
     assert len(stamps) == 1
 
@@ -158,11 +164,41 @@ def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> No
 def test_a_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
     batch = batch_of(Request(Function.NOP))
     batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
-    batch.lost(connection_lost("killed"), 10)
+    batch.lost(failed(connection_lost("killed")), 10)
     with pytest.raises(CannotConnectError):
-        batch.lost(connection_lost("killed"), 10 + PLAN.patience_s + 1)
+        batch.lost(failed(connection_lost("killed")), 10 + PLAN.patience_s + 1)
     with pytest.raises(ProtocolError):
-        batch_of(Request(Function.NOP)).lost(ProtocolError("HTTP"), 0)
+        batch_of(Request(Function.NOP)).lost(failed(ProtocolError("HTTP")), 0)
     with pytest.raises(CannotConnectError) as caught:
-        batch_of(Request(Function.ADD), plan=None).lost(connection_lost("killed"), 0)
+        batch_of(Request(Function.ADD), plan=None).lost(failed(connection_lost("killed")), 0)
     assert not caught.value.maybe_done
+
+
+def test_a_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
+    for answered_before in (False, True):
+        batch = batch_of(Request(Function.NEXT), Request(Function.ADD))
+        multiplexer = Multiplexer(reply_bytes_max=1000)
+        for errand in batch.errands:
+            errand.start(multiplexer)
+        if answered_before:
+            multiplexer.receive_data(encode_reply(Reply(2)))
+        multiplexer.receive_data(encode_reply(Reply(0, error="busy")))
+        multiplexer.receive_data(b"")
+        if answered_before:
+            with pytest.raises(CannotConnectError) as caught:
+                batch.lost(multiplexer, 0)
+            assert (caught.value.code, caught.value.maybe_done) == ("busy", True)
+        else:
+            batch.lost(multiplexer, 0)
+            assert [errand.repeated for errand in batch.errands] == [False, False]
+
+
+@pytest.mark.parametrize("code", ["bad-request", "too-large", "unsupported-version"])
+def test_what_the_daemon_cannot_frame_is_not_repeated(code: str) -> None:
+    batch = batch_of(Request(Function.NOP))
+    multiplexer = Multiplexer(reply_bytes_max=1000)
+    batch.errands[0].start(multiplexer)
+    multiplexer.receive_data(encode_reply(Reply(0, error=f"{code} no")))
+    with pytest.raises(CannotConnectError) as caught:
+        batch.lost(multiplexer, 0)
+    assert caught.value.code == code
