@@ -56,7 +56,13 @@ TOMBSTONE_TTL_US = 3600 * 1_000_000
 """Default of tombstone-ttl: longer than any sane forwarder backlog is resent out of order."""
 
 TOMBSTONES_MAX = 1_000_000
-"""Default of tombstones-max: about 200 MB of memory at the worst."""
+"""Default of tombstones-max: about 400 MB of memory for keys of a usual length."""
+
+TOMBSTONES_BYTES_MAX = 512 * 1024 * 1024
+"""Default of tombstones-bytes-max: so many of usual keys, and 120,000 of the longest."""
+
+TOMBSTONE_BYTES = 320
+"""Of a tombstone in memory, besides its key."""
 
 CONNECTIONS_MAX = 10_000
 """Default of max-connections: under the usual limit of open files of a service."""

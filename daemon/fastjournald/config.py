@@ -80,6 +80,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
     """Seconds."""
     tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_BYTES_MAX
     max_clock_skew: Seconds = limits.CLOCK_SKEW_US_MAX // 1_000_000
     """Seconds."""
     max_postpone: Seconds = limits.POSTPONE_US_MAX // 1_000_000
@@ -104,6 +105,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             attempts_max=self.max_attempts,
             tombstone_ttl_us=self.tombstone_ttl * 1_000_000,
             tombstones_max=self.tombstones_max,
+            tombstones_bytes_max=self.tombstones_bytes_max,
             clock_skew_us_max=self.max_clock_skew * 1_000_000,
             postpone_us_max=self.max_postpone * 1_000_000,
             memory_bytes_max=self.memory_limit and max(1, self.memory_limit - PROGRAM_BYTES),

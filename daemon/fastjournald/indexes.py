@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedList
 
+from fastjournal.limits import TOMBSTONE_BYTES, TOMBSTONES_BYTES_MAX
 from fastjournald.order import Order
 
 if TYPE_CHECKING:
@@ -232,16 +233,20 @@ class Expiry:
 
 
 class Tombstones:
-    """What was deleted, so that a late repeat of its SET is recognised; bounded in time and number.
+    """What was deleted, so that a late repeat of its SET is recognised; the oldest go first.
 
-    They hold the timestamp of the deletion and the instant at which it was learnt; oldest first.
+    They hold the timestamp of the deletion and the instant at which it was learnt; bounded in time,
+    number and bytes.
     """
 
-    __slots__ = ("_items", "number_max", "ttl_us")
+    __slots__ = ("_items", "bytes", "bytes_max", "number_max", "ttl_us")
 
-    def __init__(self, ttl_us: int, number_max: int) -> None:
+    def __init__(self, ttl_us: int, number_max: int, bytes_max: int = TOMBSTONES_BYTES_MAX) -> None:
         self.ttl_us = ttl_us
         self.number_max = number_max
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        """What they take in memory."""
         self._items: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -266,7 +271,7 @@ class Tombstones:
     def lasts_until(self, learnt: int, now: int) -> int:
         """Return until when about a tombstone stands that was learnt at that instant. O(1)."""
         items = self._items
-        if 2 * len(items) < self.number_max:
+        if 2 * len(items) < self.number_max and 2 * self.bytes < self.bytes_max:
             return learnt + self.ttl_us
         # others will take its place: the oldest one has stood for as long as any will
         oldest = next(iter(items.values()))[1]
@@ -280,18 +285,25 @@ class Tombstones:
             if found[1] + self.ttl_us > now:
                 timestamp = max(timestamp, found[0])
             items.move_to_end(key)
+        else:
+            self.bytes += TOMBSTONE_BYTES + len(key)
         items[key] = (timestamp, now)
-        if self._one_too_many(now):
-            # not all at once: after a quiet hour a million are over
-            for _ in range(TOMBSTONES_DROPPED):
-                items.popitem(last=False)
-                if not items or not self._one_too_many(now):
-                    break
+        # for the longest key some ten of short keys go
+        while len(items) > self.number_max or self.bytes > self.bytes_max:
+            self._drop_oldest()
+        # not all at once: after a quiet hour a million are over
+        for _ in range(TOMBSTONES_DROPPED):
+            if not items or next(iter(items.values()))[1] + self.ttl_us > now:
+                break
+            self._drop_oldest()
 
-    def _one_too_many(self, now: int) -> bool:
-        items = self._items
-        return len(items) > self.number_max or next(iter(items.values()))[1] + self.ttl_us <= now
+    def _drop_oldest(self) -> None:
+        key, _ = self._items.popitem(last=False)
+        self.bytes -= TOMBSTONE_BYTES + len(key)
 
     def discard(self, key: bytes) -> bool:
         """Remove what stands under a key; whether something did. O(1)."""
-        return self._items.pop(key, None) is not None
+        if self._items.pop(key, None) is None:
+            return False
+        self.bytes -= TOMBSTONE_BYTES + len(key)
+        return True

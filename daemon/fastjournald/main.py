@@ -113,6 +113,9 @@ OPTIONS: list[click.Parameter] = [
     _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
     _number("--tombstone-ttl", unit="S", help="How long deletions are remembered.  [3600]"),
     _number("--tombstones-max", unit="N", help="How many deletions are.  [1000000]"),
+    _number(
+        "--tombstones-bytes-max", unit="BYTES", help="Memory that these may take.  [536870912]"
+    ),
     _number("--max-clock-skew", unit="S", help="How far ahead a client's clock may be.  [60]"),
     _number("--max-postpone", unit="S", help="How far SETs put off a URI; 0: any time.  [3600]"),
     click.Option(

@@ -58,6 +58,7 @@ def recover_engine(
         now_us=started_us,
         repair=config.repair,
         tombstones_max=settings.tombstones_max,
+        tombstones_bytes_max=settings.tombstones_bytes_max,
         tombstone_ttl_us=settings.tombstone_ttl_us,
         limit=value_limit(settings),
         on_progress=on_progress,

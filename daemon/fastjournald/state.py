@@ -37,6 +37,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """Lost leases after which an entry is buried; 0: no limit."""
     tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
     tombstones_max: int = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
     clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
     memory_bytes_max: int = 0
     """Of entries in memory, from which on values leave it; 0: all stay."""
@@ -76,7 +77,11 @@ class State:
         self.journal = journal or new_journal(self.settings, _discard, bytes(8))
         self.store = Store(
             self.journal,
-            Tombstones(self.settings.tombstone_ttl_us, self.settings.tombstones_max),
+            Tombstones(
+                self.settings.tombstone_ttl_us,
+                self.settings.tombstones_max,
+                self.settings.tombstones_bytes_max,
+            ),
             self.settings.attempts_max,
             new_values(self.settings),
         )

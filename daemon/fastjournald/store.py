@@ -11,7 +11,7 @@ from fastjournald.indexes import Domain, Leases, Tombstones, instant_of
 from fastjournald.journal import Journal
 from fastjournald.leasing import Leasing
 from fastjournald.subscriptions import Changes
-from fastjournald.values import TOMBSTONE_BYTES, Cold, Values
+from fastjournald.values import Cold, Values
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
@@ -158,7 +158,7 @@ class Store(Leasing):
         """What entries and tombstones take of memory, as estimated; 0 without a limit. O(1)."""
         if self.values is None:
             return 0
-        return self.values.bytes + TOMBSTONE_BYTES * len(self.tombstones)
+        return self.values.bytes + self.tombstones.bytes
 
     def access(self, entry: Entry, now: int) -> None:
         """Somebody reads an entry. O(1)."""

@@ -42,9 +42,6 @@ KEPT_SHARE = 1 / 16
 indexes take all of it. Else what one request had read would leave again before the next one that
 needs it, and workers who want the same job would all read in vain."""
 
-TOMBSTONE_BYTES = 300
-"""Of a tombstone, with a key of a usual length."""
-
 
 class Cold(msgspec.Struct, frozen=True, gc=False):
     """A value that is on disk only."""

@@ -24,7 +24,7 @@ from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.survey import Finding, Progress, Survey, format_time, take_survey
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
-from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_MAX
+from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_BYTES_MAX, TOMBSTONES_MAX
 
 __all__ = ["Finding", "Progress", "Recovered", "recover", "verify"]
 
@@ -49,6 +49,7 @@ def recover(
     repair: bool = False,
     tombstones_max: int = TOMBSTONES_MAX,
     tombstone_ttl_us: int = TOMBSTONE_TTL_US,
+    tombstones_bytes_max: int = TOMBSTONES_BYTES_MAX,
     limit: ValueLimit | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Recovered:
@@ -62,6 +63,7 @@ def recover(
         tombstones_max: Of more than so many the oldest are forgotten.
         tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
             one under its key.
+        tombstones_bytes_max: Of those that take more in memory the oldest are forgotten.
         limit: How much memory what is live may take; None: all values are kept.
         on_progress: Called a few times a second.
 
@@ -70,7 +72,7 @@ def recover(
         LogLockedError: A repair is due, and another process reads the log.
         LogFailedError: Something cannot be read or written.
     """
-    state = LogState(tombstones_max, tombstone_ttl_us)
+    state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
     survey = take_survey(disk, directory, state, on_progress, limit)
     repaired: list[Finding] = []
     if survey.faults:
@@ -84,7 +86,7 @@ def recover(
             if finding.damage or (finding.kind == "leftover" and not disk.exists(finding.path))
         ]
         # positions have moved, and this proves that the log loads without repair
-        state = LogState(tombstones_max, tombstone_ttl_us)
+        state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
         survey = take_survey(disk, directory, state, on_progress, limit)
         if survey.faults:
             raise _refusal(survey)

@@ -9,7 +9,14 @@ import msgspec
 
 from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.keys import moved_not_before
-from fastjournal.limits import PAUSED_DOMAINS_MAX, TOMBSTONE_TTL_US, TOMBSTONES_MAX
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    PAUSED_DOMAINS_MAX,
+    TOMBSTONE_BYTES,
+    TOMBSTONE_TTL_US,
+    TOMBSTONES_BYTES_MAX,
+    TOMBSTONES_MAX,
+)
 
 
 class Tomb(msgspec.Struct, frozen=True, gc=False):
@@ -39,14 +46,17 @@ class LogState:
     Args:
         tombstones_max: Of more than so many the oldest go, at the end of each replay.
         tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
+        tombstones_bytes_max: The same as ``tombstones_max`` for what they take in memory.
     """
 
     def __init__(
         self,
         tombstones_max: int = TOMBSTONES_MAX,
         tombstone_ttl_us: int = TOMBSTONE_TTL_US,
+        tombstones_bytes_max: int = TOMBSTONES_BYTES_MAX,
     ) -> None:
         self.tombstones_max = tombstones_max
+        self.tombstones_bytes_max = tombstones_bytes_max
         self.tombstone_ttl_us = tombstone_ttl_us
         self.jobs: dict[bytes, LiveJob] = {}
         self.keys: dict[bytes, LiveJob] = {}
@@ -237,8 +247,19 @@ class LogState:
             self.pauses = {name: end for name, end in self.pauses.items() if end > time}
 
     def drop_tombstones(self) -> None:
-        """Drop the oldest tombstones of too many."""
-        excess = len(self.tombstones) - self.tombstones_max
-        if excess > 0:
-            for key in list(islice(self.tombstones, excess)):
-                del self.tombstones[key]
+        """Drop the oldest tombstones of too many, or where they take too much memory. O(n)."""
+        tombstones = self.tombstones
+        excess = max(0, len(tombstones) - self.tombstones_max)
+        at_most = len(tombstones) * (KEY_BYTES_MAX + TOMBSTONE_BYTES)
+        if not excess and at_most <= self.tombstones_bytes_max:
+            return
+        sizes = sum(map(len, tombstones)) + TOMBSTONE_BYTES * len(tombstones)
+        for number, key in enumerate(tombstones):
+            if number >= excess and sizes <= self.tombstones_bytes_max:
+                excess = number
+                break
+            sizes -= len(key) + TOMBSTONE_BYTES
+        else:
+            excess = len(tombstones)
+        for key in list(islice(tombstones, excess)):
+            del tombstones[key]

@@ -28,6 +28,7 @@ class EngineMachine(RuleBasedStateMachine):
         attempts_max=st.sampled_from([0, 0, 1, 2]),
         tombstone_ttl_us=st.sampled_from([2 * SECOND, 60 * SECOND]),
         tombstones_max=st.sampled_from([1, 3, 1000]),
+        tombstones_bytes_max=st.sampled_from([1, 700, 1_000_000]),
         reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
         postpone_us_max=st.sampled_from([0, SECOND, 5 * SECOND, 3600 * SECOND]),
         keeping=st.sampled_from(["everything", "by key", "by flag"]),
@@ -38,6 +39,7 @@ class EngineMachine(RuleBasedStateMachine):
         attempts_max: int,
         tombstone_ttl_us: int,
         tombstones_max: int,
+        tombstones_bytes_max: int,
         reply_bytes_max: int,
         postpone_us_max: int,
         keeping: str,
@@ -49,6 +51,7 @@ class EngineMachine(RuleBasedStateMachine):
             attempts_max=attempts_max,
             tombstone_ttl_us=tombstone_ttl_us,
             tombstones_max=tombstones_max,
+            tombstones_bytes_max=tombstones_bytes_max,
             clock_skew_us_max=3 * SECOND,
             postpone_us_max=postpone_us_max,
         )
@@ -148,7 +151,9 @@ class EngineMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         """The daemon is killed, and recovers its log."""
         # of too many, replay drops the oldest at its end, and so may keep one that live had dropped
-        has_all = self.keeping == "everything" and self.model.rules.tombstones_max >= 1000
+        rules = self.model.rules
+        few = rules.tombstones_max < 1000 or rules.tombstones_bytes_max < 1_000_000
+        has_all = self.keeping == "everything" and not few
         self.both.restart(self.now, has_all_tombstones=has_all)
         self.serve()
         self.compare_everything()

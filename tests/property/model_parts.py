@@ -22,6 +22,7 @@ class Rules:
     attempts_max: int = 0
     tombstone_ttl_us: int = 3600 * 1_000_000
     tombstones_max: int = 1_000_000
+    tombstones_bytes_max: int = 1_000_000_000
     clock_skew_us_max: int = 60_000_000
     value_bytes_max: int = 1_000_000
     postpone_us_max: int = 3600 * 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from fastjournal.limits import TOMBSTONE_BYTES
 from fastjournal.protocol.constants import Flag
 from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.property.model_parts import U64_MAX, Entry, RefusedError, Rules, Waiter, refuse
@@ -154,7 +155,10 @@ class State:
         before, _ = self.tombstones.pop(key, (0, 0))
         self.tombstones[key] = (max(timestamp, before), self.now)
         self.laid[key, max(timestamp, before)] = self.laid[key, timestamp] = self.now
-        while len(self.tombstones) > self.rules.tombstones_max:
+        while len(self.tombstones) > self.rules.tombstones_max or (
+            sum(TOMBSTONE_BYTES + len(key) for key in self.tombstones)
+            > self.rules.tombstones_bytes_max
+        ):
             del self.tombstones[next(iter(self.tombstones))]
 
     def end_lease(self, e: Entry) -> None:

@@ -62,6 +62,7 @@ class EngineSubject:
             LOG,
             now_us=now,
             tombstones_max=self.settings.tombstones_max,
+            tombstones_bytes_max=self.settings.tombstones_bytes_max,
             tombstone_ttl_us=self.settings.tombstone_ttl_us,
             limit=value_limit(self.settings),
         )

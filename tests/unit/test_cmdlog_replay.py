@@ -20,7 +20,7 @@ from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.cmdlog.segments import pack_position
 from fastjournal.cmdlog.state import LogState
-from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_TTL_US
+from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_BYTES, TOMBSTONE_TTL_US
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 KEY = b"pages:128:0000000000000001:a"
@@ -287,6 +287,20 @@ def test_tombstones_are_told_oldest_first_and_the_oldest_go_when_there_are_too_m
     replay.start_segment(1, bytes(log))
     replay.replay(scan_segment(bytes(log)).runs[0], last=True)
     assert list(replay.state.tombstones) == [b"2", b"3"]
+
+
+def test_tombstones_of_a_replay_are_bounded_in_bytes_and_the_oldest_go() -> None:
+    log = SegmentBuilder()
+    for number in range(10):
+        log.operation(Tombstone(b"%01000d" % number, T + number))
+    log.operation(Tombstone(b"short", T))
+    bytes_max = 2 * (TOMBSTONE_BYTES + 1000) + TOMBSTONE_BYTES + 5
+    for limit, expected in ((bytes_max, [8, 9]), (bytes_max - 1, [9]), (1, None)):
+        replay = Replay(LogState(tombstones_bytes_max=limit))
+        replay.start_segment(1, bytes(log))
+        replay.replay(scan_segment(bytes(log)).runs[0], last=True)
+        keys = [] if expected is None else [*(b"%01000d" % n for n in expected), b"short"]
+        assert list(replay.state.tombstones) == keys
 
 
 def test_of_two_tombstones_under_a_key_the_later_timestamp_counts_while_the_first_stands() -> None:

@@ -10,6 +10,7 @@ import pytest
 from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.limits import TOMBSTONE_BYTES
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from fastjournald.engine import Engine, Scan, Settings, new_journal
@@ -141,6 +142,39 @@ def test_of_too_many_tombstones_the_oldest_goes() -> None:
     for number in range(5):
         tombstones.put(b"%d" % number, number, NOW)
     assert tombstones.items() == [(b"2", 2), (b"3", 3), (b"4", 4)]
+
+
+def test_tombstones_are_bounded_in_bytes_and_the_oldest_go() -> None:
+    bytes_max = 100 * (TOMBSTONE_BYTES + 20)
+    tombstones = Tombstones(ttl_us=1000, number_max=10_000, bytes_max=bytes_max)
+    for number in range(1000):
+        tombstones.put(b"%020d" % number, number, NOW)
+    assert [key for key, _ in tombstones.items()] == [b"%020d" % n for n in range(900, 1000)]
+    # a long one takes the place of a dozen
+    tombstones.put(bytes(4096), 1, NOW)
+    assert len(tombstones) == 88
+    for number in range(100):
+        tombstones.put(b"%04096d" % number, number, NOW)
+        assert tombstones.bytes == sum(TOMBSTONE_BYTES + len(key) for key, _ in tombstones.items())
+        assert tombstones.bytes <= bytes_max
+    assert [timestamp for _, timestamp in tombstones.items()] == list(range(93, 100))
+    # put again, and taken away
+    tombstones.put(b"%04096d" % 94, 94, NOW)
+    assert tombstones.discard(b"%04096d" % 95)
+    assert not tombstones.discard(b"%04096d" % 95)
+    assert tombstones.bytes == 6 * (TOMBSTONE_BYTES + 4096)
+    for key, _ in tombstones.items():
+        tombstones.discard(key)
+    assert tombstones.bytes == 0
+
+
+def test_tombstones_that_will_make_room_last_shorter() -> None:
+    tombstones = Tombstones(ttl_us=1000, number_max=10_000, bytes_max=10 * (TOMBSTONE_BYTES + 20))
+    tombstones.put(b"%020d" % 0, 0, NOW)
+    assert tombstones.lasts_until(NOW + 100, NOW + 100) == NOW + 1100
+    for number in range(5):
+        tombstones.put(b"%020d" % number, 0, NOW + 10)
+    assert tombstones.lasts_until(NOW + 100, NOW + 100) == NOW + 190
 
 
 def test_tombstones_without_a_life_are_not_kept() -> None:
