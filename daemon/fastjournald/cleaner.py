@@ -23,16 +23,8 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
-from fastjournald.cleaning import (
-    DURABLE,
-    TURN,
-    Blocking,
-    Cleaning,
-    bytes_usual,
-    candidates,
-    clean_segment,
-    log_bytes,
-)
+from fastjournald.cleaning import bytes_usual, candidates, clean_segment, log_bytes
+from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
@@ -212,6 +204,8 @@ class Cleaner:
                     server.timers.look()
                     await self._pace.give_way(used, self._pressure())
                     used = 0.0
+                    answer = server.clock.now_us()
+                elif wanted is NOW:
                     answer = server.clock.now_us()
                 elif wanted is DURABLE:
                     await server.commit.wait_durable(server.writer.appended)

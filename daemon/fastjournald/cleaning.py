@@ -1,45 +1,34 @@
 """Cleaning one sealed segment of the log: what is dead in it leaves the disk.
 
-A generator does it, and says what it needs from whoever drives it, the daemon or a test that
-crashes at every point:
-
-- ``TURN``: let others go on; it is answered with the present instant;
-- ``DURABLE``: wait until everything appended so far is durable;
-- ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
-  returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
-  raises;
-- ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
-  the generator.
+A generator does it, and says what it needs from whoever drives it (``fastjournald.replacing``), the
+daemon or a test that crashes at every point.
 
 The order is what makes it safe. What has to stand elsewhere is appended first; all of it, and every
-removal that was believed, is durable before the segment is replaced or unlinked; a segment is
-replaced by one rename, and unlinked only when a durable record says so.
+removal that was believed, is durable before the segment is replaced or unlinked, by one rename or
+unlink, and only when a durable record says so. Where somebody reads the log nothing is written at
+all, or what was written counts the next time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
-from contextlib import closing, suppress
-from enum import Enum
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import google_crc32c
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from fastjournal.cmdlog.envelope import (
     Lease,
     Pause,
     SegmentRemoved,
+    SegmentRewritten,
     SegmentStart,
     Tombstone,
     unpack_completion,
     unpack_operation,
 )
-from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.lookup import Whereabouts, read_value, value_in
-from fastjournal.cmdlog.records import TIME_BYTES, Command, decode_record, decode_time
+from fastjournal.cmdlog.records import Command, decode_record
 from fastjournal.cmdlog.segments import SegmentInfo, pack_position
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
@@ -48,8 +37,8 @@ from fastjournal.limits import (
     REMNANTS_MAX,
     RESTATED_ENTRIES_MAX,
     SIFTED_RECORDS_MAX,
-    WRITTEN_BYTES_MAX,
 )
+from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning, Files, Signal
 from fastjournald.sifting import Sifting
 from fastjournald.space import Left, Look
 from fastjournald.values import Cold
@@ -79,28 +68,6 @@ TINY = 1 / 8
 
 READ_LOOK = Look(0)
 READ = "somebody reads the log"
-
-
-class Signal(Enum):
-    """What a cleaning waits for."""
-
-    TURN = "turn"
-    DURABLE = "durable"
-
-
-TURN, DURABLE = Signal.TURN, Signal.DURABLE
-
-
-class Blocking(msgspec.Struct, frozen=True):
-    """A call that touches files."""
-
-    call: Callable[[], Any]
-    exclusive: bool = False
-
-
-Cleaning: TypeAlias = Generator[Signal | Blocking, Any, str]
-"""Returns what became of the segment: ``removed``, ``moved``, ``rewritten``, ``left``, or why it
-could not be cleaned."""
 
 
 def candidates(store: Store, writer: LogWriter, now: int) -> list[SegmentInfo]:
@@ -172,16 +139,32 @@ def clean_segment(
     Raises:
         LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
     """
-    journal = store.journal
+    space = store.journal.space
+    files = Files(store.journal, writer, disk, directory)
+    try:
+        try:
+            yield from files.probe()
+        except LogFailedError as error:
+            return f"not read: {error}"
+        if info.number in space.moved:
+            yield from files.remove(info)
+            return "removed"
+        return (yield from _clean(store, files, info, now))
+    except LogLockedError:
+        space.looks[info.number] = READ_LOOK
+        return READ
+
+
+def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
+    journal, writer = store.journal, files.writer
     space = journal.space
-    path = f"{directory}/{info.name}"
     # until it is known better
     space.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
     cleaned_in = writer.next_number
     present = frozenset(segment.number for segment in writer.sealed)
     awaited = _awaited(store, writer, present, now) == info.number
     try:
-        data = yield Blocking(partial(disk.read, path))
+        data = yield Blocking(partial(files.disk.read, files.path(info)))
     except LogFailedError as error:
         return f"not read: {error}"
     sifting = Sifting(store, info.number, data, present, cleaned_in)
@@ -192,36 +175,26 @@ def clean_segment(
     except LogCorruptError as error:
         return f"damaged at offset {error.offset}: {error.message}"
     try:
-        now = yield from _restate(store, disk, directory, sifting.restate, now)
-        now = yield from _restate(store, disk, directory, journal.unsaid(), now)
+        now = yield from _restate(store, files, sifting.restate, now)
+        now = yield from _restate(store, files, journal.unsaid(), now)
     except (LogFailedError, LogCorruptError) as error:
         return f"not read: {error}"
-    for key in sifting.renamed:
-        _tell_tombstone(store, key, now)
     for _ in sifting.assemble(now):
         now = yield TURN
     dead_in = writer.next_number
     left = sifting.left
-    live = space.live[info.number]
-    look = Look(
+    space.looks[info.number] = Look(
         _again_at(sifting, now),
-        live,
+        space.live[info.number],
         tuple(sifting.waits),
         appended=writer.appended,
         pauses=tuple(sifting.pauses),
     )
-    space.looks[info.number] = look
     if left.size < TINY * writer.segment_bytes_max and not sifting.stuck:
-        now = yield from _move(store, sifting, left, now)
-        journal.segment_removed(info.number, now)
-        yield DURABLE
-        try:
-            yield Blocking(partial(_unlink, disk, directory, path), exclusive=True)
-        except LogLockedError:
-            space.looks[info.number] = READ_LOOK
-            return READ
-        writer.sealed.remove(info)
-        space.forget(info.number)
+        _tell_renamed(store, sifting, now)
+        yield from _move(store, sifting, left, now)
+        space.moved.add(info.number)
+        yield from files.remove(info)
         return "moved" if left.entries else "removed"
     if sifting.all_stays:
         # there is nothing in it that could return
@@ -229,30 +202,44 @@ def clean_segment(
         return "left"
     if left.size > LEFT_MAX * info.bytes and not awaited:
         return "left"
-    if writer.active is None:
-        # else the first record of the active segment says it
-        journal.newest_token(now)
-    # what is dropped here is removed, or stands elsewhere, in records that no crash takes back
-    yield DURABLE
     try:
-        replaced = yield Blocking(partial(_write_beside, disk, path, info, left))
+        replaced = yield Blocking(partial(files.write_beside, info, left))
     except LogFailedError as error:
         return f"not rewritten: {error}"
-    # values that are on disk only are found all the time, by old positions and by new ones
-    space.replacing(info.number, data)
-    try:
-        yield Blocking(partial(_replace, disk, directory, path), exclusive=True)
+    with closing((yield from files.lock(info))):
+        now = yield NOW
+        if writer.active is None:
+            # else the first record of the active segment says it
+            journal.newest_token(now)
+        _tell_renamed(store, sifting, now)
+        journal.segment_rewritten(info.number, replaced.bytes, replaced.crc32c, now, done=False)
+        # what is dropped here is removed, or stands elsewhere, in records that no crash takes back
+        yield DURABLE
+        # values that are on disk only are found all the time, by old positions and by new ones
+        space.replacing(info.number, data)
+        try:
+            yield Blocking(partial(files.replace, info), exclusive=True)
+        except BaseException:
+            space.has_replaced(info.number)
+            raise
         writer.sealed[writer.sealed.index(info)] = replaced
         space.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
+        space.tells(info.number, sifting.tells)
         if info.number in space.paused_until:
             space.paused_until[info.number] = sifting.paused_until
+    try:
         yield from _reposition(store, sifting, left, info.number)
-    except LogLockedError:
-        space.looks[info.number] = READ_LOOK
-        return READ
     finally:
         space.has_replaced(info.number)
+    now = yield NOW
+    journal.segment_rewritten(info.number, replaced.bytes, replaced.crc32c, now, done=True)
     return "rewritten"
+
+
+def _tell_renamed(store: Store, sifting: Sifting, now: int) -> None:
+    """Tell the tombstones of former keys anew: the records that left them go."""
+    for key in sifting.renamed:
+        _tell_tombstone(store, key, now)
 
 
 def _again_at(sifting: Sifting, now: int) -> int:
@@ -262,7 +249,7 @@ def _again_at(sifting: Sifting, now: int) -> int:
 
 
 def _restate(
-    store: Store, disk: Disk, directory: str, job_ids: Iterable[bytes], now: int
+    store: Store, files: Files, job_ids: Iterable[bytes], now: int
 ) -> Generator[Signal | Blocking, Any, int]:
     """Append entries anew that are live and still carried by these jobs; return the present."""
     amended = store.journal.amended
@@ -270,7 +257,7 @@ def _restate(
         entry = amended.get(job_id)
         if entry is not None and isinstance(entry.value, Cold):
             place = Whereabouts(entry.position, entry.record_bytes, job_id)
-            value = yield Blocking(partial(read_value, disk, directory, place))
+            value = yield Blocking(partial(read_value, files.disk, files.directory, place))
             store.warm_up(entry, job_id, value, first_to_leave=True)
             # it may have gone meanwhile
             entry = amended.get(job_id)
@@ -307,6 +294,9 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
             operation = unpack_operation(record.payload)
             if isinstance(operation, SegmentRemoved):
                 journal.segment_removed(operation.number, now)
+            elif isinstance(operation, SegmentRewritten):
+                size, crc32c = operation.bytes, operation.crc32c
+                journal.segment_rewritten(operation.number, size, crc32c, now, done=True)
             elif isinstance(operation, Tombstone):
                 _tell_tombstone(store, operation.key, now)
             elif isinstance(operation, Pause):
@@ -347,54 +337,3 @@ def _reposition(
             store.renew(entry)
         if at % (4 * SIFTED_RECORDS_MAX) == 0:
             yield TURN
-
-
-# --- files, outside of the event loop -----------------------------------------------------------
-
-
-def _write_beside(disk: Disk, path: str, info: SegmentInfo, left: Left) -> SegmentInfo:
-    beside = f"{path}.rw"
-    if disk.exists(beside):
-        disk.unlink(beside)
-    try:
-        crc = _write_pieces(disk, beside, left.parts)
-    except LogFailedError:
-        with suppress(LogFailedError):
-            disk.unlink(beside)
-        raise
-    return msgspec.structs.replace(
-        info,
-        bytes=left.size,
-        crc32c=crc,
-        records=len(left.parts) - 1,
-        first_us=decode_time(left.parts[1][:TIME_BYTES]),
-        last_us=decode_time(left.parts[-1][:TIME_BYTES]),
-    )
-
-
-def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
-    """Create a file of all of it, synced, and return its CRC-32C."""
-    crc = size = begin = 0
-    with closing(disk.create(path)) as file:
-        for number, part in enumerate(parts, 1):
-            size += len(part)
-            if size >= WRITTEN_BYTES_MAX or number == len(parts):
-                piece = b"".join(parts[begin:number])
-                file.write(piece)
-                # a sync of all of it at once would hold up those of the log
-                file.sync()
-                crc = google_crc32c.extend(crc, piece)
-                size, begin = 0, number
-    return crc
-
-
-def _replace(disk: Disk, directory: str, path: str) -> None:
-    with closing(lock_read(disk, directory, exclusive=True)):
-        disk.rename(f"{path}.rw", path)
-        disk.sync_directory(directory)
-
-
-def _unlink(disk: Disk, directory: str, path: str) -> None:
-    with closing(lock_read(disk, directory, exclusive=True)):
-        disk.unlink(path)
-        disk.sync_directory(directory)

@@ -227,6 +227,14 @@ class Journal(Ledger):
         """The tombstone under this key was removed."""
         self._append(self.forget_record(key, now), 1, now)
 
+    def segment_rewritten(
+        self, number: int, size: int, crc32c: int, now: int, *, done: bool
+    ) -> None:
+        """A sealed segment is about to have this size and checksum, or has them."""
+        told = envelope.SegmentRewritten(number, size, crc32c, done)
+        position = self._append(self._operation(told, now), 1, now)
+        self.space.told(number, position >> OFFSET_BITS)
+
     def segment_removed(self, number: int, now: int) -> None:
         """A segment is about to leave the disk, or has left it."""
         self._append(self._operation(envelope.SegmentRemoved(number), now), 1, now)

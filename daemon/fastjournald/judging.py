@@ -11,7 +11,8 @@
   first change of such a job that goes; the end of a lease stays where workq might see two begin;
 - an operation that undoes an earlier one (a deletion without trace, the end of a pause) stays while
   that may be on the disk; what is in force stays; heads of groups go, for the group was whole;
-- the first record, and the removal of a segment that another one names, stay.
+- the first record, and the removal of a segment that another one names, stay; so does the newest
+  record that tells size and checksum of a segment that is there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from fastjournal.cmdlog.envelope import (
     Pause,
     Rename,
     SegmentRemoved,
+    SegmentRewritten,
     SegmentStart,
     Tombstone,
     is_ours,
@@ -77,6 +79,7 @@ class Judging:
         stuck: Whether something is kept that cannot be moved to the end of the log.
         waits: Some of the segments with records of jobs that are removed here.
         pauses: Some of the domains of which a pause ends here that began before.
+        tells: Segments of which a record that stays tells size and checksum.
         paused_until: Domain to the last end of a pause that a record names that stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
@@ -91,6 +94,7 @@ class Judging:
         self.stuck = False
         self.waits: set[int] = set()
         self.pauses: set[bytes] = set()
+        self.tells: set[int] = set()
         self.paused_until: dict[bytes, int] = {}
         self.expiries = [0, 0]
         self._store = store
@@ -240,7 +244,15 @@ class Judging:
         if isinstance(operation, SegmentStart):
             return True
         if isinstance(operation, SegmentRemoved):
-            return space.is_named(operation.number, self._named)
+            named = space.is_named(operation.number, self._named)
+            return named or operation.number in space.told_in
+        if isinstance(operation, SegmentRewritten):
+            if operation.number not in self._present or not operation.done:
+                return False
+            if not space.is_told(operation.number, self.number):
+                return False
+            self.tells.add(operation.number)
+            return True
         if isinstance(operation, Lease):
             return operation.again and self._is_restated(end, operation.token)
         if isinstance(operation, Batch):

@@ -21,7 +21,7 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournal.cmdlog.segments import OFFSET_BITS, SegmentInfo
 from fastjournald.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
 from fastjournald.jobheads import JobHeads, id_prefix
 from fastjournald.space import Space
@@ -197,9 +197,14 @@ class Ledger:
         """Return the record that says so."""
         return self._operation(envelope.Forget(key), now)
 
-    def segment_start(self, previous: int, now: int) -> bytes:
-        """Return the first record of a new segment."""
-        return self._operation(envelope.SegmentStart(previous, self.last_token), now)
+    def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
+        """Return the first record of a new segment; ``previous``: the one before it."""
+        token = self.last_token
+        if previous is None:
+            return self._operation(envelope.SegmentStart(0, token), now)
+        return self._operation(
+            envelope.SegmentStart(previous.number, token, previous.bytes, previous.crc32c), now
+        )
 
     def _time_at(self, now: int) -> bytes:
         if now != self._now:

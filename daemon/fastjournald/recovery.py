@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable
 
 from fastjournal.clock import Clock
+from fastjournal.cmdlog.chain import Chain, Seal
 from fastjournal.cmdlog.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.repair import write_file
+from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.shedding import ValueLimit
 from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
@@ -93,6 +95,8 @@ def recover_engine(
     space.foreign_last = max(
         (info.number for info in sealed if info.number not in space.previous), default=0
     )
+    space.told_in = recovered.state.chain.told_in
+    _tell_segments(engine, recovered.state.chain, sealed, active, clock.now_us())
     _remove_orphans(engine, recovered.state, clock.now_us())
     while engine.store.evict(writer.durable_at, EVICTED_MAX):
         pass
@@ -163,6 +167,19 @@ def load_engine(
     engine.journal.space.paused_until.update(state.paused_until)
     engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
+
+
+def _tell_segments(
+    engine: Engine, chain: Chain, sealed: list[SegmentInfo], active: SegmentInfo | None, now: int
+) -> None:
+    """Say of each sealed segment of which the log does not say it alone what it is.
+
+    It is from before that was told, or a crash came where it was about to be replaced.
+    """
+    # who begins the next segment says it of the last one
+    for info in sealed if active else sealed[:-1]:
+        if chain.seals.get(info.number) != [Seal(info.bytes, info.crc32c)]:
+            engine.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
 
 
 def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Collection
 
 import msgspec
 
@@ -70,6 +71,10 @@ class Space:
         """Segment number and domain to the last end of a pause that a record in it names."""
         self.previous: dict[int, int] = {}
         """Segment number to that of the one before it, as its first record says."""
+        self.told_in: dict[int, set[int]] = {}
+        """Segment number to the segments with records that tell its size and checksum."""
+        self.moved: set[int] = set()
+        """Segments of which nothing matters any more, that somebody read when they were to go."""
         self.foreign_last = 0
         """The last segment that another program wrote; 0: there is none."""
         self.replaced: dict[int, bytes] = {}
@@ -220,6 +225,22 @@ class Space:
         """Whether a segment on the disk names this one as the one before it."""
         return any(self.previous.get(other) == number for other in present)
 
+    def told(self, number: int, segment: int) -> None:
+        """A record in that segment tells size and checksum of this one. O(1)."""
+        self.told_in.setdefault(number, set()).add(segment)
+
+    def is_told(self, number: int, segment: int) -> bool:
+        """Whether the newest record of size and checksum of a segment is in that one. O(records)"""
+        return max(self.told_in.get(number, ()), default=0) == segment
+
+    def tells(self, segment: int, numbers: Collection[int]) -> None:
+        """Of these segments only, records of size and checksum are left in that one."""
+        for number in [n for n, told in self.told_in.items() if segment in told]:
+            if number not in numbers:
+                self.told_in[number].discard(segment)
+                if not self.told_in[number]:
+                    del self.told_in[number]
+
     def replacing(self, number: int, data: bytes) -> None:
         """A segment, which holds this, is about to be replaced. O(1)."""
         self.changes += 1
@@ -234,6 +255,8 @@ class Space:
         """The segment is gone from the disk. The ids that it held stay known as gone."""
         self.changes += 1
         self.emptied.discard(number)
+        self.moved.discard(number)
+        self.tells(number, ())
         for known in (self.live, self.cleaned, self.dead_in, self.looks, self.previous):
             known.pop(number, None)
         self.paused_until.pop(number, None)

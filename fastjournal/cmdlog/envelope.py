@@ -77,6 +77,20 @@ class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
     """Number of the segment before this one; 0: this is the first."""
     last_token: int = 0
     """The newest lease token so far; 0: none."""
+    bytes: int = 0
+    """Size of the segment before this one when it was sealed; 0: not told."""
+    crc32c: int = 0
+    """CRC-32C of the whole segment before this one then."""
+
+
+class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=False):
+    """The size and CRC-32C of a sealed segment, which hold instead of those told before."""
+
+    number: int
+    bytes: int
+    crc32c: int
+    done: bool = False
+    """False: the segment is about to be replaced; until it is, those told before hold too."""
 
 
 class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
@@ -183,7 +197,15 @@ Change: TypeAlias = Extend | Touch | Delay | Value | Resize | Link | Rename
 """Operations that change the one job that they name."""
 
 Operation: TypeAlias = (
-    SegmentStart | SegmentRemoved | Lease | Batch | Tombstone | Forget | Pause | Change
+    SegmentStart
+    | SegmentRewritten
+    | SegmentRemoved
+    | Lease
+    | Batch
+    | Tombstone
+    | Forget
+    | Pause
+    | Change
 )
 
 

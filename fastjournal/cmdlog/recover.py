@@ -75,6 +75,7 @@ def recover(
     state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
     survey = take_survey(disk, directory, state, on_progress, limit)
     repaired: list[Finding] = []
+    found_at: dict[tuple[str, str], int] = {}
     if survey.faults:
         if not repair:
             raise _refusal(survey)
@@ -85,12 +86,20 @@ def recover(
             # what was left over of a segment that has been repaired went with that
             if finding.damage or (finding.kind == "leftover" and not disk.exists(finding.path))
         ]
+        # what a repair says of segments at the end of the last one stands before its torn tail
+        found_at = {(found.kind, found.path): found.offset for found in survey.findings}
         # positions have moved, and this proves that the log loads without repair
         state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
         survey = take_survey(disk, directory, state, on_progress, limit)
         if survey.faults:
             raise _refusal(survey)
-    findings = repaired + [_settle(disk, finding, now_us) for finding in survey.findings]
+    settled = [_settle(disk, finding, now_us) for finding in survey.findings]
+    findings = repaired + [
+        msgspec.structs.replace(
+            finding, offset=found_at.get((finding.kind, finding.path), finding.offset)
+        )
+        for finding in settled
+    ]
     if findings:
         disk.sync_directory(directory)
     segments = survey.segments
@@ -122,7 +131,9 @@ def _refusal(survey: Survey) -> LogCorruptError:
     if len(damage) > 1:
         message += f" (and {len(damage) - 1} more)"
     directory = first.path.rpartition("/")[0]
-    without = "it" if first.kind == "missing" else "the damaged bytes and keeps them aside"
+    without = {"missing": "it", "differs": "what is not there"}.get(
+        first.kind, "the damaged bytes and keeps them aside"
+    )
     return LogCorruptError(
         message,
         path=first.path,

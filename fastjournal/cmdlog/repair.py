@@ -2,7 +2,8 @@
 
 The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where the device cannot
 read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without
-them, as ``<segment>.rw``, synced, and renamed over the original. Where that breaks a group of
+them, as ``<segment>.rw``, synced, and renamed over the original; the last segment first, for at its
+end stands what the others will be (``cmdlog.chain``). Where that breaks a group of
 records, what is readable of it counts: a lease group is told its new number of records, the head of
 any other group goes. A segment that is missing is noted as removed, right behind the record that
 names it. Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
@@ -15,6 +16,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TypeAlias
 
+import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.envelope import (
@@ -22,6 +24,7 @@ from fastjournal.cmdlog.envelope import (
     Batch,
     Lease,
     SegmentRemoved,
+    SegmentRewritten,
     pack,
     unpack_operation,
 )
@@ -39,6 +42,7 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
+from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, scan_segment
 from fastjournal.cmdlog.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.survey import Fault, Survey
@@ -115,8 +119,16 @@ def repair_segments(
     try:
         idle = _lost_timeouts(disk, directory, survey)
         last = survey.segments[-1].number
+        last_path = f"{directory}/{segment_name(last)}"
+        end: bytes | None = None
+        told: list[SegmentRewritten | SegmentRemoved] = []
+        written: list[str] = []
         for fault in survey.faults:
+            if fault.told is not None:
+                told.append(fault.told)
             path = f"{directory}/{segment_name(fault.number)}"
+            if not disk.exists(path):
+                continue
             data, unreadable = read_segment(disk, path)
             original = ""
             if unreadable:
@@ -131,16 +143,45 @@ def repair_segments(
                     aside = f"{path}.damaged-{damage.offset}"
                     kept[path, damage.offset] = keep_aside(disk, aside, lost)
             disk.sync_directory(directory)
-            rewritten = f"{path}.rw"
-            if disk.exists(rewritten):
-                disk.unlink(rewritten)
             whole = _repaired(data, fault, idle, last=fault.number == last, now_us=now_us)
-            write_file(disk, rewritten, whole)
-            disk.rename(rewritten, path)
+            if fault.number == last:
+                end = whole
+            elif whole != data:
+                _write_beside(disk, path, whole)
+                crc = google_crc32c.value(whole)
+                told.append(SegmentRewritten(fault.number, len(whole), crc))
+                written.append(path)
+        if told:
+            end = _with_told(last, disk.read(last_path) if end is None else end, told, now_us)
+        if end is not None:
+            _write_beside(disk, last_path, end)
+            written.insert(0, last_path)
+        for path in written:
+            disk.rename(f"{path}.rw", path)
             disk.sync_directory(directory)
     finally:
         lock.close()
     return kept
+
+
+def _write_beside(disk: Disk, path: str, data: bytes) -> None:
+    beside = f"{path}.rw"
+    if disk.exists(beside):
+        disk.unlink(beside)
+    write_file(disk, beside, data)
+
+
+def _with_told(
+    number: int, data: bytes, told: list[SegmentRewritten | SegmentRemoved], now_us: int
+) -> bytes:
+    """Return the last segment with these operations before its torn tail or unfinished group."""
+    scan = scan_segment(data)
+    replay = Replay()
+    replay.start_segment(number, data)
+    for run in scan.runs:
+        replay.replay(run, last=run is scan.runs[-1])
+    at = scan.usable_bytes if replay.cut is None else replay.cut
+    return data[:at] + b"".join(_operation(each, now_us) for each in told) + data[at:]
 
 
 def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int) -> bytes:
@@ -160,11 +201,12 @@ def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int
     torn = fault.damage[-1].offset if last and fault.damage else len(data)
     inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
     edits += _mended_groups(data, spans, inner, {edit[0] for edit in edits if edit[2]})
-    if fault.missing is not None:
+    if spans and (fault.missing is not None or fault.behind_loss):
         start, _, behind = spans[0]
         ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
-        note = _operation(SegmentRemoved(fault.missing), now_us)
-        edits.append((behind, behind, note + ended))
+        if fault.missing is not None:
+            ended = _operation(SegmentRemoved(fault.missing), now_us) + ended
+        edits.append((behind, behind, ended))
     parts = [SEGMENT_HEADER]
     # a bad header is damage that starts at 0 and ends anywhere
     at = 0 if 0 in damaged else HEADER_BYTES
@@ -191,7 +233,7 @@ def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
         if fault.number >= ours
         for offset in [
             *(damage.offset for damage in fault.damage),
-            *(() if fault.missing is None else (0,)),
+            *((0,) if fault.missing is not None or fault.behind_loss else ()),
         ]
     }
     idle: _Idle = {}
@@ -269,7 +311,7 @@ def _starts_left(
     return left
 
 
-def _operation(operation: SegmentRemoved, now_us: int) -> bytes:
+def _operation(operation: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
     time = encode_time(now_us)
     job_id = uuid.uuid4().bytes
     payload = pack(operation)

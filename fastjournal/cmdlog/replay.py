@@ -34,6 +34,7 @@ from fastjournal.cmdlog.envelope import (
     Operation,
     Pause,
     SegmentRemoved,
+    SegmentRewritten,
     SegmentStart,
     unpack_failure,
     unpack_operation,
@@ -362,10 +363,10 @@ class Replay:
         state = self.state
         if isinstance(operation, SegmentStart):
             self._ours = True
-            state.previous[self._segment] = operation.previous
+            state.chain.take(self._segment, operation)
             state.last_token = operation.last_token or state.last_token
-        elif isinstance(operation, SegmentRemoved):
-            state.removed.add(operation.number)
+        elif isinstance(operation, SegmentRewritten | SegmentRemoved):
+            state.chain.take(self._segment, operation)
         else:
             if isinstance(operation, Pause):
                 paused = state.paused_until.setdefault(self._segment, {})

@@ -7,6 +7,7 @@ from itertools import islice
 
 import msgspec
 
+from fastjournal.cmdlog.chain import Chain
 from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.keys import moved_not_before
 from fastjournal.limits import (
@@ -79,18 +80,26 @@ class LogState:
         """Command and time of records whose job has not been added, by job id."""
         self.early_before: dict[bytes, list[tuple[int, int]]] = {}
         """Those met before ``early`` was last full; the next time they go."""
-        self.previous: dict[int, int] = {}
-        """Segment number to the number of the segment before it, as its first record says."""
+        self.chain = Chain()
+        """What records say of the log's segments."""
         self.trimmed: dict[bytes, int] = {}
         """Job id, also of dead ones, to the bytes of the value in its record that still count, if
         a resize changed it; zero bytes follow."""
-        self.removed: set[int] = set()
-        """Numbers of segments that cleaning unlinked."""
         self.begins: list[tuple[bytes, int]] = []
         """The first job of our own of each run in each segment: its id and the segment."""
         self.orphans: dict[bytes, _Implied | None] = {}
         """Jobs that are gone because of other records, with none so far that says so: they would be
         back if those went. And the tombstones that they left."""
+
+    @property
+    def previous(self) -> dict[int, int]:
+        """Segment number to the number of the segment before it, as its first record says."""
+        return self.chain.previous
+
+    @property
+    def removed(self) -> set[int]:
+        """Numbers of segments that cleaning unlinked."""
+        return self.chain.removed
 
     def place(self, job: LiveJob, learnt: int) -> None:
         """Make a job live by the rules for a key or URI that may be there already.

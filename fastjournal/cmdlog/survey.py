@@ -12,8 +12,10 @@ The others are damage, and need ``--repair``:
 
 - ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, a record
   with a valid checksum that cannot be understood, or anything that the device cannot read;
-- ``missing``: a segment that another one names as the one before it is not there, and no record
-  says that it was removed. Gaps in the numbers alone are legal.
+- ``missing``: a segment that another one names is not there, and no record says that it was
+  removed. Gaps in the numbers alone are legal;
+- ``differs``: a segment is not what was sealed: it was cut at a record boundary, or it is an older
+  copy. Who says so: ``cmdlog.chain``.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.chain import Seal
+from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentRewritten
 from fastjournal.cmdlog.records import (
     CRC_BYTES,
     TIME_BYTES,
@@ -76,7 +80,7 @@ class Finding(msgspec.Struct, frozen=True, gc=False):
     @property
     def damage(self) -> bool:
         """Whether it takes ``--repair``; else recovery deals with it by itself."""
-        return self.kind in ("damaged", "missing")
+        return self.kind in ("damaged", "missing", "differs")
 
 
 class Fault(msgspec.Struct, gc=False):
@@ -86,6 +90,10 @@ class Fault(msgspec.Struct, gc=False):
     damage: list[Damage]
     missing: int | None = None
     """Number of the missing segment that it names as the one before it."""
+    behind_loss: bool = False
+    """Whether records are lost right before it."""
+    told: SegmentRewritten | SegmentRemoved | None = None
+    """What to say of it, where it is not rewritten."""
 
 
 class Survey(msgspec.Struct, gc=False):
@@ -156,7 +164,7 @@ class _Surveyor:
         if numbers:
             self._read(numbers[-1], data, scan, last=True)
             survey.begins = numbers[-1] in survey.state.previous
-        self._find_missing(present)
+        self._find_breaks(present)
         return survey
 
     def _path(self, number: int) -> str:
@@ -227,21 +235,32 @@ class _Surveyor:
             Finding(kind, self._path(number), found.offset, found.end - found.offset, message)
         )
 
-    def _find_missing(self, present: list[int]) -> None:
-        state = self._survey.state
-        there = {0, *present} | state.removed
-        for number, previous in state.previous.items():
-            if previous in there:
-                continue
-            there.add(previous)
-            faults = [fault for fault in self._survey.faults if fault.number == number]
-            if not faults:
-                faults = [Fault(number, [])]
-                self._survey.faults += faults
-            faults[0].missing = previous
-            message = f"the segment is missing: {segment_name(number)} names it as the one before"
-            path = self._path(previous)
-            self._survey.findings.append(Finding("missing", path, 0, 0, message))
+    def _find_breaks(self, present: list[int]) -> None:
+        """Hold the segments against what the records say of them."""
+        survey = self._survey
+        faults = {fault.number: fault for fault in survey.faults}
+        # the last ones are not sealed
+        there = dict.fromkeys(present, Seal(0, 0))
+        there |= {info.number: Seal(info.bytes, info.crc32c) for info in survey.segments}
+        for found in survey.state.chain.breaks(there):
+            number = found.number
+            namer = survey.state.chain.namer(number)
+            if found.missing:
+                if namer is None:
+                    faults[number] = Fault(number, [], told=SegmentRemoved(number))
+                else:
+                    faults.setdefault(namer, Fault(namer, [])).missing = number
+                survey.findings.append(Finding("missing", self._path(number), 0, 0, found.message))
+            elif number not in faults or not faults[number].damage:
+                seal = there[number]
+                told = SegmentRewritten(number, *seal)
+                faults.setdefault(number, Fault(number, [])).told = told
+                following = min((n for n in there if n > number), default=number)
+                faults.setdefault(following, Fault(following, [])).behind_loss = True
+                survey.findings.append(
+                    Finding("differs", self._path(number), seal.bytes, 0, found.message)
+                )
+        survey.faults = [faults[number] for number in sorted(faults)]
 
     def _tell(self, number: int, offset: int) -> None:
         if self._on_progress is not None:

@@ -36,9 +36,9 @@ from fastjournal.cmdlog.segments import (
 from fastjournal.disk import Disk, DiskFile
 from fastjournal.errors import LogFailedError
 
-SegmentStart = Callable[[int, int], bytes]
-"""Returns the first record of a new segment, from the number of the one before it (0: none) and
-the time in microseconds."""
+SegmentStart = Callable[[SegmentInfo | None, int], bytes]
+"""Returns the first record of a new segment, from what is known of the one before it, all of which
+is written (None: there is none), and the time in microseconds."""
 
 _extend_crc = google_crc32c.extend
 
@@ -312,14 +312,15 @@ class LogWriter:
             return segment
         if segment is not None and not segment.records:
             # left by a crash between the header and the first record
-            previous = self.sealed[-1].number if self.sealed else 0
+            previous = self.sealed[-1] if self.sealed else None
         else:
-            previous = self._last_number
-            if previous >= SEGMENT_NUMBER_MAX:
-                raise LogFailedError(f"no number follows {previous}", path=self._directory)
-            segment = _Segment(previous + 1)
+            number = self._last_number
+            if number >= SEGMENT_NUMBER_MAX:
+                raise LogFailedError(f"no number follows {number}", path=self._directory)
+            previous = segment.info() if segment else self.sealed[-1] if self.sealed else None
+            segment = _Segment(number + 1)
         start = self._segment_start(previous, now_us)
-        self.previous[segment.number] = previous
+        self.previous[segment.number] = previous.number if previous else 0
         self._current = segment
         self._last_number = segment.number
         if segment.bytes == 0:

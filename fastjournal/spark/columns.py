@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from fastjournal.cmdlog import envelope
+from fastjournal.cmdlog.chain import TOLD
 from fastjournal.cmdlog.records import Command
 from fastjournal.spark.rows import Row
 
@@ -153,7 +154,13 @@ def _number(row: Row) -> int | None:
         return operation.previous
     if isinstance(operation, envelope.Resize):
         return operation.size
-    return operation.number if isinstance(operation, envelope.SegmentRemoved) else None
+    if isinstance(operation, envelope.SegmentRewritten | envelope.SegmentRemoved):
+        return operation.number
+    return None
+
+
+def _chain(row: Row) -> bytes | None:
+    return envelope.pack(row.operation) if isinstance(row.operation, TOLD) else None
 
 
 def _domain(row: Row) -> str | None:
@@ -261,6 +268,9 @@ INTERNAL_COLUMNS = (
     Column("_target", "bytes", lambda row: row.target),
     Column("_token", "bytes", lambda row: row.token and row.token.to_bytes(8, "big")),
     Column("_ours", "flag", lambda row: row.ours),
+    Column("_chain", "bytes", _chain),
+    Column("_bytes", "long", lambda row: row.file and row.file.bytes),
+    Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
 )
 """What the view ``entries`` is computed from; only where a schema names them."""
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from fastjournal.cmdlog.chain import TOLD, Chain, Seal
+from fastjournal.cmdlog.envelope import unpack_operation
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.files import LogDirectory, check_chain
 from fastjournal.spark.fold import ENTRY_SCHEMA, PartReplay, chunked, to_batch
@@ -36,14 +38,15 @@ BATCH_BYTES = 8 * 1024 * 1024
 
 _KEYS_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
-    "links ARRAY<BINARY>, arrival BIGINT, number BIGINT, _target BINARY, foreign BOOLEAN"
+    "links ARRAY<BINARY>, arrival BIGINT, _target BINARY, foreign BOOLEAN, "
+    "_chain BINARY, _bytes BIGINT, _crc32c BIGINT"
 )
 _RAW_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
     "_target BINARY, _token BINARY, _raw BINARY, _ours BOOLEAN"
 )
 _IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
-_IS_CHAIN = "operation IN ('segment', 'removed')"
+_IS_CHAIN = "_chain IS NOT NULL OR _bytes IS NOT NULL"
 _CHANGES_ENTRY = (
     "operation IS NULL OR "
     "operation IN ('extend', 'touch', 'delay', 'value', 'resize', 'link', 'rename')"
@@ -70,8 +73,8 @@ def entries(
             every stretch of damage.
 
     Raises:
-        LogCorruptError: A segment is missing, in mode ``failfast``. Damage inside segments shows
-            when Spark reads them.
+        LogCorruptError: A segment is missing, was cut or replaced, in mode ``failfast``. Damage
+            inside segments shows when Spark reads them.
     """
     permissive = mode.lower() == "permissive"
 
@@ -118,13 +121,20 @@ def _look_at_segments(
     records: DataFrame, directory: str | os.PathLike[str]
 ) -> tuple[LogCorruptError | None, bool]:
     """Return what is wrong with the chain of segments, and whether there are foreign jobs."""
-    told = records.where(f"{_IS_CHAIN} OR foreign").select("segment", "operation", "number")
-    rows = told.distinct().collect()
-    previous = {row["segment"]: row["number"] for row in rows if row["operation"] == "segment"}
-    removed = {row["number"] for row in rows if row["operation"] == "removed"}
-    foreign = any(row["operation"] is None for row in rows)
+    columns = ("segment", "offset", "_chain", "_bytes", "_crc32c")
+    rows = records.where(_IS_CHAIN).select(*columns).orderBy("segment", "offset").collect()
+    chain = Chain()
+    files: dict[int, Seal] = {}
+    for number, _, told, size, crc32c in rows:
+        if size is not None:
+            files[number] = Seal(size, crc32c)
+        if told is not None:
+            operation = unpack_operation(bytes(told))
+            assert isinstance(operation, TOLD)
+            chain.take(number, operation)
+    foreign = bool(records.where("foreign").limit(1).count())
     try:
-        check_chain(LogDirectory(directory), previous, removed)
+        check_chain(LogDirectory(directory), chain, files)
     except LogCorruptError as error:
         return error, foreign
     return None, foreign

@@ -11,11 +11,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
+from fastjournal.cmdlog.chain import Chain, Seal
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.segments import segment_name, segment_number
 from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
+
+LOG_IN_USE = "a log in use is cleaned; take a snapshot and read that"
 
 
 class SegmentFile(msgspec.Struct, frozen=True):
@@ -96,24 +99,24 @@ class LogDirectory:
                 )
 
 
-def check_chain(directory: LogDirectory, previous: Mapping[int, int], removed: set[int]) -> None:
-    """Check that no segment is missing.
+def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]) -> None:
+    """Check that every segment is there, and is what the log's records say.
 
     Args:
         directory: The log or snapshot.
-        previous: Segment to the one before it, as its first record says; 0: it is the first.
-        removed: Segments that cleaning removed, as its records say.
+        chain: What they say.
+        files: What was read, by number; segments without any record may be left out.
 
     Raises:
-        LogCorruptError: A segment names one before it that is neither there nor removed.
+        LogCorruptError: A segment is missing, or was cut or replaced.
     """
-    there = {0, *removed, *(segment.number for segment in directory.segments)}
-    for number, before in sorted(previous.items()):
-        if before not in there:
-            raise LogCorruptError(
-                f"the segment is missing: {segment_name(number)} names it as the one before",
-                path=f"{directory.path}/{segment_name(before)}",
-            )
+    present = {segment.number: Seal(segment.bytes, 0) for segment in directory.segments}
+    for found in chain.breaks(present | dict(files)):
+        raise LogCorruptError(
+            found.message,
+            path=f"{directory.path}/{segment_name(found.number)}",
+            hint=None if directory.manifest else LOG_IN_USE,
+        )
 
 
 def resolve(uri: str | os.PathLike[str]) -> tuple[Any, str]:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from fastjournal.cmdlog import envelope
+from fastjournal.cmdlog.chain import TOLD, Chain, Seal
 from fastjournal.spark.files import LogDirectory, check_chain
 from fastjournal.spark.rows import Row, read_segment
 
@@ -119,15 +120,15 @@ def _numbered(
 ) -> Iterator[tuple[Row, int | None]]:
     """Yield the rows that matter, foreign jobs with the serial number that replay gives them."""
     arrival = 0
-    previous: dict[int, int] = {}
-    removed: set[int] = set()
+    chain = Chain()
+    files: dict[int, Seal] = {}
     for segment in directory.segments:
         for row in read_segment(directory.files, segment, permissive=False):
             serial = None
-            if isinstance(row.operation, envelope.SegmentStart):
-                previous[row.segment] = row.operation.previous
-            elif isinstance(row.operation, envelope.SegmentRemoved):
-                removed.add(row.operation.number)
+            if row.file is not None:
+                files[row.segment] = row.file
+            if isinstance(row.operation, TOLD):
+                chain.take(row.segment, row.operation)
             if row.entry is not None:
                 if row.foreign:
                     arrival += 1
@@ -137,7 +138,7 @@ def _numbered(
             if row.operation is None or isinstance(row.operation, envelope.Change):
                 yield row, serial
         on_bytes(segment.bytes)
-    check_chain(directory, previous, removed)
+    check_chain(directory, chain, files)
 
 
 def _packed(row: Row, serial: int | None) -> Packed:

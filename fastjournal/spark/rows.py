@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog import envelope, foreign
+from fastjournal.cmdlog.chain import Seal
 from fastjournal.cmdlog.records import CRC_BYTES, Command, Record, decode_payload
 from fastjournal.cmdlog.scan import Damage, Run, scan_segment
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
-from fastjournal.spark.files import SegmentFile, read_locked
+from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_locked
 
 
 class Row(msgspec.Struct, gc=False):
@@ -47,6 +49,8 @@ class Row(msgspec.Struct, gc=False):
     ours: bool = False
     """The segment is one that fastjournald wrote."""
     corrupt: str | None = None
+    file: Seal | None = None
+    """What the segment is as a file; told by its first row only."""
 
 
 def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[Row]:
@@ -68,10 +72,19 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
         raise LogCorruptError(
             f"the segment has {len(data)} bytes, it had {segment.bytes}",
             path=segment.path,
-            hint="a log in use is cleaned; take a snapshot and read that",
+            hint=LOG_IN_USE,
         )
     # What has been appended since the directory was listed belongs to the next look at it.
     data = data[: segment.bytes]
+    rows = _read_all(data, segment, permissive)
+    first = next(rows, None)
+    if first is not None:
+        first.file = Seal(len(data), google_crc32c.value(data))
+        yield first
+        yield from rows
+
+
+def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
     scan = scan_segment(data)
     damage = [] if segment.open and scan.torn else scan.damage[::-1]
     ours = False

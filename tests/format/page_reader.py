@@ -174,8 +174,7 @@ class Log:
 
     def replay(self, segments: dict[int, bytes]) -> None:
         """Replay all segments, by number."""
-        previous: dict[int, int] = {}
-        removed = set()
+        named: dict[int, list[tuple[int, int]]] = {}
         last = max(segments, default=0)
         for number, data in sorted(segments.items()):
             records, whole = self._records(data)
@@ -184,14 +183,27 @@ class Log:
             for record in records:
                 if record.name == b"fj.op":
                     tag, *fields = unpack(record.content)
-                    if tag == "segment":
-                        previous[number] = fields[0]
-                    elif tag == "removed":
-                        removed.add(fields[0])
+                    self._name(named, tag, fields)
             self._apply_all(records)
-        missing = set(previous.values()) - set(segments) - removed - {0}
-        if missing:
-            raise DamageError(f"segments {missing} are missing")
+        for number, seals in named.items():
+            if number not in segments:
+                raise DamageError(f"segment {number} is missing")
+            data = segments[number]
+            if seals and (len(data), crc32c(data)) not in seals:
+                raise DamageError(f"segment {number} is not what it was")
+
+    @staticmethod
+    def _name(named: dict[int, list[tuple[int, int]]], tag: str, fields: list[Any]) -> None:
+        """Note which segments must be there, and what they may be."""
+        if tag == "segment" and fields[0]:
+            size, crc = [*fields[2:4], 0, 0][:2]
+            named[fields[0]] = [(size, crc)] if size else []
+        elif tag == "removed":
+            named.pop(fields[0], None)
+        elif tag == "rewritten":
+            number, size, crc, done = [*fields, False][:4]
+            before = [] if done else named.get(number, [])
+            named[number] = [*before, (size, crc)]
 
     @staticmethod
     def _records(data: bytes) -> tuple[list[Record], bool]:
@@ -228,7 +240,7 @@ class Log:
                     index += fields[0]
                 elif tag == "pause":
                     self.pauses[fields[0]] = fields[1]
-                elif tag not in ("segment", "removed", "batch", "tombstone", "forget"):
+                elif tag not in ("segment", "rewritten", "removed", "batch", "tombstone", "forget"):
                     self._change(tag, fields, record.time)
             else:
                 self.met.add(record.command)

@@ -11,6 +11,7 @@ from fastjournal.cmdlog.envelope import (
     OPERATION_NAME,
     Operation,
     SegmentRemoved,
+    SegmentRewritten,
     unpack_operation,
 )
 from fastjournal.cmdlog.records import Command, decode_record
@@ -195,4 +196,4 @@ def test_every_kind_of_record_is_among_what_workq_is_given() -> None:
                 ours = record.name == OPERATION_NAME
                 kinds.add(type(unpack_operation(record.payload)) if ours else record.command)
     # cleaning alone writes these: see property/test_crash_simulation.py
-    assert kinds | {SegmentRemoved} == {*Command, *get_args(Operation)}
+    assert kinds | {SegmentRemoved, SegmentRewritten} == {*Command, *get_args(Operation)}

@@ -20,7 +20,7 @@ import pytest
 
 from fastjournal.clock import SystemClock
 from fastjournal.cmdlog.envelope import Batch
-from fastjournal.cmdlog.records import SEGMENT_HEADER, TIME_BYTES
+from fastjournal.cmdlog.records import SEGMENT_HEADER, TIME_BYTES, Command
 from fastjournal.cmdlog.recover import recover
 from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.disk import OsDisk
@@ -109,6 +109,26 @@ def size_says(number: int, size: bytes) -> Damage:
             if body - start - TIME_BYTES == len(size)
         )
         log.edit(number, start + TIME_BYTES, size)
+
+    return change
+
+
+def cut_between(number: int) -> Damage:
+    """Leave some whole records of a segment."""
+
+    def change(log: Log) -> None:
+        log.cut(number, log.records(log.segments[number])[RECORD][2])
+
+    return change
+
+
+def other_records(number: int) -> Damage:
+    """Put a removal back that cleaning may have taken away."""
+
+    def change(log: Log) -> None:
+        before = SegmentBuilder(None, ids_from=1 << 90)
+        before.simple(Command.DELETE, before.job_id())
+        log.grow(number, bytes(before.data)[len(SEGMENT_HEADER) :])
 
     return change
 
@@ -221,6 +241,18 @@ KINDS: dict[str, tuple[Damage, list[str]]] = {
         all_of(in_record(LAST, "body"), lambda log: log.cut(LAST, -9)),
         ["damaged", "damaged"],
     ),
+    # segments that are whole records, but not all of them
+    "a segment cut to its header": (lambda log: log.cut(MIDDLE, 8), ["differs"]),
+    "a first segment cut between two records": (cut_between(0), ["differs"]),
+    "two segments cut between two records, and a torn tail": (
+        all_of(cut_between(EARLIER), cut_between(MIDDLE), lambda log: log.cut(LAST, -1)),
+        ["differs", "differs", "torn"],
+    ),
+    "an older copy of a segment": (other_records(MIDDLE), ["differs"]),
+    "a cut segment, and damage behind it": (
+        all_of(cut_between(EARLIER), in_record(MIDDLE, "body")),
+        ["damaged", "differs"],
+    ),
     # segments that are missing
     "a missing segment": (lambda log: log.drop(MIDDLE), ["missing"]),
     "a missing first segment": (lambda log: log.drop(0), ["missing"]),
@@ -332,7 +364,7 @@ def test_all_ways_find_refuse_and_repair_the_same(
     assert told(log, [(f["kind"], f["file"], f["offset"], f["bytes"]) for f in would]) == findings
     assert code == bool(expected)
     assert files(log) == before
-    refuses = bool({"damaged", "missing"} & set(expected))
+    refuses = bool({"damaged", "missing", "differs"} & set(expected))
     if refuses:
         with pytest.raises(LogCorruptError) as caught:
             recover(OsDisk(), str(log), now_us=SystemClock().now_us())

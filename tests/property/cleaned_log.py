@@ -13,11 +13,12 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from fastjournald.cleaning import DURABLE, TURN, Blocking, candidates, clean_segment
+from fastjournald.cleaning import candidates, clean_segment
 from fastjournald.config import Config
 from fastjournald.engine import Missing, Scan
 from fastjournald.entry import Entry
 from fastjournald.recovery import recover_engine
+from fastjournald.replacing import DURABLE, NOW, TURN, Blocking
 from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, VirtualClock, dump
 from tests.property.subject import SECOND, request
@@ -163,7 +164,7 @@ class CleanedLog:
                 return str(stop.value)
             answer = failure = None
             between()
-            if wanted is TURN:
+            if wanted in (TURN, NOW):
                 answer = self.clock.now
             elif wanted is DURABLE:
                 self.flush()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,12 +21,13 @@ from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.cleaning import DURABLE, TURN, Blocking, Cleaning, clean_segment
+from fastjournald.cleaning import clean_segment
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Missing
 from fastjournald.entry import Entry
 from fastjournald.lookahead import missing_news
 from fastjournald.recovery import recover_engine
+from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning
 from fastjournald.selection import Selection, select_range
 from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
 from tests.property.cold_values import fetch, still, value_of
@@ -326,7 +328,9 @@ class CrashingDaemon:
         steps = draw.choice((3, 10, 1000, 1000, 1000))
         answer: object = None
         failure: FastjournalError | None = None
-        while steps:
+        changed = False
+        # once a file has changed, only the end of the daemon ends it
+        while steps > 0 or changed:
             steps -= 1
             try:
                 wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
@@ -341,7 +345,7 @@ class CrashingDaemon:
                 self.ask()
             if draw.random() < 0.3:
                 self.other_task()
-            if wanted is TURN:
+            if wanted in (TURN, NOW):
                 answer = self.clock.now
             elif wanted is DURABLE:
                 writer.write()
@@ -349,13 +353,17 @@ class CrashingDaemon:
                 self.acknowledge()
             else:
                 assert isinstance(wanted, Blocking)
-                reader = lock_read(self.disk, LOG) if draw.random() < 0.05 else None
+                reader = None
+                if draw.random() < 0.05:
+                    with suppress(LogLockedError):
+                        reader = lock_read(self.disk, LOG)
                 try:
                     answer = wanted.call()
                 except (LogFailedError, LogLockedError, LogCorruptError) as error:
                     failure = error
                 if reader is not None:
                     reader.close()
+            changed = changed or (isinstance(wanted, Blocking) and wanted.exclusive)
         if self.config.memory_limit:
             self.unfinished = cleaning
 

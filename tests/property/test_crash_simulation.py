@@ -12,6 +12,8 @@ import random
 
 import pytest
 
+from fastjournal.cmdlog.recover import verify
+from fastjournal.cmdlog.scan import HEADER_BYTES, scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.protocol import Flag, Function, decode_reply
@@ -81,7 +83,30 @@ def run(seed: int) -> int:
         disk = daemon.disk.kill()
         names = [name for name in disk.listdir(LOG) if name.endswith(".log")]
         assert_workq_accepts(disk.read(f"{LOG}/{name}") for name in names)
+        assert_losses_are_known(daemon)
     return LIVES
+
+
+def assert_losses_are_known(daemon: CrashingDaemon) -> None:
+    """A sealed segment that is cut at a record, or gone, is damage at the next start."""
+    draw = random.Random(daemon.clock.now)
+    try:
+        # what the start has to say of them
+        daemon.writer.write()
+    except LogFailedError:
+        return
+    disk = daemon.disk.kill()
+    assert not any(found.damage for found in verify(disk, LOG))
+    names = [name for name in disk.listdir(LOG) if name.endswith(".log")]
+    if len(names) < 2:
+        return
+    path = f"{LOG}/{draw.choice(names[:-1])}"
+    if draw.random() < 0.3:
+        disk.unlink(path)
+    else:
+        spans = list(scan_segment(disk.read(path)).spans())
+        disk.truncate(path, draw.choice([HEADER_BYTES, *(end for _, _, end in spans[:-1])]))
+    assert any(found.path == path for found in verify(disk, LOG) if found.damage)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

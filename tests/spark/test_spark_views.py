@@ -14,6 +14,7 @@ from fastjournal.cmdlog.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.session import translating
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 if TYPE_CHECKING:
@@ -138,6 +139,19 @@ def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None
         read(spark, tmp_path, "entries")
     rows = read(spark, tmp_path, "entries", mode="permissive").collect()
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
+
+
+@pytest.mark.parametrize("change", ["header", "record", "older", "gone"])
+def test_chain_of_segments_is_checked_by_the_view_entries(
+    spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    write_cleaned_log(tmp_path)
+    assert read(spark, tmp_path, "entries").count() == 28
+    harm_first_segment(tmp_path, change)
+    with pytest.raises(LogCorruptError, match=segment_name(1)):
+        read(spark, tmp_path, "entries")
+    rows = read(spark, tmp_path, "entries", mode="permissive").collect()
+    assert sum(segment_name(1) in (row["_corrupt"] or "") for row in rows) == 1
 
 
 def test_an_unknown_option_names_what_is_allowed(spark: SparkSession, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
         return file
 
     monkeypatch.setattr(log.disk, "create", counting)
-    monkeypatch.setattr("fastjournald.cleaning.WRITTEN_BYTES_MAX", 1000)
+    monkeypatch.setattr("fastjournald.replacing.WRITTEN_BYTES_MAX", 1000)
     await cleaner_of(log).clean()
     assert len(syncs) > 3
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500

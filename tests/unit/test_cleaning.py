@@ -17,7 +17,7 @@ from fastjournal.errors import LogFailedError
 from fastjournal.limits import LOOK_AGAIN_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald import cleaning
+from fastjournald import replacing
 from fastjournald.cleaning import READ, candidates
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
@@ -545,7 +545,7 @@ def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() 
 
 
 def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CleanedLog(cmdlog_seg_size=10_000)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     log.fill(30)
     log.empty(18)
@@ -625,13 +625,13 @@ def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     log, info = half_dead()
     before = files(log)
 
-    write_pieces = cleaning._write_pieces
+    write_pieces = replacing._write_pieces
 
     def on_a_full_disk(disk: SimulatedDisk, path: str, parts: list[bytes]) -> int:
         disk.fail_at(1, call, errno.ENOSPC)
         return write_pieces(disk, path, parts)
 
-    monkeypatch.setattr(cleaning, "_write_pieces", on_a_full_disk)
+    monkeypatch.setattr(replacing, "_write_pieces", on_a_full_disk)
     outcome = log.clean(info)
     assert outcome.startswith("not rewritten")
     assert files(log) == before

@@ -29,12 +29,13 @@ LOG = "/log"
 NOW = 1_795_165_389_000_000
 
 
-def start_record(previous: int, now_us: int) -> bytes:
-    job_id = previous.to_bytes(16, "big")
+def start_record(previous: SegmentInfo | int | None, now_us: int) -> bytes:
+    number = previous.number if isinstance(previous, SegmentInfo) else previous or 0
+    job_id = number.to_bytes(16, "big")
     return encode_result(Command.COMPLETE, encode_time(now_us), job_id, b"start")
 
 
-START_BYTES = len(start_record(0, 0))
+START_BYTES = len(start_record(None, 0))
 
 
 def a_record(number: int, size: int = 20) -> bytes:

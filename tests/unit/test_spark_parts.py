@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.envelope import Pause
+from fastjournal.errors import LogCorruptError
 from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.fold import ENTRY_COLUMNS, PartReplay
 from fastjournal.spark.parts import Packed, Roots, read_rows, split
 from fastjournal.spark.rows import Row
+from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
 
@@ -68,6 +70,18 @@ def test_a_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_pa
         last.write_bytes(data[:length])
         records = list(read_rows(LogDirectory(log), lambda _: None))
         assert rows_of([records]) == replayed(log), length
+
+
+@pytest.mark.parametrize("change", ["header", "record", "older", "gone"])
+def test_chain_of_segments_is_checked_where_a_log_is_read_in_parts(
+    change: str, tmp_path: Path
+) -> None:
+    write_cleaned_log(tmp_path)
+    assert list(read_rows(LogDirectory(tmp_path), lambda _: None))
+    harm_first_segment(tmp_path, change)
+    with pytest.raises(LogCorruptError) as caught:
+        list(read_rows(LogDirectory(tmp_path), lambda _: None))
+    assert caught.value.path == f"{tmp_path}/000000001.log"
 
 
 def test_the_record_of_a_pause_tells_its_domain_and_its_end() -> None:

@@ -22,6 +22,7 @@ _DOES = {
     "unfinished": ("cuts these records off and keeps them aside", "cut off"),
     "damaged": ("takes these bytes out and keeps them aside", "taken out"),
     "missing": ("notes that the segment is gone", "noted as gone"),
+    "differs": ("goes on with what is there", "taken as it is"),
 }
 """By kind of finding: what a repair does, and what it has done."""
 

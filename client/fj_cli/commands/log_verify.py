@@ -24,6 +24,7 @@ _ADVICE = {
     "damaged": "restore the file, or run fj-cli log repair: it takes these bytes out and keeps them"
     " aside",
     "missing": "restore the file, or run fj-cli log repair: it goes on without it",
+    "differs": "restore the file, or run fj-cli log repair: it goes on with what is there",
     "snapshot": "take another snapshot, or restore the file; the log itself is not concerned",
 }
 

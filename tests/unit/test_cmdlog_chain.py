@@ -1,0 +1,357 @@
+"""The chain of segments: a sealed one that was cut, replaced or taken away is known for it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.records import SEGMENT_HEADER
+from fastjournal.cmdlog.recover import Finding, recover, verify
+from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import DiskLock, OsDisk
+from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournald.cleaning import READ
+from tests.property.cleaned_log import LOG, CleanedLog
+
+OLD = Path(__file__).parents[1] / "format/data/before-sealed-sizes"
+
+
+def two_sealed(**options: int) -> CleanedLog:
+    """A log of two sealed segments and an active one, all full of live entries."""
+    log = CleanedLog(cmdlog_seg_size=8192, **options)
+    log.fill(20, key=b"one/%d")
+    log.roll()
+    log.fill(20, key=b"two/%d")
+    log.roll()
+    log.fill(20, key=b"three/%d")
+    log.flush()
+    return log
+
+
+def path_of(number: int) -> str:
+    return f"{LOG}/{number:09d}.log"
+
+
+def ends(disk: SimulatedDisk, number: int) -> list[int]:
+    """Where the header and each record of a segment end."""
+    data = disk.read(path_of(number))
+    return [len(SEGMENT_HEADER), *(end for _, _, end in scan_segment(data).spans())]
+
+
+def put(disk: SimulatedDisk, number: int, data: bytes) -> None:
+    """Let a file have these bytes."""
+    if disk.exists(path_of(number)):
+        disk.unlink(path_of(number))
+    file = disk.create(path_of(number))
+    file.write(data)
+    file.sync()
+    disk.sync_directory(LOG)
+
+
+def damage(disk: SimulatedDisk) -> list[Finding]:
+    return [found for found in verify(disk, LOG) if found.damage]
+
+
+def assert_known(disk: SimulatedDisk, kind: str, number: int) -> Finding:
+    """Verification, a start and a repair know what is wrong; behind the repair all is well."""
+    (found,) = damage(disk)
+    assert (found.kind, found.path) == (kind, path_of(number))
+    before = {name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG)}
+    with pytest.raises(LogCorruptError) as caught:
+        recover(disk, LOG, now_us=1)
+    assert caught.value.path == path_of(number)
+    assert {name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG)} == before
+    repaired = recover(disk, LOG, now_us=1, repair=True)
+    assert [(told.kind, told.message) for told in repaired.findings] == [(kind, found.message)]
+    assert verify(disk, LOG) == []
+    return found
+
+
+def test_chain_knows_a_sealed_segment_that_was_cut_anywhere_between_two_records() -> None:
+    log = two_sealed()
+    for size in ends(log.disk, 1)[:-1]:
+        disk = log.disk.kill()
+        disk.truncate(path_of(1), size)
+        found = assert_known(disk, "differs", 1)
+        assert found.offset == size
+        assert "its end is missing" in found.message
+
+
+def test_chain_lets_a_repair_use_what_a_cut_segment_still_holds() -> None:
+    log = two_sealed()
+    log.disk.truncate(path_of(1), ends(log.disk, 1)[6])
+    log.config.repair = True
+    log.restart()
+    found = {entry.key for entry in log.engine.store}
+    assert {b"one/4", b"two/19", b"three/19"} <= found
+    assert b"one/5" not in found
+    log.config.repair = False
+    log.restart()
+    log.check()
+
+
+def test_chain_knows_an_older_copy_of_a_segment() -> None:
+    log = two_sealed()
+    before = log.disk.read(path_of(1))
+    for number in range(15):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    assert log.clean(log.writer.sealed[0]) == "rewritten"
+    log.flush()
+    put(log.disk, 1, before)
+    found = assert_known(log.disk.kill(), "differs", 1)
+    assert "an older copy" in found.message
+
+
+def test_chain_knows_a_copy_of_another_segment_of_the_same_size() -> None:
+    log = two_sealed()
+    one = log.disk.read(path_of(1))
+    other = two_sealed()
+    data = bytearray(other.disk.read(path_of(1)))
+    assert len(one) == len(data)
+    start, _, end = list(scan_segment(bytes(data)).spans())[5]
+    # the record of another entry, whole and with its checksum
+    six = list(scan_segment(bytes(data)).spans())[6]
+    data[start:end] = data[six[0] : six[2]][: end - start]
+    assert scan_segment(bytes(data)).clean
+    put(log.disk, 1, bytes(data))
+    assert_known(log.disk.kill(), "differs", 1)
+
+
+def test_chain_knows_a_missing_segment_when_the_one_behind_it_was_cleaned_away() -> None:
+    log = two_sealed()
+    log.empty(20, key=b"two/%d")
+    assert log.clean(log.writer.sealed[1]) == "removed"
+    log.flush()
+    assert damage(log.disk) == []
+    log.disk.unlink(path_of(1))
+    assert_known(log.disk.kill(), "missing", 1)
+
+
+def test_chain_knows_it_still_when_the_segment_that_tells_is_moved_and_after_a_restart() -> None:
+    log = two_sealed()
+    for number in range(15):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    assert log.clean(log.writer.sealed[0]) == "rewritten"
+    for _ in range(4):
+        # what tells of the first segment is in the one that is moved
+        log.fill(20, key=b"three/%d")
+        info = log.roll()
+        log.empty(20, key=b"three/%d")
+        assert log.clean(info) in ("moved", "removed", "rewritten")
+        log.restart()
+        assert verify(log.disk, LOG) == []
+        for size in (8, ends(log.disk, 1)[-2]):
+            disk = log.disk.kill()
+            disk.truncate(path_of(1), size)
+            (found,) = damage(disk)
+            assert found.kind == "differs"
+        disk = log.disk.kill()
+        disk.unlink(path_of(1))
+        (found,) = damage(disk)
+        assert found.kind == "missing"
+
+
+def rewritten_until(log: CleanedLog, call: str) -> tuple[SegmentInfo, bytes]:
+    """Clean a segment until its ``call`` fails; return it, and what it held."""
+    for number in range(15):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    log.flush()
+    info = log.writer.sealed[0]
+    before = log.disk.read(path_of(1))
+    log.disk.fail_at(1, call, errno.EIO)
+    with pytest.raises(LogFailedError):
+        log.clean(info)
+    return info, before
+
+
+@pytest.mark.parametrize("call", ["rename", "sync_directory"])
+def test_chain_takes_the_old_and_the_new_segment_after_a_crash_at_the_rename(call: str) -> None:
+    log = two_sealed()
+    _, before = rewritten_until(log, call)
+    crashed = log.disk
+    found = set()
+    for seed in range(30):
+        log.disk = crashed.crash(seed)
+        assert damage(log.disk) == []
+        data = log.disk.read(path_of(1))
+        found.add(len(data) == len(before))
+        log.start()
+        log.writer.write()
+        # from now on only what is there counts
+        other = log.disk.kill()
+        put(other, 1, before if data != before else crashed.read(path_of(1)))
+        if other.read(path_of(1)) != data:
+            assert [each.kind for each in damage(other)] == ["differs"]
+        assert damage(log.disk) == []
+    assert found == ({True, False} if call == "sync_directory" else {True})
+
+
+def test_chain_knows_a_repaired_segment_and_takes_the_original_back() -> None:
+    log = two_sealed()
+    whole = log.disk.read(path_of(1))
+    broken = bytearray(whole)
+    broken[ends(log.disk, 1)[3] + 30] ^= 1
+    put(log.disk, 1, bytes(broken))
+    disk = log.disk.kill()
+    repaired = recover(disk, LOG, now_us=1, repair=True)
+    assert [found.kind for found in repaired.findings] == ["damaged"]
+    assert verify(disk, LOG) == []
+    restored = disk.kill()
+    put(restored, 1, whole)
+    assert verify(restored, LOG) == []
+    disk.truncate(path_of(1), 8)
+    assert [found.kind for found in damage(disk)] == ["differs"]
+
+
+def test_chain_of_a_repair_that_is_cut_anywhere_can_be_repaired_again() -> None:
+    log = two_sealed()
+    broken = bytearray(log.disk.read(path_of(1)))
+    broken[ends(log.disk, 1)[3] + 30] ^= 1
+    put(log.disk, 1, bytes(broken))
+    log.disk.truncate(path_of(2), ends(log.disk, 2)[4])
+    for call in range(1, 100):
+        disk = log.disk.kill()
+        disk.fail_at(call)
+        try:
+            recover(disk, LOG, now_us=1, repair=True)
+        except LogFailedError:
+            disk = disk.crash(call)
+            recover(disk, LOG, now_us=1, repair=True)
+        else:
+            break
+        assert verify(disk, LOG) == []
+    assert call > 20
+
+
+def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None:
+    log = two_sealed()
+    rewritten = log.writer.sealed[0]
+    for number in range(15):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    log.clean(rewritten)
+    log.roll()
+    path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
+    assert verify(log.disk, path) == []
+    before = log.state()
+    for name in log.segments():
+        log.disk.unlink(f"{LOG}/{name}")
+    for name in log.disk.listdir(path):
+        if name.endswith(".log"):
+            put(log.disk, int(name[:9]), log.disk.read(f"{path}/{name}"))
+    log.disk.sync_directory(LOG)
+    for _ in range(2):
+        log.restart()
+        assert log.state() == before
+        assert verify(log.disk, LOG) == []
+
+
+def test_chain_of_a_log_from_before_sizes_were_told_is_read_and_told_at_the_first_start() -> None:
+    log = CleanedLog(cmdlog_seg_size=2500)
+    log.writer.close()
+    log.disk = SimulatedDisk()
+    log.disk.mkdir(LOG)
+    for file in sorted(OLD.glob("*.log")):
+        put(log.disk, int(file.stem), file.read_bytes())
+    assert verify(log.disk, LOG) == []
+    log.start()
+    live = json.loads((OLD / "live.json").read_text())
+    found = {
+        entry.key.decode(): [entry.timestamp, entry.token, entry.value.decode()]
+        for entry in log.engine.store
+        if isinstance(entry.value, bytes)
+    }
+    assert found == live
+    sealed = [info.number for info in log.writer.sealed]
+    for number in sealed:
+        for size in (8, ends(log.disk, number)[-2]):
+            disk = log.disk.kill()
+            disk.truncate(path_of(number), size)
+            # a removal that was told in it may be gone too
+            assert "differs" in [each.kind for each in damage(disk)], number
+    log.clean_all()
+    log.restart()
+    log.check()
+
+
+def test_chain_on_a_real_disk_is_held_by_a_start(tmp_path: Path) -> None:
+    log = two_sealed()
+    for name in log.segments():
+        (tmp_path / name).write_bytes(log.disk.read(f"{LOG}/{name}"))
+    (tmp_path / "000000002.log").write_bytes(SEGMENT_HEADER)
+    with pytest.raises(LogCorruptError, match="its end is missing"):
+        recover(OsDisk(), str(tmp_path), now_us=1)
+
+
+# --- somebody reads the log ---------------------------------------------------------------------
+
+
+def dying(log: CleanedLog, how: str) -> SegmentInfo:
+    """Let entries of the first segment die, so that cleaning does this to it."""
+    count = {"rewritten": 12, "moved": 18, "removed": 20}[how]
+    for number in range(count):
+        log.done(Function.DELETE, b"one/%d" % number)
+    log.flush()
+    return log.writer.sealed[0]
+
+
+@pytest.mark.parametrize("how", ["rewritten", "moved", "removed"])
+def test_cleaning_writes_nothing_while_somebody_reads_the_log(how: str) -> None:
+    log = two_sealed()
+    info = dying(log, how)
+    before = {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
+    reader = lock_read(log.disk, LOG)
+    for _ in range(5):
+        assert log.clean(info) == READ
+        log.flush()
+    assert {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()} == before
+    assert not log.disk.exists(f"{path_of(1)}.rw")
+    reader.close()
+    assert log.clean(info) == how
+    log.check()
+
+
+class LateReader:
+    """Begins to read a log at one of the pauses of a cleaning, if it may."""
+
+    def __init__(self, log: CleanedLog, pause: int) -> None:
+        self.lock: DiskLock | None = None
+        self._log = log
+        self._pauses = pause
+
+    def look(self) -> None:
+        if self._pauses == 0:
+            with suppress(LogLockedError):
+                self.lock = lock_read(self._log.disk, LOG)
+        self._pauses -= 1
+
+
+@pytest.mark.parametrize("how", ["rewritten", "moved", "removed"])
+def test_cleaning_leaves_no_copy_and_repeats_no_record_where_a_reader_comes_late(how: str) -> None:
+    for pause in range(12):
+        log = two_sealed()
+        info = dying(log, how)
+        reader = LateReader(log, pause)
+        outcome = log.clean(info, reader.look)
+        log.flush()
+        assert outcome in (READ, how)
+        if outcome != READ:
+            continue
+        assert not log.disk.exists(f"{path_of(1)}.rw")
+        written = log.log_bytes()
+        for _ in range(5):
+            assert log.clean(info) == READ
+        assert log.log_bytes() == written
+        assert reader.lock is not None
+        reader.lock.close()
+        assert log.clean(info) in (how, "removed")
+        assert not log.disk.exists(f"{path_of(1)}.rw")
+        log.check()
