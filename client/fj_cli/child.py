@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -11,13 +13,18 @@ from collections.abc import Mapping
 import trio
 
 from fastjournal.client.results import Entry
-from fj_cli.output import note, plain_value, type_name
+from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024
 """A larger value is on standard input only: Linux takes 128 KiB for one variable."""
 
 _KILL_AFTER_S = 10
-_NOT_STARTED = 126
+_LOOK_S = 0.05
+_TRANSIENT = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""No file descriptor, process or memory is free: of the worker, its user or the machine."""
+
+NOT_STARTED = 126
+"""Exit code of a command that cannot be run."""
 
 
 def environment_of(
@@ -64,33 +71,68 @@ def input_of(entry: Entry) -> bytes:
     return b"" if value is None else str(value).lower().encode()
 
 
-async def run_child(argv: list[str], data: bytes, environment: Mapping[str, str]) -> int:
-    """Run the command to its end; return its exit code, negative for a signal.
-
-    Of a command that cannot be run the exit code is 126, and standard error says why.
+async def open_child(argv: list[str], environment: Mapping[str, str]) -> trio.Process:
+    """Start the command; ``run_child`` has to follow.
 
     It is the leader of a session of its own, so that Ctrl-C in the terminal is the worker's to act
-    on. When this is cancelled, the whole session's group gets SIGTERM, and SIGKILL after 10 s.
+    on.
+
+    Raises:
+        OSError: It cannot be run; ``is_transient`` says whether that is the command's fault.
+    """
+    return await trio.lowlevel.open_process(
+        argv, stdin=subprocess.PIPE, env=environment, start_new_session=True
+    )
+
+
+def is_transient(error: OSError) -> bool:
+    """Whether the system lacks something at the moment, so that nothing is said of the command."""
+    return error.errno in _TRANSIENT
+
+
+async def run_child(process: trio.Process, data: bytes) -> int:
+    """Give the command its input and wait for its end; return its exit code, negative for a signal.
+
+    What it leaves behind in its group runs on, also where that keeps the input open. When this is
+    cancelled, the whole group gets SIGTERM, and what is left of it after 10 s SIGKILL.
     """
     try:
-        done = await trio.run_process(
-            argv,
-            stdin=data,
-            check=False,
-            env=environment,
-            start_new_session=True,
-            deliver_cancel=_end_group,
-        )
-    except OSError as error:
-        note(f"cannot run {argv[0]}: {error.strerror}")
-        return _NOT_STARTED
-    return done.returncode
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_feed, process, data)
+            code = await process.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        if process.returncode is None:
+            with trio.CancelScope(shield=True):
+                await _end_group(process)
+    return code
 
 
-async def _end_group(process: subprocess.Popen[bytes] | trio.Process) -> None:
-    for number, pause_s in ((signal.SIGTERM, _KILL_AFTER_S), (signal.SIGKILL, 0)):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
-            return
-        await trio.sleep(pause_s)
+async def _feed(process: trio.Process, data: bytes) -> None:
+    assert process.stdin is not None, "a pipe was asked for"
+    async with process.stdin:
+        with contextlib.suppress(trio.BrokenResourceError):  # it need not read it
+            await process.stdin.send_all(data)
+
+
+async def _end_group(process: trio.Process) -> None:
+    """End the command and all of its group."""
+    with trio.move_on_after(_KILL_AFTER_S):
+        _signal_group(process, signal.SIGTERM)
+        await process.wait()
+        while _signal_group(process, 0):  # noqa: ASYNC110 - nobody tells when the last one is gone
+            await trio.sleep(_LOOK_S)
+        return
+    _signal_group(process, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal_group(process: trio.Process, number: int) -> bool:
+    """Send a signal to the command's group; whether there is still something in it."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # programs with the rights of another user
+    return True

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
 import click
 
+from fastjournal.stdio import drop
 from fj_cli.lazy import LazyGroup
 from fj_cli.options import DONE, server_option
 
@@ -45,13 +45,8 @@ class Root(LazyGroup):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            drop_output()
+            drop(sys.stdout)
             return DONE
-
-
-def drop_output() -> None:
-    """Let nothing more go to standard output, not even what Python flushes at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(
@@ -63,7 +58,7 @@ def drop_output() -> None:
 Durations: 90s, 5m, 1h30m, 250ms. Instants: 2026-11-20T12:00Z (UTC where no zone is given),
 +10m from now, @1763640000.
 In JSON, bytes that are not UTF-8 are in base64, in a field with _b64 behind its name; --b64 takes
-keys, URIs and domains in that form.
+keys, URIs and domains in that form. Floats that are not finite are "NaN", "Infinity", "-Infinity".
 Exit codes: 0 done, 1 refused or damage found, 2 usage, 69 cannot connect, 74 I/O error,
 75 nothing to do.
 Completion: eval "$(_FJ_CLI_COMPLETE=bash_source fj-cli)"; zsh_source and fish_source too.""",

@@ -2,43 +2,92 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 from typing import TypeVar
 
 import trio
 
 from fastjournal.client import Call, Client
-from fastjournal.errors import CannotConnectError, RefusedError
+from fastjournal.errors import (
+    CannotConnectError,
+    FastjournalError,
+    ProtocolError,
+    RefusedError,
+)
 
 T = TypeVar("T")
 
-_LATER = ("busy", "locked", "not-persisted", "read-only", "shutting-down")
+LATER = ("busy", "locked", "not-persisted", "read-only", "shutting-down")
 """Refusals that mean: not now."""
 
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 5.0
 
 
+class Patience:
+    """Growing pauses between tries.
+
+    Args:
+        away_s: Seconds to try for where the daemon does not answer.
+        refused_s: Seconds where it answers: not now.
+        gave_up: Once set, nothing is tried a second time.
+    """
+
+    def __init__(self, away_s: float, refused_s: float, gave_up: trio.Event) -> None:
+        now_s = trio.current_time()
+        self._away_until_s = now_s + away_s
+        self._refused_until_s = now_s + refused_s
+        self._gave_up = gave_up
+        self._pause_s = _PAUSE_S
+
+    async def pause_after(self, error: FastjournalError) -> None:
+        """Wait before the next try.
+
+        Raises:
+            CannotConnectError: The daemon stayed away for long enough, or speaks another protocol.
+            RefusedError: It refused, and will do so again, or did for long enough.
+        """
+        if isinstance(error, RefusedError):
+            until_s = self._refused_until_s if error.code in LATER else -math.inf
+        elif isinstance(error, CannotConnectError | ProtocolError):
+            until_s = self._away_until_s
+        else:
+            until_s = -math.inf
+        if self._gave_up.is_set() or trio.current_time() + self._pause_s > until_s:
+            if isinstance(error, ProtocolError):
+                error = CannotConnectError(error.message, code=error.code, hint=error.hint)
+            raise error
+        with trio.move_on_after(self._pause_s):
+            await self._gave_up.wait()
+        self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+
+
 class Courier:
     """Sends calls on a client again where the connection is lost or the daemon says: not now.
 
     Args:
-        client: Is connected, and stays the caller's.
+        client: Does not connect again by itself; it stays the caller's.
+        gave_up: Once set, nothing is sent a second time.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, gave_up: trio.Event) -> None:
         self._client = client
-        self.gave_up = trio.Event()
-        """Once set, nothing is sent a second time."""
+        self._gave_up = gave_up
 
     async def call(
-        self, call: Call[T], patience_s: float, *, done_before: str | None = None
+        self,
+        call: Call[T],
+        patience_s: float,
+        *,
+        refused_s: float | None = None,
+        done_before: str | None = None,
     ) -> T | None:
         """Return the result of a call.
 
         Args:
             call: Sent again with the same timestamp.
             patience_s: Seconds to try for.
+            refused_s: Seconds to try for while the daemon answers: not now; None: as long.
             done_before: The refusal that a request gets when it was carried out before; where the
                 reply to that was lost, it is no refusal, and the result is None.
 
@@ -46,24 +95,18 @@ class Courier:
             CannotConnectError: The daemon stayed away.
             RefusedError: It refused.
         """
-        pause_s, give_up_at, repeated = _PAUSE_S, trio.current_time() + patience_s, False
+        patience = Patience(
+            patience_s, patience_s if refused_s is None else refused_s, self._gave_up
+        )
+        repeated = False
         while True:
             try:
+                await self._client.connect()
                 return await self._client.call(call)
             except RefusedError as error:
                 if repeated and error.code == done_before:
                     return None
-                if error.code not in _LATER or self._is_enough(pause_s, give_up_at):
-                    raise
-            except CannotConnectError:
-                repeated = True
-                if self._is_enough(pause_s, give_up_at):
-                    raise
-            with trio.move_on_after(pause_s):
-                await self.gave_up.wait()
-            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-            with contextlib.suppress(CannotConnectError):
-                await self._client.connect()
-
-    def _is_enough(self, pause_s: float, give_up_at: float) -> bool:
-        return self.gave_up.is_set() or trio.current_time() + pause_s > give_up_at
+                await patience.pause_after(error)
+            except (CannotConnectError, ProtocolError) as error:
+                repeated = repeated or error.maybe_done
+                await patience.pause_after(error)

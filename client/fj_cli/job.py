@@ -8,8 +8,16 @@ import trio
 
 from fastjournal.client import Entry, calls
 from fastjournal.errors import CannotConnectError, RefusedError
-from fj_cli.child import environment_of, input_of, run_child
-from fj_cli.courier import Courier
+from fj_cli.child import (
+    NOT_STARTED,
+    environment_of,
+    input_of,
+    is_transient,
+    open_child,
+    run_child,
+)
+from fj_cli.courier import LATER, Courier
+from fj_cli.notes import Notes
 from fj_cli.reports import Ended, Outcome
 from fj_cli.retries import Retries
 
@@ -18,8 +26,17 @@ _EXTENSIONS_PER_LEASE = 3
 
 _LAST_RELEASE_S = 5.0
 
+_START_AGAIN_S = 1.0
+"""Pause before a command is started again where the system lacks something."""
+
+_START_TRIES = 60
+"""So often; then somebody else may have the entry."""
+
 _LEASE_IS_OVER = ("lease-lost", "not-found")
 """Refusals of an extension; after any other one the lease goes on as it was."""
+
+_OF_THIS_ENTRY = (*_LEASE_IS_OVER, *LATER)
+"""Refusals of an end that say nothing of the next one."""
 
 
 class Job:
@@ -31,6 +48,8 @@ class Job:
         lease_us: Microseconds by which the lease is extended, again and again.
         courier: Talks to the daemon.
         retries: Says what follows a failure.
+        notes: Takes what is to be told meanwhile.
+        stop: Once set, a command that has not begun does not begin.
         server: The daemon's address, for the command.
     """
 
@@ -42,6 +61,8 @@ class Job:
         lease_us: int,
         courier: Courier,
         retries: Retries,
+        notes: Notes,
+        stop: trio.Event,
         server: str,
     ) -> None:
         assert entry.token is not None, "not leased"
@@ -52,7 +73,10 @@ class Job:
         self._lease_us = lease_us
         self._courier = courier
         self._retries = retries
+        self._notes = notes
+        self._stop = stop
         self._server = server
+        self._remark = ""
         self._leases_lost = 0 if entry.meta is None else entry.meta.attempts
         self._lease_ends = trio.current_time() + lease_us / 1e6
         self._lost: RefusedError | CannotConnectError | None = None
@@ -62,23 +86,51 @@ class Job:
 
         Raises:
             CannotConnectError: The daemon stayed away, so that it does not know the end.
+            RefusedError: It refused the end, and will refuse that of every other entry.
         """
         code: int | None = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._extend, nursery.cancel_scope)
-                code = await run_child(self._argv, input_of(self._entry), self._environment())
+                code = await self._run_command()
                 nursery.cancel_scope.cancel()
         finally:
             if code is None and self._lost is None:
                 await self._release_at_once()
         if isinstance(self._lost, CannotConnectError):
             raise self._lost
-        if self._lost is not None or code is None:
+        if self._lost is not None:
             return self._lost_outcome(code, self._lost)
+        if code is None:
+            return Outcome(Ended.STOPPED, remark=self._remark)
         with trio.CancelScope(shield=True):
             outcome = await self._conclude(code)
         return outcome  # noqa: RET504 - a scope may swallow what was raised in it
+
+    async def _run_command(self) -> int | None:
+        """Return the exit code of the command; None: it was not started, and the entry goes back.
+
+        What the system lacks says nothing of the entry, so that is no failed attempt of it.
+        """
+        for _ in range(_START_TRIES):
+            try:
+                process = await open_child(self._argv, self._environment())
+            except OSError as error:
+                remark = f"cannot run {self._argv[0]}: {error.strerror}"
+                if not is_transient(error):
+                    self._remark = remark
+                    return NOT_STARTED
+                if not self._remark:
+                    self._notes.add(f"{remark}; trying again")
+                self._remark = remark
+            else:
+                self._remark = ""
+                return await run_child(process, input_of(self._entry))
+            with trio.move_on_after(_START_AGAIN_S):
+                await self._stop.wait()
+            if self._stop.is_set():
+                break
+        return None
 
     def _environment(self) -> dict[str, str]:
         attempts = self._retries.attempts(self._key, self._leases_lost)
@@ -128,6 +180,9 @@ class Job:
         try:
             return await (self._complete() if code == 0 else self._fail(code))
         except RefusedError as error:
+            if error.code not in _OF_THIS_ENTRY:
+                await self._release_at_once()
+                raise
             return self._lost_outcome(code, error)
 
     async def _complete(self) -> Outcome:
@@ -149,9 +204,8 @@ class Job:
             self._patience_s(),
             done_before="lease-lost",
         )
-        return Outcome(Ended.FAILED, code, verdict.delay_us)
+        return Outcome(Ended.FAILED, code, verdict.delay_us, remark=self._remark)
 
-    def _lost_outcome(self, code: int | None, refusal: RefusedError | None) -> Outcome:
+    def _lost_outcome(self, code: int | None, refusal: RefusedError) -> Outcome:
         self._retries.forget(self._key)
-        remark = "" if refusal is None else f"{refusal.code}: {refusal.message}"
-        return Outcome(Ended.LOST, code, remark=remark)
+        return Outcome(Ended.LOST, code, remark=f"{refusal.code}: {refusal.message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import click
@@ -16,8 +17,10 @@ from fastjournal.errors import (
     RefusedError,
     SpoolFailedError,
 )
-from fj_cli.cli import cli, drop_output
+from fastjournal.stdio import drop, drop_what_fails, prepare_stdio
+from fj_cli.cli import cli
 from fj_cli.options import CANNOT_CONNECT, DONE, IO_FAILED, REFUSED, USAGE
+from fj_cli.output import note
 
 _INTERRUPTED = 130
 
@@ -33,7 +36,10 @@ _EXIT_CODES: tuple[tuple[type[FastjournalError], int], ...] = (
 
 def main() -> None:
     """Run ``fj-cli`` with the arguments of the process, and exit."""
-    sys.exit(run(sys.argv[1:]))
+    prepare_stdio()
+    code = run(sys.argv[1:])
+    drop_what_fails()
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -42,19 +48,22 @@ def run(arguments: list[str]) -> int:
         code = cli.main(args=arguments, prog_name="fj-cli", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        for line in shown.getvalue().rstrip("\n").split("\n"):
+            note(line)
         return error.exit_code
     except click.Abort:
         return _INTERRUPTED
     except BrokenPipeError:
-        drop_output()
+        drop(sys.stdout)
         return DONE
     except FastjournalError as error:
         text = f"{error.code}: {error}" if isinstance(error, RefusedError) else str(error)
-        click.echo(f"fj-cli: {text}", err=True)
+        note(f"fj-cli: {text}")
         return exit_code_of(error)
     except OSError as error:
-        click.echo(f"fj-cli: {error}", err=True)
+        note(f"fj-cli: {error}")
         return IO_FAILED
     return code if isinstance(code, int) else DONE
 

@@ -1,5 +1,6 @@
-"""What goes to standard output: one JSON object a line for programs, tables for people.
+"""All that goes to standard output and error: JSON, an object a line; tables and lines for people.
 
+Everything passes through here or through ``fj_cli.text``, which escapes what came from elsewhere.
 Bytes in JSON: a field ``value`` holds text where the bytes are UTF-8; else the field is named
 ``value_b64`` and holds base64. So it is with ``key`` and ``uri``.
 """
@@ -12,11 +13,11 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol.constants import State, ValueType
+from fastjournal.stdio import drop, holds_unicode
+from fj_cli.text import json_text, safe_text
 from fj_cli.times import format_duration, format_instant
 
 if TYPE_CHECKING:
@@ -33,33 +34,53 @@ def wants_json(as_json: bool | None) -> bool:
 
 def write_json(fields: Mapping[str, Any]) -> None:
     """Write one object on a line of its own."""
-    click.echo(json_line(fields))
+    _write(json_line(fields))
 
 
 def json_line(fields: Mapping[str, Any]) -> str:
-    """Return one object as a line."""
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+    """Return one object as a line, in a form that standard output can hold."""
+    return json_text(fields, ascii_only=not holds_unicode(sys.stdout))
+
+
+def write_line(text: str) -> None:
+    """Write a line for people; what could disturb a terminal is escaped."""
+    _write(safe_text(text))
 
 
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table; numbers stand to the right."""
+    """Write a table; numbers stand to the right, what could disturb a terminal is escaped."""
     from rich.console import Console  # noqa: PLC0415 - rich is slow to load
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    def cell(text: str) -> Text:
+        return Text(safe_text(text))
+
     kept = [list(row) for row in rows]
-    table = Table(title=None if title is None else Text(title), title_justify="left")
+    table = Table(title=None if title is None else cell(title), title_justify="left")
     for index, name in enumerate(columns):
         numeric = bool(kept) and all(row[index].replace(",", "").isdecimal() for row in kept)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for row in kept:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*map(cell, row))
     Console().print(table)
 
 
 def note(text: str) -> None:
-    """Write a line for people to standard error."""
-    click.echo(text, err=True)
+    """Write a line for people to standard error, safe for a terminal.
+
+    Where nobody takes it, the command goes on without.
+    """
+    try:
+        sys.stderr.write(f"{safe_text(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        drop(sys.stderr)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def counted(number: int, what: str) -> str:
@@ -77,8 +98,7 @@ def put_bytes(fields: dict[str, Any], name: str, data: bytes) -> None:
 
 def show_bytes(data: bytes, characters: int | None = None) -> str:
     """Return bytes for a terminal: text, with whatever could disturb one escaped."""
-    text = data.decode("utf-8", "backslashreplace")
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    safe = safe_text(data.decode("utf-8", "backslashreplace"))
     return safe if characters is None or len(safe) <= characters else safe[: characters - 1] + "…"
 
 
@@ -138,7 +158,7 @@ def show_field(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int):
-        return str(value) if not isinstance(value, dict | list) else json.dumps(value)
+        return json.dumps(value) if isinstance(value, dict | list) else str(value)
     if name in _INSTANTS:
         return format_instant(value)
     return format_duration(value) if name.endswith("_us") else f"{value:,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from enum import StrEnum
 from typing import Any
@@ -10,7 +9,9 @@ from typing import Any
 import msgspec
 
 from fastjournal.client.results import Entry
-from fj_cli.output import note, put_bytes, show_bytes
+from fj_cli.notes import Notes
+from fj_cli.output import put_bytes, show_bytes
+from fj_cli.text import json_text
 from fj_cli.times import format_duration
 
 
@@ -24,7 +25,7 @@ class Ended(StrEnum):
     LOST = "lost"
     """The lease was over before the work was: somebody else may have it."""
     STOPPED = "stopped"
-    """The worker was told to end at once; given back."""
+    """The worker was told to end at once, or could not start the command; given back."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -42,10 +43,12 @@ class Reports:
     """Writes a line for each entry, and one with the sums.
 
     Args:
-        as_json: Lines are JSON objects.
+        notes: Takes the lines.
+        as_json: They are JSON objects.
     """
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, notes: Notes, *, as_json: bool) -> None:
+        self._notes = notes
         self._as_json = as_json
         self._counts: Counter[Ended] = Counter()
 
@@ -61,19 +64,23 @@ class Reports:
                 "seconds": round(seconds, 3),
                 "remark": outcome.remark or None,
             }
-            note(json.dumps(fields, ensure_ascii=False, separators=(",", ":")))
+            self._notes.add(json_text(fields))
             return
         text = f"{outcome.ended:7} {show_bytes(entry.key)} after {seconds:.1f}s"
         if outcome.exit_code:
             text += f", exit {outcome.exit_code}"
         if outcome.delay_us is not None:
             text += f", due again in {format_duration(outcome.delay_us)}"
-        note(f"{text}: {outcome.remark}" if outcome.remark else text)
+        self._notes.add(f"{text}: {outcome.remark}" if outcome.remark else text)
 
     def summary(self) -> None:
-        """Write the sums."""
+        """Write the sums, and of how many lines nobody could be told."""
+        counts = {ended.value: self._counts[ended] for ended in Ended}
         if self._as_json:
-            counts = {ended.value: self._counts[ended] for ended in Ended}
-            note(json.dumps({"result": "summary", **counts}, separators=(",", ":")))
-        else:
-            note(", ".join(f"{self._counts[ended]} {ended}" for ended in Ended))
+            untold = {"untold": self._notes.dropped} if self._notes.dropped else {}
+            self._notes.add(json_text({"result": "summary", **counts, **untold}))
+            return
+        text = ", ".join(f"{count} {ended}" for ended, count in counts.items())
+        if self._notes.dropped:
+            text += f"; {self._notes.dropped} lines could not be written"
+        self._notes.add(text)

@@ -99,7 +99,7 @@ async def _write(line: str) -> None:
         BrokenPipeError: Nobody reads it any more.
     """
     fd = sys.stdout.fileno()
-    data = memoryview(f"{line}\n".encode("utf-8", "backslashreplace"))
+    data = memoryview(f"{line}\n".encode(sys.stdout.encoding, "backslashreplace"))
     while data:
         try:
             await trio.lowlevel.wait_writable(fd)

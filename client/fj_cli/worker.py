@@ -20,12 +20,13 @@ from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
     FastjournalError,
+    ProtocolError,
     RefusedError,
 )
-from fj_cli.courier import Courier
+from fj_cli.courier import Courier, Patience
 from fj_cli.job import Job
+from fj_cli.notes import Notes
 from fj_cli.options import DONE, NOTHING_TO_DO
-from fj_cli.output import note
 from fj_cli.reports import Ended, Outcome, Reports
 from fj_cli.retries import Retries
 
@@ -74,14 +75,20 @@ class Worker:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._retries = Retries(plan.retry_delay_us, plan.retry_delay_us_max, plan.max_attempts)
-        self._reports = Reports(as_json=plan.as_json)
+        self._notes = Notes()
+        self._reports = Reports(self._notes, as_json=plan.as_json)
         self._running = 0
         self._taken = 0
-        self._stopping = False
-        self._unreachable: CannotConnectError | None = None
-        """The daemon stayed away from who asked for work."""
+        self._stopped = False
+        """By a signal."""
+        self._ending = trio.Event()
+        """Nothing new starts."""
+        self._end_now = trio.Event()
+        """Commands are ended, and nothing is sent a second time."""
+        self._failure: CannotConnectError | RefusedError | None = None
+        """Why no more work is taken."""
         self._lost: CannotConnectError | None = None
-        """It was away for longer than the lease of a job, and was not heard of since."""
+        """The daemon was away for longer than the lease of a job, and was not heard of since."""
         self._one_finished = trio.Event()
 
     async def run(self) -> int:
@@ -89,36 +96,60 @@ class Worker:
 
         Raises:
             CannotConnectError: The daemon stayed away.
-            RefusedError: It hands out no work.
+            RefusedError: It hands out no work, or takes no end of it.
         """
-        plan = self._plan
-        refusal: RefusedError | None = None
-        # The signals come first: from here on, none of them ends the program by itself.
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            # Couriers send again by themselves, for as long as each request is worth it.
-            asking_client, telling_client = (
-                Client(plan.server, tls=plan.access.tls, auth=plan.access.auth, reconnect=None)
-                for _ in range(2)
-            )
-            async with asking_client as asking, telling_client as telling:
-                self._asking, self._telling = Courier(asking), Courier(telling)
+        async with self._notes.writing():
+            # The signals come first: from here on, none of them ends the program by itself.
+            with trio.open_signal_receiver(*_signals()) as signals:
                 async with trio.open_nursery() as nursery:
-                    commands = trio.CancelScope()
-                    nursery.start_soon(self._watch, signals, nursery, asking, commands)
-                    with commands:
-                        async with trio.open_nursery() as jobs:
-                            refusal = await self._take_work(jobs)
+                    nursery.start_soon(self._watch, signals)
+                    await self._work()
                     nursery.cancel_scope.cancel()
-        self._reports.summary()
-        failure = self._unreachable or refusal or self._lost
-        if failure is not None and not self._stopping:
+            self._reports.summary()
+        failure = self._failure or self._lost
+        if failure is not None and not self._stopped:
             raise failure
-        return DONE if self._taken or self._stopping else NOTHING_TO_DO
+        return DONE if self._taken or self._stopped else NOTHING_TO_DO
+
+    async def _work(self) -> None:
+        """Connect, and work off what there is."""
+        async with contextlib.AsyncExitStack() as clients:
+            try:
+                asking = await self._connect(clients)
+                telling = await self._connect(clients)
+            except (CannotConnectError, RefusedError) as error:
+                self._failure = error
+                return
+            self._asking = Courier(asking, gave_up=self._ending)
+            self._telling = Courier(telling, gave_up=self._end_now)
+            async with trio.open_nursery() as helpers:
+                helpers.start_soon(self._end_waiting, asking)
+                commands = trio.CancelScope()
+                helpers.start_soon(self._end_commands, commands)
+                with commands:
+                    async with trio.open_nursery() as jobs:
+                        await self._take_work(jobs)
+                helpers.cancel_scope.cancel()
+
+    async def _connect(self, clients: contextlib.AsyncExitStack) -> Client:
+        """Return a connected client; a daemon that is away is waited for."""
+        plan, patience = self._plan, Patience(_RECONNECT_S, _RECONNECT_S, self._ending)
+        told = False
+        while True:
+            # Couriers send again by themselves, for as long as each request is worth it.
+            client = Client(plan.server, tls=plan.access.tls, auth=plan.access.auth, reconnect=None)
+            try:
+                return await clients.enter_async_context(client)
+            except (CannotConnectError, ProtocolError, RefusedError) as error:
+                await patience.pause_after(error)
+                if not told:
+                    told = True
+                    self._notes.add(f"{error.message}; waiting for the daemon")
 
     # --- taking work ----------------------------------------------------------------------------
 
-    async def _take_work(self, nursery: trio.Nursery) -> RefusedError | None:
-        """Take work while there is some; return the refusal that ended it, if one did."""
+    async def _take_work(self, nursery: trio.Nursery) -> None:
+        """Take work while there is some."""
         while self._goes_on():
             room = self._room()
             if room == 0:
@@ -126,11 +157,9 @@ class Worker:
                 continue
             try:
                 jobs = await self._ask(room)
-            except CannotConnectError as error:
-                self._unreachable = error
-                return None
-            except RefusedError as error:
-                return error
+            except (CannotConnectError, RefusedError) as error:
+                self._failure = self._failure or error
+                return
             self._lost = None
             if not self._goes_on():
                 await self._give_back(jobs)
@@ -140,15 +169,14 @@ class Worker:
                     self._running += 1
                     nursery.start_soon(self._work_off, entry)
             elif not self._running:
-                return None
+                return
             elif self._plan.wait_us is None:
                 # What is done may set free what waits for the same URI, so it is asked again.
                 await self._wait_finished()
-        return None
 
     def _goes_on(self) -> bool:
         done = self._plan.count is not None and self._taken >= self._plan.count
-        return not (self._stopping or done or self._unreachable)
+        return not (self._ending.is_set() or done or self._failure)
 
     def _room(self) -> int:
         """How many entries may be started now."""
@@ -163,7 +191,9 @@ class Worker:
         call = calls.next_(
             plan.domain, count=count, lease_us=plan.lease_us, wait_us=wait_us, meta=True
         )
-        jobs = await self._asking.call(call, _RECONNECT_S)
+        # A daemon that answers is waited for as long as work is: its disk may be full for hours.
+        refused_s = max(_RECONNECT_S, (plan.wait_us or 0) / 1e6)
+        jobs = await self._asking.call(call, _RECONNECT_S, refused_s=refused_s)
         assert jobs is not None
         return jobs
 
@@ -186,6 +216,8 @@ class Worker:
             lease_us=self._plan.lease_us,
             courier=self._telling,
             retries=self._retries,
+            notes=self._notes,
+            stop=self._ending,
             server=self._plan.server,
         )
         try:
@@ -193,6 +225,11 @@ class Worker:
         except CannotConnectError as error:
             self._lost = error
             outcome = Outcome(Ended.LOST, remark=error.message)
+        except RefusedError as error:
+            # The next one would end like this too: all work would be done in vain.
+            self._failure = self._failure or error
+            self._take_no_more()
+            outcome = Outcome(Ended.LOST, remark=f"{error.code}: {error.message}")
         finally:
             self._reports.add(entry, outcome, trio.current_time() - started)
             self._running -= 1
@@ -200,27 +237,37 @@ class Worker:
 
     # --- being stopped --------------------------------------------------------------------------
 
-    async def _watch(
-        self,
-        signals: AsyncIterator[int],
-        nursery: trio.Nursery,
-        asking: Client,
-        commands: trio.CancelScope,
-    ) -> None:
-        """Act on signals: the first one lets running commands finish, the second ends them."""
-        async for _ in signals:
-            if self._stopping:
-                self._telling.gave_up.set()
-                commands.cancel()
-                continue
-            self._stopping = True
-            note(f"stopping: {self._running} running; once more to end them")
-            self._asking.gave_up.set()
-            self._one_finished.set()
-            nursery.start_soon(_end_waiting, asking)
+    async def _watch(self, signals: AsyncIterator[int]) -> None:
+        """Act on signals: the first one lets running commands finish, the second ends them.
+
+        A terminal that is closed may send SIGHUP twice, by its shell and by the kernel, and nobody
+        means the second one: it ends nothing.
+        """
+        async for number in signals:
+            if not self._stopped:
+                self._stopped = True
+                self._take_no_more()
+                self._notes.add(f"stopping: {self._running} running; once more to end them")
+            elif number != signal.SIGHUP:
+                self._end_now.set()
+
+    def _take_no_more(self) -> None:
+        self._ending.set()
+        self._one_finished.set()
+
+    async def _end_commands(self, commands: trio.CancelScope) -> None:
+        await self._end_now.wait()
+        commands.cancel()
+
+    async def _end_waiting(self, asking: Client) -> None:
+        """Have the daemon answer a NEXT that waits, so that it leases nothing more to this one."""
+        await self._ending.wait()
+        with contextlib.suppress(FastjournalError):
+            await asking.call(calls.quit_())
 
 
-async def _end_waiting(asking: Client) -> None:
-    """Have the daemon answer a NEXT that waits, so that it leases nothing more to this worker."""
-    with contextlib.suppress(FastjournalError):
-        await asking.call(calls.quit_())
+def _signals() -> list[signal.Signals]:
+    """Return the signals that stop a worker: those that would end it. ``nohup`` ignores one."""
+    asked = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    heard = [number for number in asked if signal.getsignal(number) != signal.SIG_IGN]
+    return [signal.SIGTERM, *heard]

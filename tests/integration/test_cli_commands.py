@@ -224,7 +224,7 @@ def test_nobody_listening_is_exit_69_and_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     cli = Cli(tmp_path, address)
-    for arguments in (["next"], ["get", "k"], ["next", "--exec", "true"], ["snapshot"]):
+    for arguments in (["next"], ["get", "k"], ["snapshot"]):
         done = cli(*arguments)
         assert done.returncode == CANNOT_CONNECT
         assert done.stderr.count(b"\n") == 1

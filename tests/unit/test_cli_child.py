@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import trio
 
 from fastjournal.client.results import Entry
 from fastjournal.protocol import ValueType
-from fj_cli.child import environment_of, input_of, run_child
+from fj_cli import child
+from fj_cli.child import environment_of, input_of, is_transient, open_child, run_child
 
 
 def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, str]:
@@ -43,7 +45,7 @@ def test_bytes_that_are_not_utf_8_get_there_as_they_are(tmp_path: Path) -> None:
         "ok = e[b'FASTJOURNAL_ID'] == b'\\xff' and e[b'FASTJOURNAL_URI'] == b'uri\\xfe';"
         "sys.exit(0 if ok else 5)"
     )
-    code = trio.run(run_child, [sys.executable, "-c", script], b"", environment(entry))
+    code = trio.run(run, [sys.executable, "-c", script], b"", environment(entry))
     assert code == 0
 
 
@@ -66,14 +68,46 @@ def test_the_input_is_the_value_as_it_is_read(value_type: int, data: bytes, give
     assert environment(entry)["FASTJOURNAL_VALUE_TYPE"]
 
 
-def test_the_exit_code_is_that_of_the_command_or_its_signal_or_126(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(*argv: str) -> int:
-        return trio.run(run_child, list(argv), b"x" * 1_000_000, {})
+async def run(argv: list[str], data: bytes, environment: dict[str, str]) -> int:
+    return await run_child(await open_child(argv, environment), data)
 
-    assert run("/bin/sh", "-c", "exit 7") == 7
-    assert run("/bin/sh", "-c", "kill -TERM $$") == -15
+
+def test_the_exit_code_is_that_of_the_command_or_its_signal() -> None:
+    def code_of(shell: str) -> int:
+        return trio.run(run, ["/bin/sh", "-c", shell], b"x" * 1_000_000, {})
+
+    assert code_of("exit 7") == 7
+    assert code_of("kill -TERM $$") == -15
+
+
+def test_what_cannot_be_run_is_an_error_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "not-executable").touch()
-    assert run(str(tmp_path / "not-executable")) == 126
-    assert capsys.readouterr().err == f"cannot run {tmp_path}/not-executable: Permission denied\n"
+    with pytest.raises(PermissionError) as caught:
+        trio.run(run, [str(tmp_path / "not-executable")], b"", {})
+    assert not is_transient(caught.value)
+    assert is_transient(OSError(errno.EMFILE, ""))
+    assert is_transient(OSError(errno.EAGAIN, ""))
+
+
+async def test_the_whole_group_ends_with_a_cancelled_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its leader ends at SIGTERM, what it started does not."""
+    monkeypatch.setattr(child, "_KILL_AFTER_S", 0.2)
+    stubborn = f"trap '' TERM; echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; read x"
+    process = await open_child(["/bin/sh", "-c", 'sh -c "$0" <&0 & sleep 600', stubborn], {})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_child, process, b"x" * 1_000_000)
+        with trio.fail_after(60):
+            while not (tmp_path / "pid").exists():  # noqa: ASYNC110 - another process makes it
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

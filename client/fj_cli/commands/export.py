@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.errors import ConfigError
 from fj_cli.options import json_option
-from fj_cli.output import wants_json, write_json
+from fj_cli.output import wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def command(snapshot: str, destination: str, as_json: bool | None) -> None:
         write_json(msgspec.to_builtins(manifest))
         return
     for file in manifest.files:
-        click.echo(
+        write_line(
             f"{destination.rstrip('/')}/{file.name}: {file.rows:,} rows, {file.bytes:,} bytes"
         )
 

@@ -8,7 +8,7 @@ import click
 
 from fj_cli.logdir import log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
-from fj_cli.output import note, wants_json, write_json
+from fj_cli.output import note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) ->
                     place = {"segment": name, "offset": offset, "bytes": end - offset}
                     write_json(place | record_fields(record))
                 else:
-                    click.echo(f"{name}:{offset:<9} {record_line(record)}")
+                    write_line(f"{name}:{offset:<9} {record_line(record)}")
             for offset, end, reason in unreadable:
                 code = REFUSED
                 note(

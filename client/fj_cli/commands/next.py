@@ -70,9 +70,12 @@ CMD gets the value on standard input, and in its environment, where they apply:
   What holds a zero byte is in base64, under the name with _B64.
 It may run again for the same entry, so it should be safe to repeat. Where the lease is lost while
 it runs, it is ended, for the work may have gone to somebody else. Reports go to standard error.
-A daemon that is away is waited for, 5 minutes; then exit code 69. A job in hand whose lease is over
-by then counts as lost: its command is ended, and it is handed out again.
-SIGTERM or Ctrl-C: nothing new starts, running commands finish. A second one ends them.""",
+A daemon that is away is waited for, 5 minutes, also at the start; then exit code 69. A job in hand
+whose lease is over by then counts as lost: its command is ended, and it is handed out again.
+SIGTERM, Ctrl-C or a closed terminal: nothing new starts, running commands finish. A second SIGTERM
+or Ctrl-C ends them: SIGTERM to each with all that it started, SIGKILL 10 seconds later.
+A command that cannot be started for want of descriptors, processes or memory is tried again, which
+is no failed attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
 @click.argument("domain", type=NAME, default="")
 @click.option(

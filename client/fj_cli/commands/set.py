@@ -22,7 +22,7 @@ from fj_cli.options import (
     open_client,
     server_option,
 )
-from fj_cli.output import put_bytes, show_bytes, wants_json, write_json
+from fj_cli.output import put_bytes, show_bytes, wants_json, write_json, write_line
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
@@ -97,7 +97,7 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **options: Any) -> No
         put_bytes(fields, "key", key)
         write_json(fields | {"timestamp_us": timestamp})
     else:
-        click.echo(show_bytes(key))
+        write_line(show_bytes(key))
 
 
 def _split(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fj_cli.options import json_option, open_client, server_option
-from fj_cli.output import wants_json, write_json
+from fj_cli.output import wants_json, write_json, write_line
 
 
 @click.command("snapshot")
@@ -25,4 +25,4 @@ def command(ctx: click.Context, keep: int | None, as_json: bool | None) -> None:
     if wants_json(as_json):
         write_json({"path": path})
     else:
-        click.echo(path)
+        write_line(path)

@@ -10,7 +10,7 @@ import msgspec
 
 from fastjournal.clock import SystemClock
 from fj_cli.options import json_option
-from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.output import note, wants_json, write_json, write_line, write_table
 from fj_cli.times import format_duration, format_instant
 
 
@@ -64,8 +64,8 @@ def command(directory: str, as_json: bool | None) -> None:
         ),
     )
     since = "" if age_us is None else f", the oldest for {format_duration(age_us)}"
-    click.echo(f"pending: {status.pending:,}{since}")
-    click.echo(f"dead: {status.dead:,}")
-    click.echo(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
+    write_line(f"pending: {status.pending:,}{since}")
+    write_line(f"dead: {status.dead:,}")
+    write_line(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
     if status.pending and not status.forwarder_running:
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")

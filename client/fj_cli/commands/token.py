@@ -7,6 +7,7 @@ import os
 import click
 
 from fastjournal.errors import ConfigError
+from fj_cli.output import write_line
 
 
 @click.group("token")
@@ -31,4 +32,4 @@ def new(file: str) -> None:
         raise ConfigError("is there already: remove it first", path=file) from error
     with open(descriptor, "w", encoding="ascii") as out:
         out.write(f"{token}\n")
-    click.echo(f'token_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')
+    write_line(f'token_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')

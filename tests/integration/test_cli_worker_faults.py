@@ -1,0 +1,409 @@
+"""fj-cli next --exec where what is around it fails: terminal, disk, descriptors, daemon, clock."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request, encode_error, encode_reply
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.daemon_process import DaemonProcess, installed
+
+FOREVER = ("next", "--wait", "forever", "--json")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    with SyncClient(daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
+    return Cli(tmp_path, daemon.address)
+
+
+def add(client: SyncClient, *names: str, value: bytes = b"v") -> list[bytes]:
+    keys = [build_journal_key("d", name) for name in names]
+    for key in keys:
+        client.set(key, value)
+    return keys
+
+
+def results(stderr: bytes) -> list[str]:
+    found = [json.loads(line)["result"] for line in stderr.splitlines() if line.startswith(b"{")]
+    return [result for result in found if result != "summary"]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def line_of(stream: IO[bytes] | None, wanted: bytes) -> bytes:
+    """Read up to the line that holds this."""
+    assert stream is not None
+    for line in stream:
+        if wanted in line:
+            return line
+    raise AssertionError(f"{wanted!r} was not said")
+
+
+def gated(tmp_path: Path) -> tuple[str, ...]:
+    """A command that says that it began, and ends once it may."""
+    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
+    return "--exec", "sh", "-c", shell
+
+
+# --- signals and terminals ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_after_sighup_running_commands_finish_and_are_completed(
+    cli: Cli, client: SyncClient, tmp_path: Path, times: int
+) -> None:
+    add(client, "one", "two")
+    worker = cli.start(*FOREVER, *gated(tmp_path))
+    wait_until((tmp_path / "began").exists)
+    worker.send_signal(signal.SIGHUP)
+    line_of(worker.stderr, b"stopping: 1 running")
+    if times == 2:
+        worker.send_signal(signal.SIGHUP)
+    (tmp_path / "go").touch()
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert worker.returncode == 0
+    assert results(stderr) == ["done"]
+    assert [job.key for job in client.next()] == [build_journal_key("d", "two")]
+
+
+def test_a_closed_terminal_ends_the_worker_once_its_command_is_done(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "one", "two")
+    ours, terminal = os.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+
+    worker = subprocess.Popen(
+        [installed("fj-cli"), *FOREVER, *gated(tmp_path)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=cli.environment,
+        start_new_session=True,
+        preexec_fn=take_terminal,  # noqa: PLW1509 - no other thread has a lock that it needs
+    )
+    os.close(terminal)
+    wait_until((tmp_path / "began").exists)
+    os.close(ours)  # the kernel sends SIGHUP, and what is written to the terminal fails
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.3)
+    (tmp_path / "go").touch()
+    assert worker.wait(TIMEOUT_S) == 0
+    assert [job.key for job in client.next()] == [build_journal_key("d", "two")]
+
+
+def test_under_nohup_sighup_is_nothing(cli: Cli, client: SyncClient, tmp_path: Path) -> None:
+    worker = subprocess.Popen(
+        ["nohup", installed("fj-cli"), *FOREVER, "--count", "1", "--exec", "true"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=cli.environment,
+    )
+    wait_until(lambda: client.stats()["connections"] == 3)
+    worker.send_signal(signal.SIGHUP)
+    worker.send_signal(signal.SIGHUP)
+    add(client, "one")
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert results(stderr) == ["done"]
+    assert worker.returncode == 0
+
+
+def test_the_second_stop_ends_members_of_the_group_that_ignore_sigterm(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    (key,) = add(client, "one")
+    stubborn = f"trap '' TERM; echo $$ > {tmp_path}/pid; exec sleep 600"
+    worker = cli.start(*FOREVER, "--exec", "sh", "-c", f'sh -c "$0" & wait; {stubborn}', stubborn)
+    wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    pid = int((tmp_path / "pid").read_text())
+    worker.send_signal(signal.SIGTERM)
+    line_of(worker.stderr, b"stopping: 1 running")
+    worker.send_signal(signal.SIGTERM)
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert results(stderr) == ["stopped"]
+    assert not is_alive(pid)
+    assert [job.key for job in client.next()] == [key]
+
+
+def fill(pipe: int) -> None:
+    """Write until there is no room."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(pipe, b"x" * 4096)
+    os.set_blocking(pipe, True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# --- reports that cannot be written ---------------------------------------------------------------
+
+
+def test_reports_that_nobody_can_take_stop_no_command(cli: Cli, client: SyncClient) -> None:
+    for stderr in ("closed pipe", "full disk", "no standard error"):
+        add(client, *"abcd")
+        reading, writing = os.pipe()
+        os.close(reading)
+        with open("/dev/full", "wb") as full:
+            shell = 'exec "$@" 2>&-' if stderr == "no standard error" else 'exec "$@"'
+            done = subprocess.run(
+                [
+                    *("sh", "-c", shell, "sh", installed("fj-cli")),
+                    *("next", "--jobs", "3", "--exec", "true"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stderr=writing if stderr == "closed pipe" else full,
+                env=cli.environment,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        os.close(writing)
+        assert client.stats()["entries"] == 0, stderr
+        assert done.returncode == 0, stderr
+
+
+def test_reader_of_reports_that_stands_still_holds_up_no_lease(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    """The pipe is full: a write to it waits for ever."""
+    add(client, "a", "b", "long")
+    reading, writing = os.pipe()
+    fill(writing)
+    worker = subprocess.Popen(
+        [
+            *(installed("fj-cli"), "next", "--lease", "1s"),
+            *("--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" != long ] || sleep 3'),
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=writing,
+        env=cli.environment,
+    )
+    os.close(writing)
+    assert worker.wait(TIMEOUT_S) == 0
+    os.close(reading)
+    assert client.stats()["entries"] == 0
+
+
+def test_a_report_feigns_no_other(cli: Cli, client: SyncClient) -> None:
+    client.set(build_journal_key("d", "x\ndone    y\x1b[2J\x9b\u202e"), b"")
+    done = cli("next", "--exec", "true")
+    assert len(done.stderr.splitlines()) == 2
+    assert done.stderr.decode().replace("\n", "").isprintable()
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_a_grandchild_that_keeps_standard_input_open_holds_nothing_up(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    add(client, "one", value=b"x" * 500_000)
+    shell = f"sleep 600 <&0 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
+    done = cli("next", "--json", "--exec", "sh", "-c", shell)
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert results(done.stderr) == ["done"]
+
+
+def test_want_of_descriptors_is_no_failed_attempt(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    worker = cli.start(
+        *FOREVER, "--count", "1", "--max-attempts", "1", "--lease", "2s", "--exec", "true"
+    )
+    wait_until(lambda: client.stats()["connections"] == 3)
+    before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    add(client, "one")
+    line = line_of(worker.stderr, b"cannot run")
+    assert line.endswith(b"Too many open files; trying again\n")
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert results(stderr) == ["done"]
+
+
+def test_what_was_not_started_for_want_of_descriptors_goes_back_at_the_stop(
+    cli: Cli, client: SyncClient
+) -> None:
+    worker = cli.start(*FOREVER, "--exec", "true")
+    wait_until(lambda: client.stats()["connections"] == 3)
+    hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, hard))
+    (key,) = add(client, "one")
+    line_of(worker.stderr, b"cannot run")
+    worker.terminate()
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert results(stderr) == ["stopped"]
+    assert worker.returncode == 0
+    (job,) = client.next(meta=True)
+    assert job.key == key
+    assert job.meta is not None
+    assert job.meta.attempts == 0
+
+
+def test_program_that_went_away_is_a_failure_and_says_so(
+    cli: Cli, client: SyncClient, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\nrm {program}\n")
+    program.chmod(0o755)
+    add(client, "one", "two")
+    done = cli("next", "--json", "--exec", str(program))
+    assert results(done.stderr) == ["done", "failed"]
+    assert b"No such file or directory" in done.stderr
+
+
+# --- the daemon -----------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    with SyncClient(daemon.address) as client:
+        add(client, "one")
+    assert daemon.stop() == 0
+    worker = cli.start("next", "--json", "--exec", "true")
+    line_of(worker.stderr, b"waiting for the daemon")
+    daemon.start()
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert results(stderr) == ["done"]
+    assert worker.returncode == 0
+
+
+def test_a_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: DaemonProcess) -> None:
+    assert daemon.stop() == 0
+    worker = cli.start("next", "--exec", "true")
+    line_of(worker.stderr, b"waiting for the daemon")
+    worker.terminate()
+    _, stderr = worker.communicate(timeout=TIMEOUT_S)
+    assert worker.returncode == 0
+    assert b"Traceback" not in stderr
+
+
+HALF = encode_reply(Reply(7, error="not-found whatever"))[:9]
+FULL = encode_error(0, 0, "busy too many connections")
+
+
+@pytest.mark.parametrize("broken", [HALF, FULL, b""], ids=["half a reply", "full", "closed"])
+@pytest.mark.parametrize("function", [Function.NEXT, Function.TOUCH, Function.DELETE])
+def test_daemon_that_breaks_off_is_asked_again_and_no_command_is_ended(
+    tmp_path: Path, function: int, broken: bytes
+) -> None:
+    """It dies inside of a reply, or is full when the worker comes back."""
+    seen: list[int] = []
+
+    def script(request: Request) -> Answer:
+        seen.append(request.function)
+        if request.function == function and seen.count(function) <= 3:
+            return [broken, Do.CLOSE] if broken else [Do.CLOSE]
+        pairs = None
+        if request.function == Function.NEXT and not handed_out:
+            handed_out.append(request)
+            pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
+        return [Reply(request.identifier, timeout=77, pairs=pairs)]
+
+    handed_out: list[Request] = []
+    with ScriptedDaemon(script) as daemon:
+        done = Cli(tmp_path, daemon.address)(
+            *("next", "--json", "--lease", "6s", "--exec", "sh", "-c"),
+            "sleep 3" if function == Function.TOUCH else "true",
+        )
+    assert b"Traceback" not in done.stderr
+    assert results(done.stderr) == ["done"], done.stderr
+    assert done.returncode == 0
+    assert seen.count(function) > 3
+
+
+# --- clocks and refusals --------------------------------------------------------------------------
+
+AHEAD = """
+import sys, time
+real = time.time_ns
+time.time_ns = lambda: real() + 90 * 10**9
+from fj_cli.main import main
+main()
+"""
+
+
+def test_a_worker_whose_clock_is_ahead_completes_its_jobs(cli: Cli, client: SyncClient) -> None:
+    add(client, "one", "two")
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD, "next", "--json", "--exec", "true"],
+        capture_output=True,
+        env=cli.environment,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert results(done.stderr) == ["done", "done"], done.stderr
+    assert client.stats()["entries"] == 0
+
+
+@pytest.mark.parametrize("code", ["clock-skew", "forbidden"])
+def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentence(
+    tmp_path: Path, code: str
+) -> None:
+    handed_out = threading.Event()
+
+    def script(request: Request) -> Answer:
+        error, pairs = "", None
+        if request.function == Function.QUIT:
+            return [Do.CLOSE]
+        if request.function == Function.NEXT:
+            if handed_out.is_set():
+                return []  # it waits
+            handed_out.set()
+            pairs = [Pair(build_journal_key("d", "one"), meta=Meta())]
+        elif request.function == Function.DELETE:
+            error = code
+        return [Reply(request.identifier, timeout=77, pairs=pairs, error=error)]
+
+    with ScriptedDaemon(script) as daemon:
+        done = Cli(tmp_path, daemon.address)(*FOREVER, "--jobs", "2", "--exec", "true")
+        functions = [request.function for request in daemon.requests]
+    assert done.returncode == 1
+    assert results(done.stderr) == ["lost"]
+    assert done.stderr.splitlines()[-1].startswith(b"fj-cli: %s: " % code.encode())
+    assert Function.RELEASE in functions
