@@ -37,10 +37,11 @@ Tell = Callable[[Reply | None], object]
 class Pending:
     """A request in flight. Once ``done`` it has a reply or an error."""
 
-    __slots__ = ("error", "notify", "reply", "request", "undo")
+    __slots__ = ("error", "identifier", "notify", "reply", "request", "undo")
 
     def __init__(self, request: Request, undo: Undo | None) -> None:
         self.request = request
+        self.identifier = request.identifier
         self.undo = undo
         self.reply: Reply | None = None
         self.error: FastjournalError | None = None
@@ -214,7 +215,7 @@ class Multiplexer:
     def abandon(self, pending: Pending) -> None:
         """Nobody waits for this request any more: its reply is dropped, and undone where due."""
         if pending.undo is not None and not pending.done:
-            self._last_words.add(pending.request.identifier)
+            self._last_words.add(pending.identifier)
             pending.notify = lambda: self._undo(pending)
         else:
             pending.notify = None

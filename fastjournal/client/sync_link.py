@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable
 from random import Random
@@ -146,6 +147,21 @@ class Dialer:
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncLink(channel, multiplexer, self.address)
 
+    def dial_again(self, effort: Backoff, timeout_s: float = math.inf) -> SyncLink:
+        """Return a new connection, on which the daemon has answered something; try once.
+
+        Args:
+            effort: What the try is a part of, which bounds the time for it.
+            timeout_s: Another bound.
+
+        Raises:
+            CannotConnectError: The daemon is away.
+            RefusedError: ``auth-failed``.
+        """
+        return self.dial(
+            min(effort.try_s(self._connect_timeout_s, self.now_s()), timeout_s), prove=True
+        )
+
     def redial(self, plan: Reconnect | None = None) -> SyncLink:
         """Return a new connection in place of one that was lost; try for a while.
 
@@ -163,8 +179,7 @@ class Dialer:
         while (pause_s := backoff.pause_s(self.now_s())) is not None:
             self.sleep(pause_s)
             try:
-                timeout_s = backoff.try_s(self._connect_timeout_s, self.now_s())
-                return self.dial(timeout_s, prove=True)
+                return self.dial_again(backoff)
             except CannotConnectError as error:
                 failure = error
         assert failure is not None, "a backoff allows one try"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ class Listener:
         self._woken = trio.Event()
         self._changes = ChangeBuffer(self._wake)
         self._link: TrioLink | None = None
+        self._quiet_until = math.inf
+        """When to ask whether the daemon is there, if nothing is heard before."""
 
     async def __aenter__(self) -> Listener:
         await self._subscribe()
@@ -59,11 +62,12 @@ class Listener:
                 self._changes.subscribed_again()
                 continue
             self._woken = trio.Event()
-            with trio.move_on_after(LISTENER_PING_S) as quiet:
+            with trio.move_on_at(self._quiet_until) as quiet:
                 await self._woken.wait()
             if quiet.cancelled_caught:
                 with contextlib.suppress(CannotConnectError):
                     await self._client.nop()
+            self._quiet_until = trio.current_time() + LISTENER_PING_S
         return change
 
     def _wake(self) -> None:
@@ -84,7 +88,10 @@ class Listener:
                 if losses > CLIENT_REPEATS_MAX:
                     raise
             except BaseException:
-                link.unsubscribe(self._call.request.identifier)
+                # What comes next subscribes again: cancelled or refused, this one is no more.
+                link.unsubscribe(pending.identifier)
+                self._changes.lost = True
                 raise
             else:
+                self._quiet_until = trio.current_time() + LISTENER_PING_S
                 return

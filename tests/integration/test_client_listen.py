@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from fastjournal import CannotConnectError, ChangeKind, Client, Reconnect, RefusedError, SyncClient
-from fastjournal.protocol import Flag, Function, Pair, Reply, Request
+from fastjournal.client.sync_listen import SyncListener
+from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_error
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 
 LISTEN = int(Flag.LISTEN)
@@ -189,3 +190,125 @@ def test_blocking_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) ->
         with pytest.raises(CannotConnectError) as caught:
             next(changes)
         assert caught.value.code == "connection-lost"
+
+
+class SlowClock:
+    """One that only sleeping moves, and that counts the pauses."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_blocking_a_wait_ends_in_time_while_the_daemon_is_away() -> None:
+    clock = SlowClock()
+    plan = Reconnect(first_pause_s=0.1, longest_pause_s=4, patience_s=30)
+    with ScriptedDaemon(Telling()) as daemon:
+        client = SyncClient(
+            daemon.address, reconnect=plan, sleep=clock.sleep, monotonic=clock.monotonic
+        )
+        changes = client.listen("first").__enter__()
+        assert next(changes).key == b"first"
+    for waits in range(1, 59):
+        assert changes.wait(timeout_s=0.5) is None
+        assert clock.now_s == pytest.approx(waits * 0.5)
+    # The patience is that of all calls together.
+    with pytest.raises(CannotConnectError):
+        changes.wait(timeout_s=5)
+    assert clock.now_s <= 30.001
+    changes.__exit__(None, None, None)
+
+
+def test_blocking_a_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> None:
+    with (
+        SyncClient(daemon.address, reconnect=QUICK) as client,
+        client.listen("first") as changes,
+    ):
+        next(changes)
+        daemon.drop_connections()
+        found: list[ChangeKind] = []
+        while len(found) < 2:
+            change = changes.wait(timeout_s=0)
+            found += [] if change is None else [change.kind]
+        assert found == [ChangeKind.MISSED, ChangeKind.SET]
+
+
+def test_blocking_a_listener_that_polls_notices_a_daemon_that_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fastjournal.client.sync_listen.LISTENER_PING_S", 0.1)
+    silent = False
+
+    def script(request: Request) -> Answer:
+        return [] if silent else [Reply(request.identifier, pairs=[])]
+
+    with ScriptedDaemon(script) as daemon:
+        client = SyncClient(daemon.address, reconnect=None, reply_timeout_s=0.1)
+        with client, client.listen("k") as changes:
+            silent = True
+            with pytest.raises(CannotConnectError) as caught:
+                poll_for_ever(changes)
+            assert caught.value.code == "timed-out"
+
+
+def poll_for_ever(changes: SyncListener) -> None:
+    while True:
+        assert changes.wait(timeout_s=0.01) is None
+
+
+async def test_a_listener_that_polls_notices_a_daemon_that_is_gone(
+    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournal.client.trio_listen.LISTENER_PING_S", 0.05)
+    async with Client(daemon.address) as client, client.listen("first") as changes:
+        await anext(changes)
+        with trio.fail_after(20):
+            while Function.NOP not in {request.function for request in daemon.requests}:
+                with trio.move_on_after(0.01):
+                    await anext(changes)
+
+
+async def test_cancelling_a_new_subscription_leaves_the_listener_of_use() -> None:
+    slow = False
+
+    def script(request: Request) -> Answer:
+        return [] if slow and request.flags & LISTEN else [Reply(request.identifier, pairs=[])]
+
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address, reconnect=QUICK) as client, client.listen("k") as changes:
+            slow = True
+            daemon.drop_connections()
+            asked = len(daemon.requests)
+            with trio.move_on_after(0.2) as scope:
+                await anext(changes)
+            assert scope.cancelled_caught
+            slow = False
+            with trio.fail_after(20):
+                assert (await anext(changes)).kind == ChangeKind.MISSED
+            assert len(daemon.requests) > asked
+
+
+@pytest.mark.parametrize("code", ["busy", "shutting-down"])
+def test_blocking_a_subscription_that_is_lost_again_is_tried_again(code: str) -> None:
+    asked = 0
+
+    def script(request: Request) -> Answer:
+        nonlocal asked
+        asked += 1
+        if asked % 5:
+            return [encode_error(0, 0, f"{code} later"), Do.CLOSE]
+        return [Reply(request.identifier, pairs=[])]
+
+    with (
+        ScriptedDaemon(script) as daemon,
+        SyncClient(daemon.address, reconnect=QUICK) as client,
+        client.listen("k") as changes,
+    ):
+        daemon.drop_connections()
+        assert next(changes).kind == ChangeKind.MISSED
+    assert asked == 10
