@@ -171,6 +171,10 @@ REPLIES_BYTES_MAX = 1024 * 1024
 """Replies of one connection that are gathered before they are sent: a read may hold thousands of
 requests, each with a reply of megabytes."""
 
+GIVEN_BACK_MAX = 100
+"""Entries that are given back in one go, where their replies were never sent: a millisecond; a
+connection may have been handed out thousands in replies that it did not read."""
+
 LINKS_PER_ENTRY_MAX = 64
 """Further keys of one entry by LINK: each is a place in the index of keys."""
 

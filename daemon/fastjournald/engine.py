@@ -18,6 +18,7 @@ from fastjournal.limits import (
     MATCH_STEPS_MAX,
     NEWS_TURN_BYTES,
     REPLIES_BYTES_MAX,
+    SCAN_LEASES_MAX,
     SERVED_MAX,
 )
 from fastjournal.protocol import (
@@ -30,6 +31,7 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.access import AUTH_REQUIRED, Grants
+from fastjournald.giveback import Handout, give_back
 from fastjournald.handlers import HANDLERS, Scan, next_work, nothing_due
 from fastjournald.handlers.arguments import DATA, LISTEN, META
 from fastjournald.handlers.reads import pair_of, why_unreadable
@@ -165,11 +167,15 @@ class Engine(State):
         if isinstance(outcome, str):
             self.end(scan, outcome)
             return encode_error(scan.request.identifier, now, outcome)
+        if isinstance(outcome, bytes) and self.handouts is not None:
+            for token, entries in scan.leased:
+                self.handouts.note(scan.session, token, entries)
         return outcome
 
     def end(self, scan: Scan, error: str) -> None:
         """A scan is answered with an error: nothing of what it asked for holds."""
         self.count_error(scan.request.function, error)
+        give_back(self, scan.leased, SCAN_LEASES_MAX, self._now)
         if scan.request.flags & LISTEN:
             self.unlisten(scan.session, scan.request.identifier)
 
@@ -239,7 +245,13 @@ class Engine(State):
             if name not in turns or waiter is None:
                 continue
             if waiter.serial == serial:
-                reply = next_work(self, waiter.request, now)
+                if self.has_hung_up(waiter.session):
+                    self._end_waits(waiter.session)
+                    waiter = self.waiters.first_for(name)
+                    if waiter is not None:
+                        heappush(asked, (waiter.serial, name))
+                    continue
+                reply = next_work(self, waiter.session, waiter.request, now)
                 if isinstance(reply, Missing):
                     if self._awaits_enough():
                         heappush(asked, (serial, name))
@@ -280,14 +292,22 @@ class Engine(State):
         self.auth_failures.pop(session, None)
         if self.grants is not None:
             self.grants.sessions.pop(session, None)
-        for waiter in self.waiters.of_session(session):
-            self.waiters.remove(waiter)
+        self._end_waits(session)
         if self.store.unlock_all(session, self._now):
             # whoever waits for work may get it now
             self.store.wake = min(self.store.wake, self._now)
         self.stop_watching()
         self.subscriptions.forget(session)
         self.stop_noting()
+
+    def _end_waits(self, session: Hashable) -> None:
+        for waiter in self.waiters.of_session(session):
+            self.waiters.remove(waiter)
+
+    def give_back(self, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
+        """Let work wait again whose replies were never sent: so many entries; return the rest."""
+        self._now = max(now, self._now)
+        return give_back(self, handouts, number_max, self._now)
 
     def shut_down(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Tell all who wait that the daemon stops."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastjournal.cmdlog import envelope, workq
+from fastjournal.cmdlog.facts import FACTS_BYTES
 from fastjournal.cmdlog.records import (
     Command,
     encode_result,
@@ -68,6 +69,12 @@ class Journal(Ledger):
         if len(parts) > 1:
             parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
+
+    def restored(self, entry: Entry, now: int) -> None:
+        """What NEXT removed stands again: as a new job, for the old one is complete to workq."""
+        entry.run = None
+        entry.facts = entry.facts[:FACTS_BYTES]
+        self.stored(entry, now, erases=True)
 
     def deleted(self, entry: Entry, now: int) -> None:
         """The entry is gone without trace."""

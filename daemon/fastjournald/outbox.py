@@ -4,25 +4,40 @@ A message may show any change that was appended when its bytes were made. So its
 later the log has grown by what the message does not show, or worse, the message has been forgotten
 and another one, with a later mark, stands in its place. Nothing leaves the outbox before its mark
 is settled, and nothing else reaches a client's stream.
+
+A message that hands out work says so: until it is sent nobody knows of that work, and it can be
+given back.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from typing import NamedTuple
 
 from fastjournal.limits import REPLIES_BYTES_MAX
+from fastjournald.giveback import Handout, popped_bytes
+
+
+class _Piece(NamedTuple):
+    data: bytes
+    mark: int
+    handouts: list[Handout] | None
+    pushed: bool
+    held: int
 
 
 class Outbox:
     """First in, first out; as marks only grow, what stands before a message never waits longer."""
 
-    __slots__ = ("_leaving", "_pieces")
+    __slots__ = ("_leaving", "_pieces", "pushed_work")
 
     def __init__(self) -> None:
-        self._pieces: deque[tuple[bytes, int]] = deque()
+        self._pieces: deque[_Piece] = deque()
         self._leaving = 0
         """Pieces at the front that are being sent."""
+        self.pushed_work = 0
+        """Pieces with work for NEXTs that waited."""
 
     def __bool__(self) -> bool:
         """Whether anything was not sent so far, or not wholly."""
@@ -36,17 +51,31 @@ class Outbox:
     @property
     def mark(self) -> int:
         """Appended bytes that must be settled before the first message may leave."""
-        return self._pieces[0][1]
+        return self._pieces[0].mark
 
-    def put(self, data: bytes, mark: int) -> None:
-        """Add messages that were made just now. O(1).
+    def put(
+        self,
+        data: bytes,
+        mark: int,
+        handouts: list[Handout] | None = None,
+        *,
+        pushed: bool = False,
+    ) -> int:
+        """Add messages that were made just now, and return how many bytes they hold. O(1).
 
         Args:
             data: One whole message, or several.
             mark: Bytes that have been appended to the log.
+            handouts: Work that they hand out.
+            pushed: They answer requests that waited.
         """
-        assert not self._pieces or self._pieces[-1][1] <= mark
-        self._pieces.append((data, mark))
+        assert not self._pieces or self._pieces[-1].mark <= mark
+        held = len(data)
+        if handouts:
+            held += popped_bytes(handouts)
+            self.pushed_work += pushed
+        self._pieces.append(_Piece(data, mark, handouts, pushed, held))
+        return held
 
     def begin(self, settled: int) -> bytes:
         """Return what may leave, about a megabyte of it; call ``done`` when it is sent.
@@ -56,17 +85,41 @@ class Outbox:
         """
         assert not self._leaving, "the one before was not sent"
         room = REPLIES_BYTES_MAX
-        for data, mark in self._pieces:
-            if mark > settled or room <= 0:
+        for piece in self._pieces:
+            if piece.mark > settled or room <= 0:
                 break
-            room -= len(data)
+            room -= len(piece.data)
             self._leaving += 1
         if self._leaving == 1:
-            return self._pieces[0][0]
-        return b"".join(data for data, _ in islice(self._pieces, self._leaving))
+            return self._pieces[0].data
+        return b"".join(piece.data for piece in islice(self._pieces, self._leaving))
 
-    def done(self) -> None:
-        """What was begun is sent."""
+    def done(self) -> int:
+        """What was begun is sent; return how many bytes it held."""
+        held = 0
         for _ in range(self._leaving):
-            self._pieces.popleft()
+            piece = self._pieces.popleft()
+            held += piece.held
+            if piece.pushed and piece.handouts:
+                self.pushed_work -= 1
         self._leaving = 0
+        return held
+
+    def withdraw(self, *, pushed_only: bool) -> tuple[list[Handout], int]:
+        """Take out what hands out work, or all; return that work, and how many bytes all held.
+
+        Args:
+            pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
+        """
+        kept: deque[_Piece] = deque()
+        handouts: list[Handout] = []
+        held = 0
+        for piece in self._pieces:
+            if pushed_only and not (piece.pushed and piece.handouts):
+                kept.append(piece)
+            else:
+                handouts += piece.handouts or ()
+                held += piece.held
+        self._pieces = kept
+        self.pushed_work = self._leaving = 0
+        return handouts, held

@@ -11,7 +11,6 @@ The index that they go through is also brought up to date here, while nobody ask
 from __future__ import annotations
 
 import math
-import select
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -20,6 +19,7 @@ import trio
 from fastjournal import limits
 from fastjournal.protocol import ErrorCode, encode_error
 from fastjournald.engine import Missing, Scan
+from fastjournald.hangup import is_lost
 from fastjournald.histogram import Histogram
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Scanning:
         """
         self._scanned.set()
         self.count += 1
+        done = False
         try:
             async with self._gathering:
                 slices = 0
@@ -89,16 +90,19 @@ class Scanning:
                             reply = self._slice(scan)
                         missing = reply if isinstance(reply, Missing) else None
                         if reply is not None and not isinstance(reply, Missing):
+                            done = True
                             return reply
                         for _ in range(REST_ROUNDS):
                             await trio.lowlevel.checkpoint()
                     if trio.current_time() > self._stop_at:
                         return self._stop_short(scan)
                     slices += 1
-                    if slices % HANG_UP_SLICES == 0 and _has_hung_up(stream):
+                    if slices % HANG_UP_SLICES == 0 and is_lost(stream):
                         raise trio.BrokenResourceError
         finally:
             self.count -= 1
+            if not done:
+                self._server.give_back(scan.leased)
 
     def _slice(self, scan: Scan) -> bytes | Missing | None:
         server = self._server
@@ -109,7 +113,9 @@ class Scanning:
         while reply is None and perf_counter() - begin < SLICE_SECONDS:
             reply = step(scan, now)
         self.slice_us.add(round((perf_counter() - begin) * 1_000_000))
-        server.after_requests(now)
+        if not isinstance(reply, bytes):
+            # else the session goes on at once: nothing comes between its work and its reply
+            server.after_requests(now)
         return reply
 
     def _stop_short(self, scan: Scan) -> bytes:
@@ -151,12 +157,3 @@ def _is_in_vain(reply: object, missing: Missing | None) -> TypeGuard[Missing]:
         and isinstance(reply, Missing)
         and reply.entries[0] is missing.entries[0]
     )
-
-
-def _has_hung_up(stream: trio.abc.Stream) -> bool:
-    """Whether nothing can be sent any more; a client that only ends its requests is still there."""
-    if not isinstance(stream, trio.SocketStream):
-        return False
-    poll = select.poll()
-    poll.register(stream.socket.fileno(), 0)
-    return bool(poll.poll(0))

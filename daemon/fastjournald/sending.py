@@ -12,6 +12,7 @@ import trio
 
 from fastjournal import limits
 from fastjournald.account import NEVER
+from fastjournald.hangup import has_hung_up
 from fastjournald.lookahead import missing_news
 from fastjournald.outbox import Outbox
 
@@ -49,10 +50,11 @@ class Sending:
             self.held_bytes += change
             self._account.hold(change)
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes, *, pushed: bool = False) -> None:
         """Let messages leave, in their turn, once all that was appended until now is settled."""
-        self._hold(len(data))
-        self._outbox.put(data, self._server.writer.appended)
+        server = self._server
+        handouts = server.handouts.take(self) if server.handouts else None
+        self._hold(self._outbox.put(data, server.writer.appended, handouts, pushed=pushed))
 
     async def _send_pieces(self, data: bytes) -> None:
         account, bytes_max = self._account, limits.SEND_BYTES_MAX
@@ -73,14 +75,18 @@ class Sending:
             if outbox.failed:
                 # cut off in the middle of a message: nothing can follow that
                 raise trio.BrokenResourceError
-            while data := outbox.begin(writer.settled):
+            while True:
+                if outbox.pushed_work and self.has_hung_up():
+                    self._give_back(pushed_only=True)
+                data = outbox.begin(writer.settled)
+                if not data:
+                    break
                 await self._send_pieces(data)
-                outbox.done()
-                self._hold(-len(data))
+                self._hold(-outbox.done())
 
     def push(self, data: bytes, nursery: trio.Nursery) -> None:
         """Send, as soon as it may be shown, what the client did not ask for just now."""
-        self._put(data)
+        self._put(data, pushed=True)
         self.rouse(nursery)
 
     def rouse(self, nursery: trio.Nursery) -> None:
@@ -97,10 +103,20 @@ class Sending:
             while self._outbox or self._has_news():
                 await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # the client is gone; what was leased to it comes back when its lease ends
+            # the client is gone, and its session about to end
             pass
         finally:
             self._pushing = False
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has gone, or at least sends nothing more."""
+        return has_hung_up(self._stream)
+
+    def _give_back(self, *, pushed_only: bool) -> None:
+        """Let work wait again that stands in the outbox: the client is gone."""
+        handouts, held = self._outbox.withdraw(pushed_only=pushed_only)
+        self._hold(-held)
+        self._server.give_back(handouts)
 
     async def _flush(self) -> None:
         """Send all that is in the outbox, then some of the changes that the client listens to."""

@@ -34,6 +34,7 @@ from fastjournald.commit import Commit
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Settings
 from fastjournald.fetching import Fetching
+from fastjournald.giveback import Handout, Handouts
 from fastjournald.http import HttpServer
 from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
 from fastjournald.notifier import Notifier
@@ -102,6 +103,9 @@ class Server:
         self._pruning = trio.Lock()
         self.cleaner = Cleaner(self)
         engine.gauges = self._gauges
+        engine.has_hung_up = self._has_hung_up
+        self.handouts = engine.handouts = Handouts()
+        """Work in replies that are not in an outbox so far."""
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -236,9 +240,33 @@ class Server:
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""
         assert self._nursery is not None
+        together: dict[Hashable, list[bytes]] = {}
         for session, data in answers:
+            together.setdefault(session, []).append(data)
+        for session, replies in together.items():
             assert isinstance(session, Session)
-            session.push(data, self._nursery)
+            session.push(b"".join(replies), self._nursery)
+
+    def give_back(self, handouts: list[Handout]) -> None:
+        """Let work wait again whose replies were never sent, a part of it at a time."""
+        if handouts and not self.writer.failed:
+            assert self._nursery is not None
+            self._nursery.start_soon(self._give_back, handouts)
+
+    async def _give_back(self, handouts: list[Handout]) -> None:
+        # also where the daemon is about to stop: others are to get it after that
+        with trio.CancelScope(shield=True):
+            while handouts:
+                now = self.clock.now_us()
+                handouts = self.engine.give_back(handouts, limits.GIVEN_BACK_MAX, now)
+                self.after_requests(now)
+                await trio.lowlevel.checkpoint()
+            await self.commit.wait_settled(self.writer.appended)
+
+    @staticmethod
+    def _has_hung_up(session: Hashable) -> bool:
+        assert isinstance(session, Session)
+        return session.has_hung_up()
 
     def rouse(self, session: Hashable) -> None:
         """A session may have changes to tell."""

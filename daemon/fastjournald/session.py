@@ -112,6 +112,7 @@ class Session(Sending):
                 self._server.log.debug("event=client-lost")
             finally:
                 self._server.forget(self)
+                self._give_back(pushed_only=False)
                 self._hold(-self.held_bytes)
                 self._over = True
                 self.receiving_since = self.sending_since = NEVER

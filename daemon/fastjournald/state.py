@@ -10,6 +10,7 @@ from fastjournal import limits
 from fastjournal.protocol import Function, Reply, Request, encode_reply
 from fastjournald.access import Grants
 from fastjournald.entry import Entry
+from fastjournald.giveback import Handouts
 from fastjournald.indexes import NEVER, Tombstones
 from fastjournald.journal import Journal
 from fastjournald.ledger import Append
@@ -86,6 +87,10 @@ class State:
             new_values(self.settings),
         )
         self.waiters = Waiters()
+        self.handouts: Handouts | None = None
+        """Work in replies that may never be sent, while somebody asks for that; else None."""
+        self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
+        """Whether the client of a session that waits has gone."""
         self.subscriptions = Subscriptions()
         self.awaited: dict[bytes, Entry] = {}
         """By primary key, what those who wait would get, if its value were in memory."""

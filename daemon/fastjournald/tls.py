@@ -48,6 +48,11 @@ class TlsStream(trio.abc.HalfCloseableStream):
         self._tls = trio.SSLStream(_Ciphertext(stream), context, server_side=True)
         self._ended = False
 
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        """The socket below."""
+        return self._socket.socket
+
     async def shake_hands(self) -> None:
         """Raise BrokenResourceError where the client does not speak TLS, or is not let in."""
         await self._tls.do_handshake()

@@ -25,6 +25,7 @@ from fastjournald.cleaning import clean_segment
 from fastjournald.config import Config
 from fastjournald.engine import Engine, Missing
 from fastjournald.entry import Entry
+from fastjournald.giveback import Handout, Handouts
 from fastjournald.lookahead import missing_news
 from fastjournald.recovery import recover_engine
 from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning
@@ -163,6 +164,10 @@ class CrashingDaemon:
         self.told: list[Told] = []
         """Not sent yet."""
         self.heard: dict[bytes, Told] = {}
+        self.backs = random.Random(seed)
+        self.unsent: list[Handout] = []
+        """Work in replies that have not left for the client."""
+        self.given_back = 0
         self.recover()
 
     # --- life and death -------------------------------------------------------------------------
@@ -186,6 +191,7 @@ class CrashingDaemon:
             if self.exact:
                 self.assert_heard()
         self.told, self.heard, self.unfinished = [], {}, None
+        self.engine.handouts, self.unsent = Handouts(), []
         everything = select_range(b"", b"")
         assert isinstance(everything, Selection)
         self.engine.listen(LISTENER, 1, everything)
@@ -398,8 +404,22 @@ class CrashingDaemon:
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()
+        self.lose_client()
         if self.tells.random() < 0.5:
             self.tell()
+
+    def lose_client(self) -> None:
+        """Send what was handed out, or keep it for a while, or find that the client is gone."""
+        assert self.engine.handouts is not None
+        self.unsent += self.engine.handouts.take("session")
+        chance = self.backs.random()
+        if chance < 0.4:
+            self.unsent.clear()
+        while chance > 0.8 and self.unsent:
+            self.unsent = self.engine.give_back(self.unsent, 1, self.clock.now)
+            self.given_back += 1
+            self.engine.check()
+            self.take_down()
 
 
 def until_it_starts(daemon: CrashingDaemon, *, repair: bool = False) -> None:

@@ -177,7 +177,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
         assert (await other.ask(request(Function.NEXT, b"z"))).pairs
 
 
-async def test_a_client_that_sends_no_more_still_gets_what_was_handed_out(
+async def test_a_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = House()
@@ -190,10 +190,12 @@ async def test_a_client_that_sends_no_more_still_gets_what_was_handed_out(
         await waiting.stream.send_eof()
         await trio.sleep(0.05)
         held.go_on()
-        leased = await waiting.reply()
-        assert leased is not None
-        assert leased.pairs
         assert await waiting.reply() is None
+        assert (await peer.reply()) is not None
+        leased = await peer.ask(request(Function.NEXT, b"a", flags=Flag.META))
+        assert leased.pairs
+        assert leased.pairs[0].meta is not None
+        assert leased.pairs[0].meta.attempts == 0
 
 
 async def test_a_malformed_message_ends_the_waits_of_its_connection() -> None:

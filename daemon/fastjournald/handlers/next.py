@@ -54,7 +54,7 @@ def next_(
         return _NOT_A_DOMAIN
     if state.read_only:
         return READ_ONLY
-    reply = next_work(state, request, now)
+    reply = next_work(state, session, request, now)
     if isinstance(reply, Missing):
         return reply
     if reply.error:
@@ -75,7 +75,7 @@ def nothing_due(state: State, request: Request) -> Reply:
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
-def next_work(state: State, request: Request, now: int) -> Reply | Missing:
+def next_work(state: State, session: Hashable, request: Request, now: int) -> Reply | Missing:
     """Take what is due, up to the request's count and the reply's size."""
     entries = _take(state, request, now)
     if entries is None:
@@ -93,6 +93,7 @@ def next_work(state: State, request: Request, now: int) -> Reply | Missing:
             store.tombstones.put(entry.key, entry.timestamp, now)
         if persistent:
             journal.popped(persistent, now)
+        token = 0
     else:
         token = state.lease_token(entries, state.lease_deadline(request.timeout, now))
         if persistent:
@@ -102,6 +103,8 @@ def next_work(state: State, request: Request, now: int) -> Reply | Missing:
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
+    if state.handouts is not None:
+        state.handouts.note(session, token, entries)
     flags = request.flags
     if flags & META:
         reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
@@ -171,6 +174,8 @@ def _missing(
     store, flags = state.store, request.flags
     assert store.values is not None
     leases = not flags & OVERWRITE
+    # what is popped may have to be given back, and its record is about to be dead
+    needs = flags if leases else flags | DATA
     others = state.fetching + state.waiters.number_for(request.key)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
     while True:
@@ -189,7 +194,7 @@ def _missing(
             if flags & DATA and len(entry.value) > state.value_bytes_ration:
                 # it is not handed out now
                 break
-            if is_missing(entry, flags, leases=leases):
+            if is_missing(entry, needs, leases=leases):
                 why_not = why_unreadable(store, entry)
                 if why_not:
                     lost.append((entry, why_not))

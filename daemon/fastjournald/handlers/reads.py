@@ -121,6 +121,8 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
         if entry.persistent:
             state.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
+        if state.handouts is not None:
+            state.handouts.note(session, token, [entry])
     elif moved:
         keep_expiry(state, entry, request, now)
     reply = pair_reply(store, entry, key, flags, now)

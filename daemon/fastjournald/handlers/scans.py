@@ -17,6 +17,7 @@ from fastjournal.limits import PAIRS_MAX, SCAN_LEASES_MAX, SCAN_STEP_WORK
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
 from fastjournald.cursors import CURSOR_BYTES, Cursor, encode_cursor
 from fastjournald.entry import Entry, Place
+from fastjournald.giveback import Handout
 from fastjournald.handlers.arguments import (
     DATA,
     LISTEN,
@@ -107,6 +108,7 @@ class Scan:
         "_seen",
         "_token",
         "_value_bytes_max",
+        "leased",
         "leases",
         "request",
         "session",
@@ -127,6 +129,8 @@ class Scan:
         self._pairs: list[Pair] = []
         self._chosen: list[tuple[bytes, Entry]] = []
         """What is to be leased, and the key under which it was found first."""
+        self.leased: list[Handout] = []
+        """What the reply will hand out."""
         self._token = 0
         """Of all that is leased; 0: nothing yet."""
         self._seen: set[int] = set()
@@ -367,6 +371,7 @@ class Scan:
         if not self._token:
             chosen = entries + [entry for _, entry in self._chosen]
             self._token = state.lease_token(chosen, state.lease_deadline(self.request.timeout, now))
+        self.leased.append((self._token, entries))
         moved = []
         for entry in entries:
             store.access(entry, now)

@@ -1,0 +1,210 @@
+"""Work in replies that were never sent waits again, attempts unchanged, and the log knows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Meta
+from fastjournald.giveback import Handout, Handouts, give_back
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+
+JOB = b"a:1:0:x"
+OTHER = b"a:1:0:y"
+URI = b"http://example.org/"
+POP = Flag.OVERWRITE
+WAYS = pytest.mark.parametrize("flags", [Flag(0), POP], ids=["lease", "pop"])
+
+
+class Desk(Subject):
+    """An engine whose replies may be lost before they leave."""
+
+    def __init__(self, *, cold: bool = False, **rules: int) -> None:
+        self.subject = EngineSubject(Rules(**rules), cold=cold)
+        self.handouts = Handouts()
+        super().__init__(self.subject)
+        self.subject.engine.handouts = self.handouts
+
+    def take(self, **fields: Any) -> list[Handout]:
+        """Let a session take work; return that of its reply."""
+        assert self.next(**fields).pairs
+        return self.handouts.take("one")
+
+    def lose(self, handouts: list[Handout], number_max: int = 1000) -> list[Handout]:
+        left = self.subject.engine.give_back(handouts, number_max, self.now)
+        self.subject.check()
+        return left
+
+    def restart(self) -> None:
+        self.subject.restart(self.now)
+        self.subject.engine.handouts = self.handouts
+
+    def state(self, key: bytes = JOB) -> tuple[bytes | None, Meta]:
+        return self.value(key), self.meta(key)
+
+
+@pytest.fixture(params=[False, True], ids=["warm", "cold"])
+def s(request: pytest.FixtureRequest) -> Desk:
+    return Desk(cold=request.param)
+
+
+@WAYS
+@pytest.mark.parametrize("data", [Flag(0), Flag.DATA], ids=["probe", "data"])
+def test_give_back_lets_work_wait_as_before_and_the_log_knows(
+    s: Desk, flags: Flag, data: Flag
+) -> None:
+    s.set(JOB, b"value", uri=URI, flags=Flag.PERSIST)
+    s.ask(request(Function.LINK, JOB, uri=b"link"))
+    value, before = s.state()
+    s.lose(s.take(flags=flags | data))
+    for _ in range(2):
+        assert s.state(URI) == s.state(b"link") == s.state() == (value, before)
+        assert s.subject.tombstones(s.now) == {}
+        s.restart()
+    assert s.jobs() == [JOB]
+    s.restart()
+    assert s.jobs() == [], "the lease after it is in the log, too"
+
+
+@WAYS
+def test_give_back_keeps_attempts_and_the_order_of_work(s: Desk, flags: Flag) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    s.set(OTHER, flags=Flag.PERSIST)
+    s.next(timeout=SECOND)
+    s.later(2 * SECOND)
+    assert s.meta(JOB).attempts == 1
+    s.lose(s.take(flags=flags, count=2))
+    assert [s.meta(key).attempts for key in (JOB, OTHER)] == [1, 0]
+    assert s.jobs(count=2) == [JOB, OTHER]
+
+
+def test_give_back_of_a_lease_by_get(s: Desk) -> None:
+    s.set(b"plain", flags=Flag.PERSIST)
+    s.set(JOB, flags=Flag.PERSIST)
+    s.get(JOB, timeout=SECOND)
+    s.get(b"plain", timeout=SECOND)
+    s.lose(s.handouts.take("one"))
+    s.restart()
+    assert s.get(b"plain", flags=Flag.WORKED_ON).code == ""
+    assert s.jobs() == [JOB]
+
+
+def test_give_back_of_a_scan_that_leased(s: Desk) -> None:
+    for number in range(30):
+        s.set(b"a:1:0:%02d" % number, flags=Flag.PERSIST)
+    s.ask(request(Function.GET, b"", uri=b"", count=0, timeout=SECOND))
+    assert s.jobs(count=30) == []
+    s.lose(s.handouts.take("one"))
+    assert len(s.jobs(count=30)) == 30
+
+
+def test_give_back_leaves_alone_what_changed_hands(s: Desk) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    first = s.take(timeout=SECOND)
+    s.later(2 * SECOND)
+    second = s.next(timeout=10 * SECOND)
+    s.lose(first)
+    assert s.meta(JOB).worked_on_until == second.timeout
+    assert second.timeout is not None
+    s.delete(JOB, token=second.timeout)
+    s.lose(first)
+    assert s.get(JOB).code == "not-found"
+
+
+@pytest.mark.parametrize("change", ["set", "delete", "uri", "expiry", "link"])
+def test_give_back_of_a_pop_is_not_for_what_is_newer_or_over(s: Desk, change: str) -> None:
+    fields: dict[str, Any] = {"timeout": START + SECOND} if change == "expiry" else {}
+    s.set(JOB, b"old", uri=URI, flags=Flag.PERSIST, **fields)
+    popped = s.take(flags=POP)
+    s.later(5)
+    match change:
+        case "set":
+            assert s.set(JOB, b"new", flags=Flag.PERSIST, at=s.now) == ""
+        case "delete":
+            assert s.delete(JOB, at=s.now) == "not-found"
+        case "uri":
+            assert s.set(OTHER, uri=URI, flags=Flag.PERSIST, at=s.now) == ""
+        case "link":
+            assert s.set(OTHER, flags=Flag.PERSIST, at=s.now) == ""
+            assert s.ask(request(Function.LINK, OTHER, uri=JOB)).code == ""
+        case "expiry":
+            s.later(SECOND)
+    s.lose(popped)
+    expected = {"set": [JOB], "uri": [OTHER], "link": [OTHER]}.get(change, [])
+    s.restart()
+    assert s.jobs(count=9) == expected
+    assert s.value(JOB) in (None, b"new", b"v")
+
+
+def test_give_back_of_a_pop_erases_its_tombstone_so_the_same_set_is_a_repeat(s: Desk) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    s.lose(s.take(flags=POP))
+    assert s.set(JOB, flags=Flag.PERSIST) == ""
+    s.restart()
+    assert s.set(JOB, flags=Flag.PERSIST) == ""
+    assert s.jobs() == [JOB]
+
+
+def test_give_back_of_a_pop_lets_go_of_a_link_that_leads_elsewhere(s: Desk) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    for link in (b"one", b"two"):
+        s.ask(request(Function.LINK, JOB, uri=link))
+    popped = s.take(flags=POP)
+    s.set(b"two", b"other", at=START + 1)
+    s.lose(popped)
+    s.restart()
+    assert s.get(b"one").code == ""
+    assert s.value(JOB) == b"v"
+    assert s.get(b"two").code == "not-found", "that one was not persistent"
+
+
+@WAYS
+def test_give_back_goes_on_where_it_stopped(s: Desk, flags: Flag) -> None:
+    for number in range(10):
+        s.set(b"a:1:0:%d" % number, flags=Flag.PERSIST)
+    left = s.take(flags=flags, count=4) + s.take(flags=flags, count=6)
+    rounds = 0
+    while left:
+        left = s.lose(left, 3)
+        rounds += 1
+        assert len(s.jobs(count=0)) == 0
+    assert rounds == 4
+    assert len(s.jobs(count=10)) == 10
+
+
+@WAYS
+def test_give_back_serves_others_who_wait(s: Desk, flags: Flag) -> None:
+    s.set(JOB, flags=Flag.PERSIST)
+    taken = s.take(flags=flags)
+    s.listen(b"a", session="two")
+    s.lose(taken)
+    ((who, reply),) = s.serve()
+    assert who == "two"
+    assert reply.pairs
+
+
+def test_a_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
+    engine = s.subject.engine
+    engine.has_hung_up = lambda session: session == "gone"
+    for domain in (b"a", b"", b"b"):
+        s.listen(domain, session="gone")
+    s.listen(b"a", session="two")
+    s.set(JOB)
+    ((who, _),) = s.serve()
+    assert who == "two"
+    assert not engine.waiters
+    s.set(b"b:1:0:x")
+    assert s.serve() == []
+    assert s.jobs(b"b") == [b"b:1:0:x"]
+
+
+def test_where_nobody_asks_nothing_is_noted() -> None:
+    subject = Subject(EngineSubject(Rules()))
+    subject.set(JOB)
+    assert subject.jobs() == [JOB]
+    assert isinstance(subject.target, EngineSubject)
+    assert subject.target.engine.handouts is None
+    assert give_back(subject.target.engine, [], 1, subject.now) == []

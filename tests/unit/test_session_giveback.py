@@ -1,0 +1,142 @@
+"""What a session had handed out and could not send waits again, durably; what it sent does not."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from fastjournal.protocol import encode_request
+from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.messages import Request
+from fastjournald.recovery import recover_engine
+from tests.property.subject import SECOND, request
+from tests.unit.house import HeldSync, House
+from tests.unit.test_session_bounds import Room, codes
+from tests.unit.test_session_limits import NOP, listen, set_
+
+JOB = b"a:1:0:x"
+LINGER_0 = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+"""Closing resets."""
+TAKING = {
+    "NEXT": request(Function.NEXT, b"a"),
+    "NEXT that pops": request(Function.NEXT, b"a", flags=Flag.OVERWRITE | Flag.DATA),
+    "GET": request(Function.GET, JOB, timeout=SECOND),
+    "scan": request(Function.GET, b"a", uri=b"b", count=0, timeout=SECOND),
+}
+
+
+def found_after_power_loss(house: House, key: bytes = JOB) -> bool:
+    """Whether work waits on what the disk has kept."""
+    for seed in range(5):
+        disk = house.disk.crash(seed)
+        engine, writer = recover_engine(
+            disk, house.config, house.config.settings(), house.clock, seed=bytes(8)
+        )
+        entry = engine.store.find(key)
+        writer.close()
+        if entry is None or entry.token or entry.extra.attempts:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", TAKING)
+async def test_give_back_of_a_reply_that_the_client_does_not_read(
+    name: str, autojump_clock: MockClock
+) -> None:
+    room = Room(send_timeout=30)
+    async with room.open():
+        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        assert codes([await peer.ask(set_(JOB))]) == [""]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone.stream.send_all, encode_request(TAKING[name]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not found_after_power_loss(room)
+        await trio.sleep(35)
+        assert room.ended == [gone]
+        assert found_after_power_loss(room)
+        assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
+        room.engine.check()
+
+
+async def test_give_back_of_more_than_one_go(autojump_clock: MockClock) -> None:
+    room = Room(send_timeout=30)
+    room.disk.capacity_bytes = None
+    async with room.open():
+        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        for number in range(450):
+            assert codes([await peer.ask(set_(b"a:1:0:%d" % number))]) == [""]
+        pops = request(Function.NEXT, b"a", flags=Flag.OVERWRITE, count=50)
+        leases = request(Function.NEXT, b"a", count=200)
+        async with trio.open_nursery() as nursery:
+            burst = b"".join(map(encode_request, (pops, leases, pops, leases)))
+            nursery.start_soon(gone.stream.send_all, burst)
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.engine.store.entries == 350
+        await trio.sleep(35)
+        assert (room.engine.store.entries, room.engine.store.worked_on) == (450, 0)
+        room.engine.check()
+
+
+@pytest.mark.parametrize("request_", [TAKING["NEXT"], TAKING["NEXT that pops"]])
+async def test_give_back_where_the_client_is_reset_during_a_sync(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House()
+    async with house.open():
+        gone, peer = await house.connect(), await house.connect()
+        assert (await peer.ask(set_(JOB))).code == ""
+        held = HeldSync(house, monkeypatch)
+        await gone.send(request_)
+        await held.wait_begun()
+        gone.stream.setsockopt(*LINGER_0)
+        gone.stream.socket.close()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        again = await peer.ask(request(Function.NEXT, b"a", flags=Flag.LISTEN | Flag.META))
+        assert again.pairs
+        assert again.pairs[0].key == JOB
+        assert again.pairs[0].meta is not None
+        assert again.pairs[0].meta.attempts == 0
+
+
+@pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
+async def test_give_back_to_the_next_who_waits(
+    flags: Flag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that hangs up during the sync of its lease loses the work to whoever waits."""
+    house = House()
+    async with house.open():
+        gone, second, peer = [await house.connect() for _ in range(3)]
+        for waiting in (gone, second):
+            waits = listen(b"a")
+            waits.flags |= flags
+            assert (await waiting.ask(waits, NOP)).code == ""
+        held = HeldSync(house, monkeypatch)
+        await peer.send(set_(JOB))
+        await held.wait_begun()
+        await gone.stream.send_eof()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        held.go_on()
+        taken = await second.reply()
+        assert taken is not None
+        assert [pair.key for pair in taken.pairs or ()] == [JOB]
+        assert await gone.reply() is None
+
+
+async def test_what_was_sent_stays_handed_out(autojump_clock: MockClock) -> None:
+    """Whether the client has read it the daemon cannot know: the lease says how long that lasts."""
+    room = Room()
+    async with room.open():
+        gone, peer = room.connect_in_memory(), room.connect_in_memory()
+        assert codes([await peer.ask(set_(JOB))]) == [""]
+        await gone.send(TAKING["NEXT"])
+        await trio.testing.wait_all_tasks_blocked()
+        await gone.stream.aclose()
+        await trio.sleep(5)
+        assert room.ended == [gone]
+        assert not (await peer.ask(request(Function.NEXT, b"a"))).pairs
