@@ -1,0 +1,203 @@
+"""What fj-cli writes, where what it shows is hostile, and where its output takes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
+from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.daemon_process import DaemonProcess, installed
+
+IO_FAILED = 74
+
+HOSTILE = "x\x1b[2J\x1b]0;t\x07\r\n\x7f\x85\x9b31m\u202e\u2066\u2028"
+KEY = build_journal_key("d\x1b[2J\x9b", HOSTILE)
+URI = "http://u/" + HOSTILE
+PLAIN = "plain" + HOSTILE
+
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""Colours and weights, by rich itself."""
+
+SHOWING = {
+    "get": ("get", KEY),
+    "get a float": ("get", b"nan"),
+    "list": ("list",),
+    "peek": ("peek", "due"),
+    "stats of an entry": ("stats", KEY),
+    "stats of a domain": ("stats", b"d\x1b[2J\x9b"),
+    "refused": ("get", b"nothing" + HOSTILE.encode()),
+    "no such option": ("get", b"--\x1b[2Jx\x9b"),
+    "no such command": (b"\x1b[2Jx\x9b",),
+    "no such server": ("get", "--server", b"unix:/\x1b[2J\x9b\n", "k"),
+    "no such file": ("get", "--tls-ca", b"/\x1b[2J\x9b\n", "k"),
+    "bad expression": ("list", "--regex", b"(\x1b[2J\x9b"),
+    "set": ("set", b"new" + HOSTILE.encode(), "v"),
+    "next": ("next",),
+    "log dump": ("log", "dump", "LOG"),
+    "spool status": ("spool", "status", b"/\x1b[2J\x9b\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess(tmp_path_factory.mktemp("daemon")) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def cli(daemon: DaemonProcess, tmp_path_factory: pytest.TempPathFactory) -> Cli:
+    cli = Cli(tmp_path_factory.mktemp("home"), daemon.address)
+    cli.environment |= {"TERM": "xterm", "COLUMNS": "200"}
+    return cli
+
+
+@pytest.fixture(autouse=True)
+def entries(daemon: DaemonProcess) -> None:
+    with SyncClient(daemon.address) as client:
+        client.set(KEY, HOSTILE, uri=URI, overwrite=True)
+        client.set(PLAIN, HOSTILE, overwrite=True)
+        client.set("nan", float("nan"), overwrite=True)
+        client.set(build_journal_key("due", HOSTILE), HOSTILE, overwrite=True)
+        client.bury(KEY, reason=HOSTILE)
+
+
+def arguments_of(daemon: DaemonProcess, case: str) -> list[bytes]:
+    given = [part if isinstance(part, bytes) else os.fsencode(part) for part in SHOWING[case]]
+    return [os.fsencode(daemon.log_path) if part == b"LOG" else part for part in given]
+
+
+def on_terminal(cli: Cli, *arguments: bytes, encoding: str = "utf-8") -> str:
+    """All that a command writes on a terminal."""
+    ours, terminal = os.openpty()
+    read: list[bytes] = []
+
+    def read_all() -> None:
+        try:
+            while data := os.read(ours, 65536):
+                read.append(data)
+        except OSError:
+            return
+
+    reader = threading.Thread(target=read_all)
+    reader.start()
+    subprocess.run(
+        [installed("fj-cli"), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+        env=cli.environment | {"PYTHONIOENCODING": encoding},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(terminal)
+    reader.join(TIMEOUT_S)
+    os.close(ours)
+    return b"".join(read).decode(encoding)
+
+
+@pytest.mark.parametrize("case", SHOWING)
+def test_nothing_hostile_reaches_a_terminal(cli: Cli, daemon: DaemonProcess, case: str) -> None:
+    text = on_terminal(cli, *arguments_of(daemon, case))
+    assert "Traceback" not in text
+    lines = STYLE.sub("", text).split("\r\n")
+    assert len(lines) > 1
+    for line in lines:
+        assert line.isprintable(), line
+
+
+@pytest.mark.parametrize("case", ["get", "get a float", "list", "peek", "stats of an entry"])
+@pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
+def test_json_is_strict_and_printable_in_every_encoding(
+    cli: Cli, daemon: DaemonProcess, case: str, encoding: str
+) -> None:
+    text = on_terminal(cli, *arguments_of(daemon, case), b"--json", encoding=encoding)
+    lines = text.splitlines()
+    assert lines
+    for line in lines:
+        assert line.isprintable()
+        json.loads(line, parse_constant=pytest.fail)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_the_output_cannot_hold_is_escaped(
+    cli: Cli, daemon: DaemonProcess, encoding: str
+) -> None:
+    with SyncClient(daemon.address) as client:
+        client.set("größe 漢字", "€", overwrite=True)
+    for arguments in ((b"list",), (b"get", "größe 漢字".encode()), (b"peek", b"due")):
+        text = on_terminal(cli, *arguments, encoding=encoding)
+        assert "Traceback" not in text
+    done = subprocess.run(
+        [installed("fj-cli"), "get", "größe 漢字", "--table"],
+        capture_output=True,
+        env=cli.environment | {"PYTHONIOENCODING": encoding},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\\u6f22\\u5b57" in done.stdout
+    assert b"\\u20ac" in done.stdout
+
+
+WRITING = ["get", "list", "peek", "stats of an entry", "log dump"]
+
+
+@pytest.mark.parametrize("style", ["--json", "--table"])
+@pytest.mark.parametrize("case", WRITING)
+@pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
+def test_output_that_takes_nothing_is_one_sentence_and_exit_74(
+    cli: Cli, daemon: DaemonProcess, case: str, style: str, closed: str
+) -> None:
+    done = subprocess.run(
+        [
+            *("sh", "-c", f'exec "$@" {closed}', "sh", installed("fj-cli")),
+            *arguments_of(daemon, case),
+            style,
+        ],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=cli.environment,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == IO_FAILED
+    assert done.stderr.startswith(b"fj-cli: ")
+    assert done.stderr.count(b"\n") == 1, done.stderr
+
+
+def test_reader_of_notes_that_is_gone_ends_no_command(
+    cli: Cli, daemon: DaemonProcess, tmp_path: Path
+) -> None:
+    """``next`` on an empty queue says so on standard error: its exit code counts."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    for stderr in (writing, os.open("/dev/full", os.O_WRONLY)):
+        done = subprocess.run(
+            [installed("fj-cli"), "next", "no-such-domain"],
+            stdin=subprocess.DEVNULL,
+            stderr=stderr,
+            env=cli.environment,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        os.close(stderr)
+        assert done.returncode == 75
+
+
+def test_closed_standard_error_never_becomes_a_connection(cli: Cli) -> None:
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&- <&-', "sh", installed("fj-cli"), "next", "no-such-domain"],
+        env=cli.environment,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 75
