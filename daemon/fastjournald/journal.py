@@ -17,6 +17,7 @@ from fastjournal.cmdlog.records import (
     encode_result,
     encode_simple,
 )
+from fastjournal.cmdlog.removals import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.cmdlog.segments import OFFSET_BITS
 from fastjournald.entry import Entry
 from fastjournald.ledger import Ledger
@@ -44,26 +45,40 @@ class Journal(Ledger):
             self._lease([entry], envelope.Lease(1, entry.token, again=True), now)
         if entry.reason is not None:
             self.buried(entry, now)
-        self.removed_before(old, now)
+        self.removed_before(old, now, 1 + 2 * bool(entry.token) + (entry.reason is not None))
 
-    def completed(self, entry: Entry, timestamp: int, now: int) -> None:
-        """The entry is gone and leaves a tombstone with this timestamp."""
+    def completed(
+        self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
+    ) -> None:
+        """The entry is gone and leaves a tombstone with this timestamp.
+
+        Args:
+            entry: Which.
+            timestamp: Of the tombstone.
+            now: The present.
+            replaced: What takes its place, see ``cmdlog.removals``.
+        """
         job_id = self._forget(entry)
         if entry.extra.reason is None:
-            self._append(self._completion(job_id, entry.key, timestamp, now), 1, now)
+            time = self._time_of_removal(now, replaced)
+            self._append(self._completion(job_id, entry.key, timestamp, time), 1, now)
             return
         # buried is failed to workq, which refuses to complete a failed job
+        if replaced < REPLACED_BY_URI:
+            # the head of the batch stands between them
+            replaced += 1
         parts = (
             self._operation(envelope.Batch(2), now),
-            encode_simple(Command.DELETE, self._time_at(now), job_id),
+            encode_simple(Command.DELETE, self._time_of_removal(now, replaced), job_id),
             self._operation(envelope.Tombstone(entry.key, timestamp), now),
         )
         self._append(b"".join(parts), len(parts), now)
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
+        time = self._time_of_removal(now, REPLACED_BY_NONE)
         parts = [
-            self._completion(self._forget(entry), entry.key, entry.timestamp, now)
+            self._completion(self._forget(entry), entry.key, entry.timestamp, time)
             for entry in entries
         ]
         if len(parts) > 1:
@@ -76,13 +91,14 @@ class Journal(Ledger):
         entry.facts = entry.facts[:FACTS_BYTES]
         self.stored(entry, now, erases=True)
 
-    def deleted(self, entry: Entry, now: int) -> None:
-        """The entry is gone without trace."""
-        self._removed(Command.DELETE, entry, now)
+    def deleted(self, entry: Entry, now: int, replaced: int = REPLACED_BY_NONE) -> None:
+        """The entry is gone without trace; ``replaced``: what takes its place."""
+        self.removed_before(self._forget(entry), now, replaced)
 
     def expired(self, entry: Entry, now: int) -> None:
         """The entry's life is over."""
-        self._removed(Command.EXPIRE, entry, now)
+        job_id = self._forget(entry)
+        self._append(encode_simple(Command.EXPIRE, self._time_at(now), job_id), 1, now)
 
     def buried(self, entry: Entry, now: int) -> None:
         """The entry was set aside with its reason, which ends its lease."""
@@ -145,7 +161,7 @@ class Journal(Ledger):
     def _store_again(self, entry: Entry, now: int) -> None:
         old = entry.job_id
         self.stored(entry, now)
-        self.removed_before(old, now)
+        self.removed_before(old, now, 1)
 
     def lease_over(self, entry: Entry, now: int) -> None:
         """The lease ran out or was given back: the entry waits again."""
@@ -216,7 +232,7 @@ class Journal(Ledger):
             parts.append(self._operation(envelope.Tombstone(old, entry.timestamp), now))
         if replaced is not None and replaced.persistent:
             self._forget(replaced)
-            time = self._time_at(now)
+            time = self._time_of_removal(now, 1 if entry.persistent else REPLACED_BY_NONE)
             parts.append(encode_simple(Command.DELETE, time, replaced.job_id))
         if len(parts) > 1:
             parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
@@ -252,13 +268,9 @@ class Journal(Ledger):
         self.amended[entry.job_id] = entry
         self._append(self._operation(change, now), 1, now)
 
-    def _removed(self, command: Command, entry: Entry, now: int) -> None:
-        job_id = self._forget(entry)
-        self._append(encode_simple(command, self._time_at(now), job_id), 1, now)
-
-    def _completion(self, job_id: bytes, key: bytes, timestamp: int, now: int) -> bytes:
+    def _completion(self, job_id: bytes, key: bytes, timestamp: int, time: bytes) -> bytes:
         result = envelope.pack_fields((timestamp, key))
-        return encode_result(Command.COMPLETE, self._time_at(now), job_id, result)
+        return encode_result(Command.COMPLETE, time, job_id, result)
 
     def _failure(self, entry: Entry, now: int) -> bytes:
         result = envelope.pack(envelope.Failure(entry.reason or b""))

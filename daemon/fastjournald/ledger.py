@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import TypeAlias
 
-from fastjournal.cmdlog import envelope
+from fastjournal.cmdlog import envelope, removals
 from fastjournal.cmdlog.facts import FACTS_BYTES, pack_record, unpack_facts, unpack_record
 from fastjournal.cmdlog.records import (
     JOB_ID_BYTES,
@@ -58,6 +58,8 @@ class Ledger:
         self._operation_head = heads.operation
         self._now = -1
         self._time = NO_TIME
+        self._removed_at = (-1, 0)
+        self._removal_time = NO_TIME
         self.live_bytes = 0
         """Bytes of the records that carry live entries."""
         self.space = Space()
@@ -167,9 +169,18 @@ class Ledger:
         self.space.live[segment] += size
         self.live_bytes += size
 
-    def removed_before(self, job_id: bytes, now: int) -> None:
-        """A job is gone for another reason than a record that is there: it must not return."""
-        self._append(encode_simple(Command.DELETE, self._time_at(now), job_id), 1, now)
+    def removed_before(
+        self, job_id: bytes, now: int, replaced: int = removals.REPLACED_BY_NONE
+    ) -> None:
+        """A job is gone for another reason than a record that is there: it must not return.
+
+        Args:
+            job_id: Which.
+            now: The present.
+            replaced: How many records before this one that one stands which takes its place.
+        """
+        time = self._time_of_removal(now, replaced)
+        self._append(encode_simple(Command.DELETE, time, job_id), 1, now)
 
     def unsaid(self) -> list[bytes]:
         """Return the jobs that were superseded and do not say so themselves."""
@@ -211,6 +222,13 @@ class Ledger:
             self._now = now
             self._time = encode_time(now)
         return self._time
+
+    def _time_of_removal(self, now: int, replaced: int) -> bytes:
+        """Return the TIME of a removal, see ``cmdlog.removals``."""
+        if self._removed_at != (now, replaced):
+            self._removed_at = now, replaced
+            self._removal_time = removals.encode_removal_time(now, replaced)
+        return self._removal_time
 
     def _operation(self, operation: envelope.Operation, now: int) -> bytes:
         time = self._time_at(now)

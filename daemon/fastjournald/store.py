@@ -6,6 +6,7 @@ decide what a request does; the store keeps keys, indexes and journal in step wh
 
 from __future__ import annotations
 
+from fastjournal.cmdlog.removals import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import Domain, Leases, Tombstones, instant_of
 from fastjournald.journal import Journal
@@ -132,12 +133,12 @@ class Store(Leasing):
             standing = self.find(key)
             self.changes.note(key, None if standing is None else standing.key)
 
-    def replace_by_uri(self, entry: Entry, timestamp: int, now: int) -> None:
+    def replace_by_uri(self, entry: Entry, timestamp: int, now: int, replaced: int) -> None:
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""
         self.remove(entry, now)
         self.tombstones.put(entry.key, timestamp, now)
         if entry.persistent:
-            self.journal.completed(entry, timestamp, now)
+            self.journal.completed(entry, timestamp, now, replaced)
 
     def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
         """A SET with this timestamp took its URI from an entry that is worked on."""
@@ -257,7 +258,10 @@ class Store(Leasing):
             self.remove(entry, now)
             self.tombstones.put(entry.key, entry.superseded, now)
             if entry.persistent:
-                self.journal.completed(entry, entry.superseded, now)
+                journal = self.journal
+                by_record = entry.job_id in journal.displaced
+                replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
+                journal.completed(entry, entry.superseded, now, replaced)
             return True
         if 0 < entry.expires <= now:
             self.remove(entry, now)

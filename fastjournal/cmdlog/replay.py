@@ -13,6 +13,8 @@ right in it, everything else in functions below. The rules are those of the live
 - The tokens of a lease group hold for the start-attempts that are there: where damage took some
   of them, the others are leased all the same.
 
+A removal whose replacement is lost in damage is not applied, see ``cmdlog.removals``.
+
 A group whose last records are missing at the end of the log was never answered: replay stops at its
 head and says so. A record that is valid but whose contents cannot be understood is damage.
 """
@@ -33,6 +35,7 @@ from fastjournal.cmdlog.envelope import (
     Lease,
     Operation,
     Pause,
+    Rename,
     SegmentRemoved,
     SegmentRewritten,
     SegmentStart,
@@ -51,6 +54,7 @@ from fastjournal.cmdlog.records import (
     decode_payload,
     decode_uvarint,
 )
+from fastjournal.cmdlog.removals import NOT_APPLIED, doubtful_behind, stands
 from fastjournal.cmdlog.scan import Damage, Run
 from fastjournal.cmdlog.segments import OFFSET_BITS
 from fastjournal.cmdlog.state import LogState, Tomb
@@ -70,26 +74,47 @@ class Replay:
     Attributes:
         state: What is live so far.
         damage: Records of the current segment that are valid but cannot be understood.
+        unapplied: Removals in it whose replacement is lost, by the offset of each.
+        pardoned: Segment and offset of such ones of which a later record says that they are right.
         cut: Offset of the head of the unfinished group at which the last segment ends, else None.
     """
 
     def __init__(self, state: LogState | None = None) -> None:
         self.state = LogState() if state is None else state
         self.damage: list[Damage] = []
+        self.unapplied: list[Damage] = []
+        self.pardoned: set[tuple[int, int]] = set()
         self.cut: int | None = None
+        self._standing: dict[bytes, tuple[int, int]] = {}
+        """Job ids to segment and offset of the removal that was not applied."""
+        self._doubtful: dict[int, int] = {}
+        self._replayed: Run | None = None
+        self._unnamed = -1
+        """Offset behind the operation that renames a job that is not there."""
         self._segment = 0
         self._data = b""
         self._ours = False
         self._run = b""
         """What the ids of a run of the daemon begin with: that of the newest entry."""
 
-    def start_segment(self, number: int, data: bytes) -> None:
-        """Go on with the segment of that number and these bytes."""
+    def start_segment(
+        self, number: int, data: bytes, doubtful: dict[int, int] | None = None
+    ) -> None:
+        """Go on with the segment of that number and these bytes.
+
+        Args:
+            number: Of the segment.
+            data: The segment.
+            doubtful: From ``doubtful_removals``, where it has damage.
+        """
         self._segment = number
         self._data = data
         self._ours = False
         self._run = b""
         self.damage = []
+        self.unapplied = []
+        self._unnamed = -1
+        self._doubtful = {} if doubtful is None else doubtful
 
     def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
         """Replay records ``first`` to about ``stop`` of a run of the current segment.
@@ -118,6 +143,7 @@ class Replay:
         end = run.offset(first)
         stamp_before = b""
         time = 0
+        self._replayed = run
         while index < stop:
             start = end
             body = bodies[index]
@@ -165,6 +191,8 @@ class Replay:
                     arrival = entry.arrival
                     if arrival > state.arrival:  # noqa: PLR1730 - max() takes three times as long
                         state.arrival = arrival
+            elif self._doubtful and self._is_unapplied(start, body, end):
+                pass
             elif command == 3:
                 found = jobs.get(data[body + 1 : body + 17])
                 if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
@@ -183,6 +211,8 @@ class Replay:
                         stamp_before = stamp
                         time = _time_us(data, start)
                     key = done.key
+                    if self._standing:
+                        self._pardon(key, done.timestamp)
                     if key in keys or key in tombstones:
                         state.leave_tombstone(key, done.timestamp, time)
                     else:
@@ -195,6 +225,40 @@ class Replay:
         state.records += index - first
         state.drop_tombstones()
         return index
+
+    # --- removals whose replacement is lost -----------------------------------------------------
+
+    def _is_unapplied(self, start: int, body: int, end: int) -> bool:
+        """Leave a removal out whose replacement is lost; return whether it was."""
+        kind = self._doubtful.get(start)
+        if kind is None:
+            return False
+        data = self._data
+        job_id = data[body + 1 : body + 17]
+        job = self.state.jobs.get(job_id)
+        if job is None:
+            ours = data.startswith(MAGIC, body + 18)
+        else:
+            ours = self._ours or not job.more.foreign
+        if not ours:
+            # by workq itself; a segment of ours may have lost the record that says so
+            return False
+        time = _time_us(data, start)
+        if not stands(kind, job, data[body], time, unnamed=start == self._unnamed):
+            return False
+        told = NOT_APPLIED if job is None else f"{NOT_APPLIED}, so that stands: key {job.key!r}"
+        self.unapplied.append(Damage(start, end, told))
+        self._standing[job_id] = self._segment, start
+        return True
+
+    def _pardon(self, key: bytes, timestamp: int) -> None:
+        """What stands under a key because its removal was not applied goes by a later one."""
+        job = self.state.keys.get(key)
+        if job is not None and job.key == key and job.timestamp <= timestamp:
+            removal = self._standing.pop(job.job_id, None)
+            if removal is not None:
+                self.pardoned.add(removal)
+                self.state.remove(job)
 
     # --- records that are not worth a place in the loop -----------------------------------------
 
@@ -247,6 +311,7 @@ class Replay:
             if job is not None:
                 state.remove(job)
             state.settle(job_id)
+            self._pardon(done.key, done.timestamp)
             state.leave_tombstone(done.key, done.timestamp, time)
             return
         failure = unpack_failure(result) if ours else Failure(foreign.REASON_FAILED)
@@ -318,6 +383,8 @@ class Replay:
             if operation.following >= len(run) - index:
                 self._unfinished(run.offset(index), last=last)
         else:
+            if isinstance(operation, Rename) and operation.job_id not in self.state.jobs:
+                self._unnamed = end
             self._apply(operation, start)
         return index
 
@@ -376,6 +443,8 @@ class Replay:
 
     def _damaged(self, start: int, end: int, reason: str) -> None:
         self.damage.append(Damage(start, end, reason))
+        assert self._replayed is not None
+        self._doubtful = self._doubtful | doubtful_behind(self._data, self._replayed, end)
 
 
 def _time_us(data: bytes, start: int) -> int:

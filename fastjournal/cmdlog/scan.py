@@ -114,6 +114,11 @@ class Scan(msgspec.Struct, gc=False):
             return False
         return self.damage[0].offset >= HEADER_BYTES or self.damage[0].reason == _NO_HEADER
 
+    def damage_before(self, run: Run) -> list[Damage]:
+        """Return what is between a run and the one before it; the last of it ends at the run."""
+        before = max((other.end for other in self.runs if other.end < run.start), default=0)
+        return [found for found in self.damage if before <= found.offset < run.start]
+
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """Yield (offset, offset of the payload, offset behind it) of each valid record."""
         for run in self.runs:

@@ -127,9 +127,13 @@ class LogState:
                 self.odd["an id added twice"] += 1
             self.remove(same_id)
         if old is not None and old is not same_id:
-            self.replace(old)
-            if old.key != job.key:
+            if old.key == job.key:
+                self.replace(old)
+            else:
+                # damage took what ended it, or the record of the further key
                 self.odd["a key that was a further key of another"] += 1
+                self._take_key(old, job.key)
+                old = None
         self.tombstones.pop(job.key, None)
         if other is not None and other is not old and other is not same_id:
             if other.token and uri is not None and other.key != uri:
@@ -195,6 +199,15 @@ class LogState:
         for link in job.more.links:
             if keys.get(link) is job:
                 del keys[link]
+
+    def _take_key(self, job: LiveJob, key: bytes) -> None:
+        """A further key of a job is the primary key of another one by now."""
+        del self.keys[key]
+        if job.uri == key:
+            job.uri = None
+        if key in job.links:
+            job.own().links = [link for link in job.links if link != key]
+        job.own().amended = True
 
     def link(self, job: LiveJob, key: bytes) -> None:
         """Let a job stand under one more key."""

@@ -36,6 +36,7 @@ from fastjournal.cmdlog.records import (
     decode_time,
     decode_uvarint,
 )
+from fastjournal.cmdlog.removals import doubtful_removals
 from fastjournal.cmdlog.replay import Replay
 from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, Scan, scan_segment
 from fastjournal.cmdlog.segments import SegmentInfo, list_segments, segment_name
@@ -164,6 +165,7 @@ class _Surveyor:
         if numbers:
             self._read(numbers[-1], data, scan, last=True)
             survey.begins = numbers[-1] in survey.state.previous
+        self._drop_pardoned()
         self._find_breaks(present)
         return survey
 
@@ -198,7 +200,7 @@ class _Surveyor:
 
     def _read(self, number: int, data: bytes, scan: Scan, *, last: bool) -> None:
         replay = self._replay
-        replay.start_segment(number, data)
+        replay.start_segment(number, data, doubtful_removals(data, scan))
         for run in scan.runs:
             index = 0
             final = last and run is scan.runs[-1]
@@ -211,7 +213,8 @@ class _Surveyor:
         usable = len(data)
         torn = last and scan.torn
         damage = sorted(
-            [*(() if torn else scan.damage), *replay.damage], key=lambda found: found.offset
+            [*(() if torn else scan.damage), *replay.damage, *replay.unapplied],
+            key=lambda found: found.offset,
         )
         if damage:
             self._survey.faults.append(Fault(number, damage))
@@ -234,6 +237,21 @@ class _Surveyor:
         self._survey.findings.append(
             Finding(kind, self._path(number), found.offset, found.end - found.offset, message)
         )
+
+    def _drop_pardoned(self) -> None:
+        """Removals that were not applied are right after all, where what stood is removed later."""
+        pardoned = self._replay.pardoned
+        if not pardoned:
+            return
+        survey = self._survey
+        for fault in survey.faults:
+            fault.damage = [
+                found for found in fault.damage if (fault.number, found.offset) not in pardoned
+            ]
+        paths = {(self._path(number), offset) for number, offset in pardoned}
+        survey.findings = [
+            finding for finding in survey.findings if (finding.path, finding.offset) not in paths
+        ]
 
     def _find_breaks(self, present: list[int]) -> None:
         """Hold the segments against what the records say of them."""

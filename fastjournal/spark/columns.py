@@ -271,6 +271,7 @@ INTERNAL_COLUMNS = (
     Column("_chain", "bytes", _chain),
     Column("_bytes", "long", lambda row: row.file and row.file.bytes),
     Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
+    Column("_doubt", "int", lambda row: row.doubt),
 )
 """What the view ``entries`` is computed from; only where a schema names them."""
 

@@ -43,8 +43,10 @@ _KEYS_SCHEMA = (
 )
 _RAW_SCHEMA = (
     "segment INT, offset BIGINT, command STRING, operation STRING, key BINARY, uri BINARY, "
-    "_target BINARY, _token BINARY, _raw BINARY, _ours BOOLEAN"
+    "_target BINARY, _token BINARY, _raw BINARY, _ours BOOLEAN, _doubt INT"
 )
+_FED = ("segment", "offset", "_raw", "_token", "_ours", "_doubt")
+"""Columns of what is replayed."""
 _IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
 _IS_CHAIN = "_chain IS NOT NULL OR _bytes IS NOT NULL"
 _CHANGES_ENTRY = (
@@ -93,15 +95,15 @@ def entries(
 
     own_label = f.expr(f"CASE WHEN {_HAS_KEY} THEN xxhash64(coalesce(uri, key)) END")
     raw = read(_RAW_SCHEMA).where(f"command IS NOT NULL AND ({_CHANGES_ENTRY})")
-    labelled = raw.select(
-        "segment", "offset", "_token", "_raw", "_ours", "_target", own_label.alias("own")
-    ).selectExpr("*", "min(own) OVER (PARTITION BY _target) AS label")
+    labelled = raw.select(*_FED, "_target", own_label.alias("own")).selectExpr(
+        "*", "min(own) OVER (PARTITION BY _target) AS label"
+    )
     labelled = labelled.where("label IS NOT NULL")
     if groups is not None:
         labelled = labelled.join(groups, "label", "left")
         labelled = labelled.withColumn("label", f.expr("coalesce(root, label)"))
     found = (
-        labelled.select("label", "segment", "offset", "_token", "_raw", "_ours")
+        labelled.select("label", *_FED)
         .repartition("label")
         .sortWithinPartitions("segment", "offset")
         .mapInArrow(_fold, ENTRY_SCHEMA)
@@ -144,11 +146,10 @@ def _fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Replay one partition, in Spark's worker."""
     part = PartReplay()
     for batch in batches:
-        names = ("segment", "offset", "_raw", "_token", "_ours")
-        columns = (batch.column(name).to_pylist() for name in names)
-        for segment, offset, raw, token, ours in zip(*columns, strict=True):
+        columns = (batch.column(name).to_pylist() for name in _FED)
+        for segment, offset, raw, token, ours, doubt in zip(*columns, strict=True):
             lease = None if token is None else int.from_bytes(token, "big")
-            part.feed(segment, offset, raw, token=lease, ours=ours)
+            part.feed(segment, offset, raw, token=lease, ours=ours, doubt=doubt)
     for chunk in chunked(part.finish(), rows=BATCH_ROWS, size=BATCH_BYTES):
         yield to_batch(chunk)
 

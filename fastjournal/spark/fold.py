@@ -48,6 +48,7 @@ class PartReplay:
         self._parts: list[bytes] = []
         self._size = 0
         self._bodies: list[int] = []
+        self._doubtful: dict[int, int] = {}
         self._ends: list[int] = []
         self._adds: dict[int, tuple[array[int], array[int]]] = {}
         """By segment: where its adds stand in the packed segment, and where they came from."""
@@ -62,6 +63,7 @@ class PartReplay:
         token: int | None,
         ours: bool,
         serial: int | None = None,
+        doubt: int = 0,
     ) -> None:
         """Take the next record.
 
@@ -73,6 +75,7 @@ class PartReplay:
             ours: Whether fastjournald wrote the segment.
             serial: ``arrival`` of a foreign job, which counts through the whole log; None: that
                 of this part.
+            doubt: Why it may be that this removal is not applied; 0: it is.
 
         Raises:
             LogCorruptError: Replay cannot understand an earlier record.
@@ -85,6 +88,8 @@ class PartReplay:
         if token is not None:
             self._add(_operation(Lease(1, token)))
         start = self._size
+        if doubt:
+            self._doubtful[start] = doubt
         if self._add(raw) <= Command.SCHEDULE:
             packed, original = self._adds.setdefault(segment, (array("Q"), array("Q")))
             packed.append(start)
@@ -123,13 +128,14 @@ class PartReplay:
         if not self._parts:
             return
         replay = self._replay
-        replay.start_segment(self._segment, b"".join(self._parts))
+        replay.start_segment(self._segment, b"".join(self._parts), self._doubtful)
         replay.replay(Run(0, self._bodies, self._ends), last=False)
         if replay.damage:
             raise LogCorruptError(f"segment {self._segment}: {replay.damage[0].reason}")
         # Tombstones have no part in what is live.
         replay.state.tombstones.clear()
         self._parts, self._bodies, self._ends = [], [], []
+        self._doubtful = {}
         self._size = 0
 
 

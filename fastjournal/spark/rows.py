@@ -17,6 +17,7 @@ import msgspec
 from fastjournal.cmdlog import envelope, foreign
 from fastjournal.cmdlog.chain import Seal
 from fastjournal.cmdlog.records import CRC_BYTES, Command, Record, decode_payload
+from fastjournal.cmdlog.removals import doubtful_removals
 from fastjournal.cmdlog.scan import Damage, Run, scan_segment
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
@@ -48,6 +49,8 @@ class Row(msgspec.Struct, gc=False):
     """The add of a job that workq's own clients made."""
     ours: bool = False
     """The segment is one that fastjournald wrote."""
+    doubt: int = 0
+    """Why it may be that a removal is not applied, see ``cmdlog.removals``; 0: it is."""
     corrupt: str | None = None
     file: Seal | None = None
     """What the segment is as a file; told by its first row only."""
@@ -87,6 +90,7 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
 def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
     scan = scan_segment(data)
     damage = [] if segment.open and scan.torn else scan.damage[::-1]
+    doubtful = doubtful_removals(data, scan)
     ours = False
     for run in scan.runs:
         while damage and damage[-1].offset < run.start:
@@ -94,6 +98,7 @@ def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[R
         for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
             ours = ours or isinstance(row.operation, envelope.SegmentStart)
             row.ours = ours
+            row.doubt = doubtful.get(row.offset, 0)
             yield row
     while damage:
         yield _damaged(segment, damage.pop(), permissive)

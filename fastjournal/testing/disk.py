@@ -3,7 +3,8 @@
 It behaves like a real one under the loosest reading of POSIX:
 
 - what was written but not synced survives a crash in part only: a prefix of random length, perhaps
-  with zeros behind it; with ``holes``, random sectors in the middle are zeros too;
+  with zeros behind it; with ``holes``, random sectors in the middle are zeros too; with
+  ``sectors``, any subset of its sectors survives;
 - of names created, moved and removed since that directory's last sync any may survive a crash, a
   later one without an earlier one too; syncing a file does not sync its name;
 - a failed write has written a random part; after a failed sync the unsynced bytes are read back
@@ -97,16 +98,17 @@ class SimulatedDisk:
         """Let every read of these bytes of a file fail with EIO from now on."""
         self._file_at(path).bad.append((start, end))
 
-    def crash(self, seed: int, *, holes: bool = False) -> SimulatedDisk:
+    def crash(self, seed: int, *, holes: bool = False, sectors: bool = False) -> SimulatedDisk:
         """Return the disk as it is after a power loss at this instant; this one stays as it is.
 
         Args:
             seed: Decides what survives.
             holes: Also lose sectors in the middle of what was not synced, keeping later ones.
+            sectors: Instead, let each sector of what was not synced survive by itself.
         """
         generator = random.Random(seed)
         disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
-        disk._root = crash_directory(self._root, generator, holes)
+        disk._root = crash_directory(self._root, generator, holes, sectors)
         return disk
 
     def kill(self, seed: int = 0) -> SimulatedDisk:

@@ -58,7 +58,9 @@ def apply_change(entries: dict[str, Node], change: dict[str, Node | None]) -> No
             entries[name] = node
 
 
-def crash_directory(root: DirectoryNode, generator: random.Random, holes: bool) -> DirectoryNode:
+def crash_directory(
+    root: DirectoryNode, generator: random.Random, holes: bool, sectors: bool
+) -> DirectoryNode:
     """Return a copy of a directory tree as it is after a power loss.
 
     A file with several names stays one file.
@@ -78,7 +80,11 @@ def crash_directory(root: DirectoryNode, generator: random.Random, holes: bool) 
                 new.entries[name] = after_crash(node)
             else:
                 if id(node) not in files:
-                    files[id(node)] = crash_file(node, generator, holes)
+                    files[id(node)] = (
+                        scatter_file(node, generator)
+                        if sectors
+                        else crash_file(node, generator, holes)
+                    )
                 new.entries[name] = files[id(node)]
         new.durable = dict(new.entries)
         return new
@@ -104,6 +110,30 @@ def crash_file(old: FileNode, generator: random.Random, holes: bool) -> FileNode
         # the length may have been kept where the bytes were not
         zeros = generator.choice((0, 0, generator.randint(0, length - kept)))
         data[kept:] = bytes(zeros)
+    new = FileNode(bytes(data))
+    new.bad = old.bad[:]
+    return new
+
+
+def scatter_file(old: FileNode, generator: random.Random) -> FileNode:
+    """Return what is left where each sector of what was not synced survives by itself."""
+    data = old.data[:]
+    for start, end in old.lost:
+        data[start:end] = bytes(end - start)
+    length, synced = len(data), old.synced
+    if length > synced:
+        share = generator.choice((0.2, 0.5, 0.8))
+        stale = generator.random() < 0.3
+        first = synced // SECTOR_BYTES * SECTOR_BYTES
+        for sector in range(first, length, SECTOR_BYTES):
+            if generator.random() >= share:
+                start, end = max(synced, sector), min(sector + SECTOR_BYTES, length)
+                size = end - start
+                data[start:end] = generator.randbytes(size) if stale else bytes(size)
+        if generator.random() < 0.3:
+            # nor did the last change of the file's length
+            sectors = (length - first) // SECTOR_BYTES
+            del data[max(synced, first + SECTOR_BYTES * generator.randint(0, sectors)) :]
     new = FileNode(bytes(data))
     new.bad = old.bad[:]
     return new

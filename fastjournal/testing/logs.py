@@ -27,6 +27,7 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
+from fastjournal.cmdlog.removals import encode_removal_time
 from fastjournal.cmdlog.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
 from fastjournal.keys import parse_journal_key
 
@@ -147,18 +148,25 @@ class SegmentBuilder:
         head, payload = _OPERATION_HEAD, pack(operation)
         self.record(encode_job(Command.ADD, time, self.job_id(), head, payload, NO_TIME, time))
 
-    def simple(self, command: Command, job_id: bytes) -> None:
-        """Append a delete, expire, start-attempt or timeout-attempt record."""
-        self.record(encode_simple(command, encode_time(self.now_us), job_id))
+    def simple(self, command: Command, job_id: bytes, *, replaced: int = 0) -> None:
+        """Append a delete, expire, start-attempt or timeout-attempt record.
+
+        ``replaced``: what takes the place of what is deleted, see ``cmdlog.removals``.
+        """
+        self.record(encode_simple(command, encode_removal_time(self.now_us, replaced), job_id))
 
     def result(self, command: Command, job_id: bytes, result: bytes = b"") -> None:
         """Append a complete or fail record with any result."""
         self.record(encode_result(command, encode_time(self.now_us), job_id, result))
 
-    def complete(self, job_id: bytes, key: bytes, timestamp: int | None = None) -> None:
-        """Append a complete record that leaves a tombstone."""
+    def complete(
+        self, job_id: bytes, key: bytes, timestamp: int | None = None, *, replaced: int = 0
+    ) -> None:
+        """Append a complete record that leaves a tombstone; ``replaced``: as for ``simple``."""
         written = self.now_us if timestamp is None else timestamp
-        self.result(Command.COMPLETE, job_id, pack(Completion(written, key)))
+        time = encode_removal_time(self.now_us, replaced)
+        result = pack(Completion(written, key))
+        self.record(encode_result(Command.COMPLETE, time, job_id, result))
 
     def fail(self, job_id: bytes, reason: bytes) -> None:
         """Append a fail record of ours: buried."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.errors import RefusedError
 from fastjournal.spark.files import LogDirectory
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
@@ -73,6 +74,33 @@ def test_a_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
     assert cli("log", "verify", str(log)).returncode == DONE
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
         assert client.stats()["entries"] == len(KEYS) - 1
+
+
+@pytest.mark.parametrize("way", ["fj-cli log repair", "fastjournald --repair"])
+def test_overwritten_value_stands_where_a_power_loss_took_the_new_one(
+    way: str, cli: Cli, log: Path, tmp_path: Path
+) -> None:
+    with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
+        client.set("a", "one", overwrite=True)
+        before = (log / "000000001.log").stat().st_size
+        client.set("a", "two" * 700, overwrite=True)
+        client.delete("b")
+        daemon.kill()
+    segment = log / "000000001.log"
+    data = bytearray(segment.read_bytes())
+    # sectors of the new value that never reached the disk; the removal of the old one did
+    first = (before + 511) // 512 * 512
+    data[first : first + 1024] = bytes(1024)
+    segment.write_bytes(data)
+    assert cli("log", "repair", str(log), "--dry-run", "--json").stdout.count(b"damaged") == 2
+    options = ("--repair",)
+    if way == "fj-cli log repair":
+        assert cli("log", "repair", str(log)).returncode == DONE
+        options = ()
+    with DaemonProcess(tmp_path, *options) as daemon, SyncClient(daemon.address) as client:
+        assert client.get("a").value == b"one"
+        with pytest.raises(RefusedError, match="nothing stands"):
+            client.get("b")
 
 
 def test_a_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:

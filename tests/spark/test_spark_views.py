@@ -131,6 +131,22 @@ def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path
     assert where in entries[1]["_corrupt"]
 
 
+def test_permissive_entries_keep_what_a_repair_keeps(spark: SparkSession, tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    one = segment.entry(b"k", value=b"one")
+    segment.entry(b"k", value=b"two")
+    segment.simple(Command.DELETE, one, replaced=1)
+    segment.entry(b"other")
+    data = bytearray(bytes(segment))
+    data[segment.offsets[2] : segment.offsets[3]] = bytes(segment.offsets[3] - segment.offsets[2])
+    (tmp_path / segment_name(1)).write_bytes(data)
+    rows = read(spark, tmp_path, "entries", mode="permissive").where("_corrupt IS NULL").collect()
+    assert {bytes(row["key"]): bytes(row["value"]) for row in rows} == {
+        b"k": b"one",
+        b"other": b"value",
+    }
+
+
 def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None:
     segment = SegmentBuilder(previous=6)
     segment.entry(b"web:001:5:x")

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.envelope import Pause
+from fastjournal.cmdlog.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
 from fastjournal.spark.fold import ENTRY_COLUMNS, PartReplay
 from fastjournal.spark.parts import Packed, Roots, read_rows, split
 from fastjournal.spark.rows import Row
+from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
 from tests.spark.random_logs import by_position, replayed, write_random_log
 
@@ -46,9 +48,21 @@ def test_parts_replayed_apart_equal_the_replay_of_the_whole(seed: int, tmp_path:
     (tmp_path / "scratch").mkdir()
     parts = list(split(directory, tmp_path / "scratch", 7, lambda _: None))
     assert len(parts) == 7
-    assert sum(bool(part) for part in parts) > 1
     assert rows_of(parts) == expected
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_entries_of_different_keys_are_in_different_parts(tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    for number in range(60):
+        segment.entry(b"key %d" % number)
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / segment_name(1)).write_bytes(bytes(segment))
+    (tmp_path / "scratch").mkdir()
+    parts = list(split(LogDirectory(tmp_path / "log"), tmp_path / "scratch", 7, lambda _: None))
+    # by the hashes of Python, which differ in each process
+    assert sum(bool(part) for part in parts) > 1
+    assert sum(map(len, parts)) == 60
 
 
 def test_labels_joined_in_any_order_have_one_root() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.facts import pack_facts
+from fastjournal.cmdlog.removals import REPLACED_BY_NONE
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request, ValueType
@@ -136,7 +137,8 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
             token_before=token_before,
             first_due=first_due,
         )
-    if flags & PERSIST:
+    kept = bool(flags & PERSIST)
+    if kept:
         erases = deleted is not None or (
             standing is not None and standing.job_id in journal.erasers
         )
@@ -147,9 +149,10 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     if standing is not None:
         store.remove(standing, now)
         if standing.persistent:
-            journal.deleted(standing, now)
+            journal.deleted(standing, now, 1 if kept else REPLACED_BY_NONE)
     if other is not None and not other.superseded:
-        store.replace_by_uri(other, timestamp, now)
+        replaced = 1 + (standing is not None and standing.persistent) if kept else REPLACED_BY_NONE
+        store.replace_by_uri(other, timestamp, now, replaced)
     if flags & LISTEN:
         # the change that this was is its own reply
         state.listen(session, request.identifier, key)

@@ -1,0 +1,269 @@
+"""A removal whose replacement is lost in damage is not applied; every other one is."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastjournal.cmdlog.envelope import Batch, Lease, Rename, Tombstone
+from fastjournal.cmdlog.records import Command, decode_time
+from fastjournal.cmdlog.recover import Finding, Recovered, recover, verify
+from fastjournal.cmdlog.removals import (
+    REPLACED_BY_NONE,
+    REPLACED_BY_URI,
+    encode_removal_time,
+)
+from fastjournal.errors import LogCorruptError
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.testing.workq_rules import assert_workq_accepts
+
+LOG = "/log"
+NAME = f"{LOG}/000000001.log"
+NOW = START_US + 3_600_000_000
+KEY = b"pages:128:0000000000000001:a"
+OTHER = b"pages:128:0000000000000001:b"
+URI = b"http://a/"
+NONE = REPLACED_BY_NONE
+
+
+def lost(log: SegmentBuilder, *records: int) -> SimulatedDisk:
+    """A disk with the log, in which these records are zeros."""
+    data = bytearray(bytes(log))
+    ends = [*log.offsets[1:], len(data)]
+    for index in records:
+        start = log.offsets[index]
+        data[start : ends[index]] = bytes(ends[index] - start)
+    disk = SimulatedDisk()
+    disk.mkdir(LOG)
+    disk.create(NAME).write(bytes(data))
+    return disk
+
+
+def repaired(log: SegmentBuilder, *records: int) -> Recovered:
+    """Lose records; all ways name the same; return what is there after the repair."""
+    disk = lost(log, *records)
+    before = disk.read(NAME)
+    found = verify(disk, LOG)
+    with pytest.raises(LogCorruptError):
+        recover(disk, LOG, now_us=NOW)
+    assert disk.read(NAME) == before
+    result = recover(disk, LOG, now_us=NOW, repair=True)
+
+    def told(findings: list[Finding]) -> list[tuple[str, int, int, str]]:
+        return [(one.kind, one.offset, one.bytes, one.message) for one in findings]
+
+    assert told(result.findings) == told(found)
+    for one in result.findings:
+        assert one.kept is not None
+        assert disk.read(one.kept) == before[one.offset : one.offset + one.bytes]
+    again = recover(disk, LOG, now_us=NOW)
+    assert again.findings == []
+    assert values(again) == values(result)
+    assert_workq_accepts([disk.read(NAME)], now_us=0)
+    return result
+
+
+def values(result: Recovered) -> dict[bytes, bytes]:
+    return {job.key: job.value for job in result.state.jobs.values()}
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_delete_of_an_overwritten_entry_is_not_applied_where_the_new_entry_is_lost(
+    told: int,
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    log.entry(b"k", value=b"two")
+    log.simple(Command.DELETE, one, replaced=told)
+    log.entry(b"behind")
+    result = repaired(log, 2)
+    assert values(result) == {b"k": b"one", b"behind": b"value"}
+    assert "key b'k'" in result.findings[1].message
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_complete_of_an_entry_whose_uri_was_taken_is_not_applied_where_the_new_one_is_lost(
+    told: int,
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, uri=URI, value=b"one")
+    log.entry(OTHER, uri=URI, value=b"two")
+    log.complete(one, KEY, replaced=told)
+    log.entry(b"behind")
+    result = repaired(log, 2)
+    assert values(result)[KEY] == b"one"
+    assert result.state.tombstones == {}
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_both_entries_stand_that_a_lost_one_took_the_key_and_the_uri_of(told: int) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, value=b"one")
+    two = log.entry(OTHER, uri=URI, value=b"two")
+    log.entry(KEY, uri=URI, value=b"new")
+    log.simple(Command.DELETE, one, replaced=told)
+    log.complete(two, OTHER, replaced=2 * told)
+    log.entry(b"behind")
+    assert values(repaired(log, 3)) == {KEY: b"one", OTHER: b"two", b"behind": b"value"}
+
+
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("lost_records", [(2, 3), (3,), (2, 3, 4), (3, 4, 5)])
+def test_delete_of_a_restated_entry_is_not_applied_where_the_new_one_is_lost(
+    told: bool, lost_records: tuple[int, ...]
+) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, value=b"one")
+    log.operation(Batch(4))
+    new = log.entry(KEY, value=b"one")
+    log.operation(Lease(1, NOW + 9, again=True))
+    log.simple(Command.START_ATTEMPT, new)
+    log.simple(Command.DELETE, one, replaced=3 * told)
+    log.entry(b"behind")
+    assert values(repaired(log, *lost_records))[KEY] == b"one"
+
+
+def test_delete_of_a_restated_entry_is_applied_where_the_new_one_is_there() -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, value=b"one")
+    log.operation(Batch(4))
+    new = log.entry(KEY, value=b"new")
+    log.operation(Lease(1, NOW + 9, again=True))
+    log.simple(Command.START_ATTEMPT, new)
+    log.simple(Command.DELETE, one, replaced=3)
+    log.entry(b"behind")
+    result = repaired(log, 2)
+    assert values(result)[KEY] == b"new"
+    assert len(result.state.jobs) == 2
+
+
+def test_delete_of_a_renames_target_is_not_applied_where_the_rename_is_lost() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"target", value=b"one")
+    two = log.entry(b"k", value=b"two")
+    log.operation(Batch(2))
+    log.operation(Rename(two, b"target", START_US + 5, b"k"))
+    log.simple(Command.DELETE, one, replaced=1)
+    log.entry(b"behind")
+    assert values(repaired(log, 4)) == {b"target": b"one", b"k": b"two", b"behind": b"value"}
+    # nor where the entry is lost that is renamed
+    assert values(repaired(log, 2)) == {b"target": b"one", b"behind": b"value"}
+    assert values(recover(lost(log), LOG, now_us=NOW)) == {b"target": b"two", b"behind": b"value"}
+
+
+def test_complete_of_superseded_work_is_not_applied_where_what_superseded_it_is_lost() -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, uri=URI, value=b"one")
+    log.lease([one], NOW)
+    log.entry(OTHER, uri=URI, value=b"two")
+    log.entry(b"between")
+    log.complete(one, KEY, replaced=REPLACED_BY_URI)
+    log.entry(b"behind")
+    assert values(repaired(log, 4))[KEY] == b"one"
+    # what is lost has nothing to do with it
+    found = values(repaired(log, 5))
+    assert found[OTHER] == b"two"
+    assert KEY not in found
+
+
+@pytest.mark.parametrize("told", [NONE, 0])
+def test_completion_of_work_behind_unrelated_damage_is_applied(told: int) -> None:
+    log = SegmentBuilder()
+    one = log.entry(KEY, uri=URI)
+    log.lease([one], NOW)
+    log.entry(b"unrelated", value=b"v" * 600)
+    log.complete(one, KEY, replaced=told)
+    log.entry(b"behind")
+    result = repaired(log, 4)
+    assert values(result) == {b"behind": b"value"}
+    assert list(result.state.tombstones) == [KEY]
+
+
+def test_delete_without_a_trace_behind_unrelated_damage_is_applied() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k")
+    log.entry(b"unrelated", value=b"v" * 600)
+    log.simple(Command.DELETE, one, replaced=NONE)
+    log.entry(b"behind")
+    assert values(repaired(log, 2)) == {b"behind": b"value"}
+
+
+def test_untold_removals_are_applied_where_the_damage_is_not_right_before_or_too_small() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"one")
+    two = log.entry(b"two", value=b"v" * 600)
+    log.entry(b"three", value=b"v" * 600)
+    log.entry(b"four")
+    log.simple(Command.DELETE, one)
+    log.simple(Command.TIMEOUT_ATTEMPT, two)
+    log.simple(Command.DELETE, two)
+    log.entry(b"behind")
+    assert values(repaired(log, 3, 6)) == {b"four": b"value", b"behind": b"value"}
+
+
+def test_entry_stands_where_each_of_several_lost_ones_took_its_place() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    two = log.entry(b"k", value=b"two")
+    log.simple(Command.DELETE, one, replaced=1)
+    log.entry(b"k", value=b"three")
+    log.simple(Command.DELETE, two, replaced=1)
+    log.entry(b"behind")
+    assert values(repaired(log, 2, 4))[b"k"] == b"one"
+    assert values(repaired(log, 4))[b"k"] == b"two"
+
+
+def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    two = log.entry(b"k", value=b"two")
+    log.simple(Command.DELETE, one, replaced=1)
+    log.entry(b"between")
+    log.complete(two, b"k", START_US + 9, replaced=NONE)
+    log.entry(b"behind")
+    result = repaired(log, 2)
+    assert values(result) == {b"between": b"value", b"behind": b"value"}
+    assert result.state.tombstones[b"k"].timestamp == START_US + 9
+    assert len(result.findings) == 1
+
+
+def test_entry_that_cannot_be_understood_counts_as_lost() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    log.operation(Tombstone(b"t", 1))
+    entry = SegmentBuilder(None, ids_from=1 << 70)
+    entry.foreign(b"fj.kv", b"FJ\x01\x91\x01")
+    log.record(bytes(entry)[entry.offsets[0] :])
+    log.simple(Command.DELETE, one, replaced=1)
+    assert values(repaired(log)) == {b"k": b"one"}
+
+
+def test_lost_head_of_a_segment_does_not_make_its_removals_those_of_workq() -> None:
+    log = SegmentBuilder()
+    one = log.entry(b"k", value=b"one")
+    second = SegmentBuilder(1, ids_from=100)
+    second.entry(b"k", value=b"two")
+    second.simple(Command.DELETE, one, replaced=1)
+    second.entry(b"behind")
+    disk = lost(log)
+    data = bytearray(bytes(second))
+    data[: second.offsets[2]] = bytes(second.offsets[2])
+    disk.create(f"{LOG}/000000002.log").write(bytes(data))
+    result = recover(disk, LOG, now_us=NOW, repair=True)
+    assert values(result) == {b"k": b"one", b"behind": b"value"}
+
+
+def test_removals_of_workq_are_applied_whatever_their_nanoseconds_say() -> None:
+    log = SegmentBuilder(None)
+    one = log.foreign(b"pages", b"one")
+    log.foreign(b"pages", b"two" * 200)
+    log.simple(Command.DELETE, one, replaced=1)
+    log.foreign(b"pages", b"three")
+    result = recover(lost(log, 1), LOG, now_us=NOW, repair=True)
+    assert list(values(result).values()) == [b"three"]
+
+
+def test_time_of_a_removal_is_the_instant_whatever_it_says_besides() -> None:
+    for us in (0, START_US, START_US + 999_999):
+        for replaced in (0, 1, 997, REPLACED_BY_URI, REPLACED_BY_NONE):
+            assert decode_time(encode_removal_time(us, replaced)) == us
