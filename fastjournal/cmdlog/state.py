@@ -148,8 +148,10 @@ class LogState:
         for key in taken:
             self.superseded[key] = job
         for link in job.links:
-            if link not in taken:
-                keys.setdefault(link, job)
+            if link not in taken and keys.setdefault(link, job) is not job:
+                # damage took what ended the other one, or gave it this key
+                job.own().links = [other for other in job.links if other != link]
+                job.own().amended = True
 
     def lease(self, job: LiveJob, token: int, time: int) -> None:
         """Lease a job: other work on its URI is over, even if the end of that was lost."""

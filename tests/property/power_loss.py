@@ -194,6 +194,8 @@ class RebuiltDaemon(CrashingDaemon):
     ) -> None:
         found = {(key, value) for key, value, _ in self.found}
 
+        renamed = {values[at] for at, version in versions.items() if len(version.keys) > 1}
+
         def accounted(at: int, seen: frozenset[int] = frozenset()) -> bool:
             version = versions[at]
             number = number_of(values[at])
@@ -201,7 +203,7 @@ class RebuiltDaemon(CrashingDaemon):
                 return True
             if any(
                 (key in version.keys or (uri is not None and uri == version.entry.uri))
-                and number_of(value) > number
+                and (number_of(value) > number or value in renamed)
                 for key, value, uri in self.found
             ):
                 # gone for whatever reason, and its key or URI was set again
