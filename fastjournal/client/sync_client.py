@@ -16,6 +16,7 @@ from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Reconnect, check_limits
 from fastjournal.client.batch import Batch, Errand
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.claims import Claims
 from fastjournal.client.failures import not_connected
 from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import copy_error
@@ -76,6 +77,7 @@ class SyncClient(SyncMethods):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = parse_address(address)
+        self._claims = Claims()
         check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
         self._dialer = Dialer(
             self.address,

@@ -12,6 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from fastjournal.client import calls
 from fastjournal.client.calls import Call, Scan
+from fastjournal.client.claims import Claims
 from fastjournal.client.results import Entry, Page
 from fastjournal.client.sync_listen import SyncListener
 from fastjournal.client.wrapping import wrap
@@ -52,6 +53,8 @@ def _listener(
 
 class SyncMethods(ABC):
     """Whoever can send a call has these."""
+
+    _claims: Claims
 
     @abstractmethod
     def call(self, call: Call[T]) -> T:
@@ -168,20 +171,25 @@ class SyncMethods(ABC):
     def locked(self, key: str | bytes, *, timeout_us: int | None = None) -> Iterator[None]:
         """Hold a lock on an entry while the block runs.
 
+        For the daemon the connection holds the lock. So blocks of threads that share this client
+        exclude each other here, where they name the entry by the same key.
+
         Args:
             key: Any of its keys.
             timeout_us: Microseconds after which the lock ends by itself; None: 60 s.
 
         Raises:
-            RefusedError: ``locked`` (another connection holds it), ``not-found``; at the end of
-                the block ``not-found`` or ``not-owner`` where the lock ended before it, by its
-                time or with the connection: others may have written meanwhile.
+            RefusedError: ``locked`` (another connection, or another block of this client, holds
+                it), ``not-found``; at the end of the block ``not-found`` or ``not-owner`` where
+                the lock ended before it, by its time or with the connection: others may have
+                written meanwhile.
         """
-        self.lock(key, timeout_us=timeout_us)
-        try:
-            yield
-        except BaseException:
-            with contextlib.suppress(FastjournalError):
-                self.unlock(key)
-            raise
-        self.unlock(key)
+        with self._claims.hold(key):
+            self.lock(key, timeout_us=timeout_us)
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(FastjournalError):
+                    self.unlock(key)
+                raise
+            self.unlock(key)

@@ -16,6 +16,7 @@ from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Backoff, Reconnect, check_limits
 from fastjournal.client.batch import Batch, Errand
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.claims import Claims
 from fastjournal.client.failures import not_connected
 from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo, copy_error
@@ -75,6 +76,7 @@ class Client(TrioMethods):
         rng: Random | None = None,
     ) -> None:
         self.address = parse_address(address)
+        self._claims = Claims()
         check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
         self._access = make_access(tls, auth)
         self._plan = reconnect

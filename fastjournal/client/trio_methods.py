@@ -11,10 +11,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import msgspec
 import trio
 
 from fastjournal.client import calls
 from fastjournal.client.calls import Call, Scan
+from fastjournal.client.claims import Claims
 from fastjournal.client.results import Entry, Page
 from fastjournal.client.trio_listen import Listener
 from fastjournal.client.wrapping import wrap
@@ -56,6 +58,8 @@ def _listener(build: Callable[P, Call[Page]]) -> Callable[Concatenate[TrioMethod
 
 class TrioMethods(ABC):
     """Whoever can send a call has these."""
+
+    _claims: Claims
 
     @abstractmethod
     async def call(self, call: Call[T]) -> T:
@@ -166,24 +170,42 @@ class TrioMethods(ABC):
     ) -> AsyncIterator[None]:
         """Hold a lock on an entry while the block runs.
 
+        For the daemon the connection holds the lock. So blocks of tasks that share this client
+        exclude each other here, where they name the entry by the same key.
+
         Args:
             key: Any of its keys.
             timeout_us: Microseconds after which the lock ends by itself; None: 60 s.
 
         Raises:
-            RefusedError: ``locked`` (another connection holds it), ``not-found``; at the end of
-                the block ``not-found`` or ``not-owner`` where the lock ended before it, by its
-                time or with the connection: others may have written meanwhile.
+            RefusedError: ``locked`` (another connection, or another block of this client, holds
+                it), ``not-found``; at the end of the block ``not-found`` or ``not-owner`` where
+                the lock ended before it, by its time or with the connection: others may have
+                written meanwhile.
         """
-        await self.lock(key, timeout_us=timeout_us)
-        try:
-            yield
-        except BaseException:
-            with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-                with contextlib.suppress(FastjournalError):
-                    await self.unlock(key)
-            raise
-        await self.unlock(key)
+        # A lock that the daemon gives to a task which was cancelled meanwhile is given back.
+        call = msgspec.structs.replace(
+            calls.lock(key, timeout_us=timeout_us),
+            undo=lambda _request, _reply: [calls.unlock(key).request],
+        )
+        with self._claims.hold(key):
+            await self.call(call)
+            try:
+                yield
+            except BaseException:
+                await self._unlock_at_once(key)
+                raise
+            try:
+                await self.unlock(key)
+            except trio.Cancelled:
+                await self._unlock_at_once(key)
+                raise
+
+    async def _unlock_at_once(self, key: str | bytes) -> None:
+        """Unlock as well as can be done in a few seconds, also in a cancelled task."""
+        with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+            with contextlib.suppress(FastjournalError):
+                await self.unlock(key)
 
 
 class Entries:
