@@ -121,7 +121,13 @@ KICK_LOOKS_MAX = 5000
 """Buried entries that one KICK of a domain looks at, with those that others have locked: 5 ms."""
 
 PAUSED_DOMAINS_MAX = 100_000
-"""Domains that are paused at a time, with entries or without: some 30 MB of memory."""
+"""Domains that are paused at a time, with entries or without."""
+
+PAUSED_BYTES_MAX = 64 * 1024 * 1024
+"""What they take in memory: so many of usual names, and 14,000 of the longest."""
+
+PAUSE_BYTES = 540
+"""Of a paused domain in memory, besides its name."""
 
 SERVED_MAX = 100
 """Waiting requests that are answered in one go, and those that have waited long enough: where a
@@ -184,6 +190,9 @@ LINK_BYTES_MAX = 32 * 1024
 LOCKS_PER_CONNECTION_MAX = 1000
 """Entries that one connection has locked: that all of them end with it takes under 10 ms."""
 
+LOCKS_MAX = 200_000
+"""Entries that all connections have locked: 56 MB."""
+
 LOCK_US_DEFAULT = 60_000_000
 """A LOCK that states no time: for a change made by a program, far too long for one that hangs."""
 
@@ -192,13 +201,16 @@ WAITS_PER_CONNECTION_MAX = 64
 A worker with more tasks opens more connections."""
 
 WAITS_MAX = 100_000
-"""NEXTs that wait on all connections: about 100 MB."""
+"""NEXTs that wait on all connections."""
+
+WAITS_BYTES_MAX = 128 * 1024 * 1024
+"""What they take in memory: so many for domains of usual names, and 27,000 of the longest."""
 
 SUBSCRIPTIONS_PER_CONNECTION_MAX = 1000
 """LISTENs of one connection: a few for each thing that a program shows or caches."""
 
 SUBSCRIPTIONS_MAX = 100_000
-"""LISTENs of all connections: under 100 MB, and at most 100,000 looks for each key that changes."""
+"""LISTENs of all connections: at most 100,000 looks for each key that changes."""
 
 MATCH_STEPS_MAX = 500
 """Steps of matching in one go: about a millisecond of work, but for an expression that alone takes
@@ -239,11 +251,12 @@ at the least for a large one."""
 SET_MEMORY_BYTES_MIN = 16 * 1024
 """The same for a small one."""
 
-EXPRESSIONS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
-"""For the expressions that one connection listens to: 1,000 usual ones."""
+SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX = 24 * 1024 * 1024
+"""Memory for the LISTENs of one connection, compiled expressions included: 1,000 usual ones."""
 
-EXPRESSIONS_BYTES_MAX = 128 * 1024 * 1024
-"""The same for all connections; equal ones count once."""
+SUBSCRIPTIONS_BYTES_MAX = 256 * 1024 * 1024
+"""The same for all connections; equal expressions count once. Enough for 100,000 usual keys or
+ranges."""
 
 NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
 """Keys that changed and of which a client was not told, because it does not read: some 50,000. Then
@@ -266,9 +279,9 @@ same: others wait some 4 ms at most."""
 ROUSED_A_ROUND = 25
 """Connections that begin to be told in one round of the event loop, 2 ms of work."""
 
-TOLD_EARLY_MAX = 10_000
-"""Keys of which is remembered that they were told before they were matched: as many as can wait.
-Were there more, some would be told twice."""
+TOLD_EARLY_BYTES_MAX = 4 * 1024 * 1024
+"""Keys of which is remembered that they were told before they were matched, some 10,000. Were there
+more, some would be told twice."""
 
 REFUSALS_MAX = 64
 """Connections over max-connections that are told so at a time; more are just closed."""

@@ -97,7 +97,7 @@ class CompiledSets:
         compiled = self._sets.get(expressions)
         if compiled is None:
             compiled = self._sets[expressions] = CompiledSet(expressions, instructions)
-            self.bytes += compiled.bytes + sum(map(len, expressions))
+            self.bytes += compiled.bytes
         compiled.users += 1
         return compiled
 
@@ -106,7 +106,7 @@ class CompiledSets:
         compiled.users -= 1
         if not compiled.users:
             del self._sets[compiled.expressions]
-            self.bytes -= compiled.bytes + sum(map(len, compiled.expressions))
+            self.bytes -= compiled.bytes
 
 
 class Part(Generic[T]):

@@ -12,6 +12,9 @@ from sortedcontainers import SortedList
 
 from fastjournald.indexes import NEVER
 
+LOCK_BYTES = 280
+"""Of a lock in memory; the key is that of its entry."""
+
 
 class Lock(msgspec.Struct, gc=False):
     """One lock."""
@@ -35,6 +38,9 @@ class Locks:
         self.by_key: dict[bytes, Lock] = {}
         self._by_owner: dict[Hashable, dict[bytes, None]] = {}
         self._ends: SortedList = SortedList()
+
+    def __len__(self) -> int:
+        return len(self.by_key)
 
     def put(self, key: bytes, owner: Hashable, until: int) -> None:
         """Lock, in the place of the lock that stands there. O(log n)."""

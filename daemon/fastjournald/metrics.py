@@ -29,6 +29,7 @@ from fastjournal.protocol import Function
 from fastjournald.backlog import oldest_due
 from fastjournald.cleaner import OUTCOMES
 from fastjournald.histogram import Histogram
+from fastjournald.locks import LOCK_BYTES
 
 if TYPE_CHECKING:
     from fastjournald.engine import Engine
@@ -39,6 +40,9 @@ SLICE_SECONDS = 0.002
 """So long are domains looked at before others have their turn."""
 
 STATM = Path("/proc/self/statm")
+
+CONNECTION_BYTES = 10_000
+"""Of a connection without TLS that waits for a request: session, tasks, and the stream."""
 
 
 class Totals(msgspec.Struct):
@@ -101,6 +105,7 @@ class Metrics(Collector):
         yield from self._entries()
         yield from self._log()
         yield from self._values()
+        yield from self._memory()
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
@@ -289,6 +294,30 @@ class Metrics(Collector):
             fetching.read_us,
             1e-6,
         )
+
+    def _memory(self) -> Iterator[Metric]:
+        server = self._server
+        engine = server.engine
+        store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
+        gauges = engine.gauges(server.clock.now_us())
+        memory = GaugeMetricFamily(
+            "fastjournal_memory_bytes",
+            "Memory that is bounded by kind, as counted; entries are not among it.",
+            labels=["kind"],
+        )
+        for kind, size in (
+            ("connections", CONNECTION_BYTES * gauges["connections"]),
+            ("inflight", server.account.bytes),
+            ("locks", LOCK_BYTES * len(store.locks)),
+            ("news", subscriptions.news_bytes),
+            ("pauses", store.pauses.bytes),
+            ("subscriptions", subscriptions.subscriptions_bytes),
+            ("tombstones", store.tombstones.bytes),
+            ("unmatched", subscriptions.queue_bytes + (0 if changes is None else changes.bytes)),
+            ("waits", engine.waiters.bytes),
+        ):
+            memory.add_metric([kind], size)
+        yield memory
 
     def _process(self) -> Iterator[Metric]:
         yield histogram(

@@ -13,16 +13,19 @@ from collections.abc import Iterable, Iterator
 
 from sortedcontainers import SortedList
 
+from fastjournal.limits import PAUSE_BYTES
 from fastjournald.indexes import NEVER, Domain, WakeIndex
 
 
 class Pauses:
     """Pauses by domain, also of domains without entries."""
 
-    __slots__ = ("_due", "_due_at", "_ends", "_until", "ready", "wakes")
+    __slots__ = ("_due", "_due_at", "_ends", "_until", "bytes", "ready", "wakes")
 
     def __init__(self) -> None:
         self._until: dict[bytes, int] = {}
+        self.bytes = 0
+        """What they take in memory."""
         self._ends: SortedList = SortedList()
         self._due: SortedList = SortedList()
         """When paused domains have work again: the end of the pause, or of what comes later."""
@@ -64,16 +67,20 @@ class Pauses:
         before = self._until.get(name)
         if before is not None:
             self._ends.remove((before, name))
+        else:
+            self.bytes += PAUSE_BYTES + len(name)
         self._until[name] = until
         self._ends.add((until, name))
 
     def load(self, pauses: Iterable[tuple[bytes, int]]) -> None:
         """Take over names and ends into what is empty. O(n log n)."""
         self._until.update(pauses)
+        self.bytes = sum(PAUSE_BYTES + len(name) for name in self._until)
         self._ends.update((until, name) for name, until in self._until.items())
 
     def discard(self, name: bytes) -> None:
         """The pause is over."""
+        self.bytes -= PAUSE_BYTES + len(name)
         self._ends.remove((self._until.pop(name), name))
 
     def refresh(self, domain: Domain) -> None:

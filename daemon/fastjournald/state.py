@@ -188,6 +188,9 @@ class State:
     def wait(self, session: Hashable, request: Request, now: int) -> None:
         """Let a NEXT wait until something is ready, or its ttl is over."""
         deadline = NEVER if request.ttl is None else min(now + request.ttl, NEVER)
+        if request.value or request.second_key:
+            # which nobody counts, and NEXT does not use
+            request = msgspec.structs.replace(request, value=b"", value_type=None, second_key=None)
         self.waiters.add(session, request, deadline)
         if self.store.newly_ready is None:
             self.store.newly_ready = []

@@ -22,8 +22,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from fastjournal.limits import (
     CHANGES_BYTES_MAX,
-    EXPRESSIONS_BYTES_MAX,
-    EXPRESSIONS_BYTES_PER_CONNECTION_MAX,
     MATCH_WORK_A_CHANGE,
     MATCH_WORK_MAX,
     NEWS_BYTES_MAX,
@@ -31,16 +29,33 @@ from fastjournal.limits import (
     SEARCH_QUEUE_BYTES_MAX,
     SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX,
     SEARCH_QUEUE_TURN_STEPS,
+    SUBSCRIPTIONS_BYTES_MAX,
+    SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX,
     SUBSCRIPTIONS_MAX,
     SUBSCRIPTIONS_PER_CONNECTION_MAX,
-    TOLD_EARLY_MAX,
+    TOLD_EARLY_BYTES_MAX,
 )
 from fastjournal.protocol import ErrorCode
 from fastjournald.expressions import CompiledSets, Part, Search, memory_of
 from fastjournald.intervals import FIRST, Bounds, Intervals
 
-NEWS_OVERHEAD_BYTES = 250
-"""Of one piece of news in memory, besides its key; and of a key that waits to be matched."""
+NEWS_BYTES = 190
+"""Of one piece of news in memory, besides its key."""
+
+WAITING_BYTES = 250
+"""Of a key that waits to be matched."""
+
+TOLD_EARLY_BYTES = 250
+"""Of what is remembered of a key that was told before it was matched."""
+
+SUBSCRIPTION_BYTES = 410
+"""Of a subscription in memory, besides its keys and its expression."""
+
+RANGE_BYTES = 260
+"""Of a range in the index, besides its bounds."""
+
+SEARCH_BYTES = 2000
+"""Of the expressions of a session about one range, besides what is compiled."""
 
 STABBED_AT_A_TIME = 100
 """Ranges that the index is asked for in one go."""
@@ -53,12 +68,11 @@ _TOO_MANY_HERE = (
 )
 _TOO_MANY = f"{ErrorCode.BUSY} {SUBSCRIPTIONS_MAX} subscriptions stand on all connections"
 _TOO_LARGE_HERE = (
-    f"{ErrorCode.BUSY} the expressions that this connection listens to may take "
-    f"{EXPRESSIONS_BYTES_PER_CONNECTION_MAX} bytes"
+    f"{ErrorCode.BUSY} the subscriptions of a connection may take "
+    f"{SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX} bytes"
 )
 _TOO_LARGE = (
-    f"{ErrorCode.BUSY} the expressions that all connections listen to take "
-    f"{EXPRESSIONS_BYTES_MAX} bytes"
+    f"{ErrorCode.BUSY} the subscriptions of all connections take {SUBSCRIPTIONS_BYTES_MAX} bytes"
 )
 TOO_COSTLY = (
     f"{ErrorCode.BUSY} the subscription has ended: this connection listens to more than can be "
@@ -96,11 +110,19 @@ class About(NamedTuple):
     instructions: int
 
 
-def _expression_bytes(about: Selects | None) -> int:
-    """What an expression may take in memory; 0: there is none."""
-    if about is None or about.expression is None:
-        return 0
-    return memory_of(about.instructions) + len(about.expression)
+def _own_bytes(about: bytes | Selects) -> int:
+    """What a subscription takes in memory, besides what may be shared with others."""
+    if isinstance(about, bytes):
+        return SUBSCRIPTION_BYTES + len(about)
+    size = SUBSCRIPTION_BYTES + RANGE_BYTES + len(about.start) + len(about.stop or b"")
+    return size if about.expression is None else size + SEARCH_BYTES + len(about.expression)
+
+
+def _all_bytes(about: bytes | Selects) -> int:
+    """What a subscription takes in memory, with its expression, compiled for itself alone."""
+    if isinstance(about, bytes) or about.expression is None:
+        return _own_bytes(about)
+    return _own_bytes(about) + memory_of(about.instructions)
 
 
 MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
@@ -153,7 +175,7 @@ class Changes:
 
 
 def _waiting_bytes(key: bytes, owner: bytes | None) -> int:
-    return len(key) + (0 if owner is None else len(owner)) + NEWS_OVERHEAD_BYTES
+    return len(key) + (0 if owner is None else len(owner)) + WAITING_BYTES
 
 
 class Subscription:
@@ -175,6 +197,14 @@ class Subscription:
         """Number of the last change before it began."""
         self.live = True
 
+    @property
+    def about(self) -> bytes | About:
+        """Key or selection."""
+        if self.key is not None:
+            return self.key
+        assert self.selection is not None
+        return self.selection
+
 
 Searching: TypeAlias = Search[Subscription]
 Found: TypeAlias = Subscription | Searching
@@ -184,8 +214,8 @@ class _Listener:
     """A session's subscriptions, its news, and the keys that wait for its expressions."""
 
     __slots__ = (
-        *("by_identifier", "bytes", "ended", "expressions_bytes", "news", "parts", "period"),
-        *("queue", "queue_bytes", "searches", "work"),
+        *("by_identifier", "bytes", "ended", "news", "parts", "period"),
+        *("queue", "queue_bytes", "searches", "subscriptions_bytes", "work"),
     )
 
     def __init__(self) -> None:
@@ -197,8 +227,8 @@ class _Listener:
         """What the news take in memory."""
         self.searches: dict[tuple[bytes, bytes | None], Searching] = {}
         """By start and stop of a range: the expressions about its keys."""
-        self.expressions_bytes = 0
-        """What the expressions may take in memory."""
+        self.subscriptions_bytes = 0
+        """What they would take in memory, if nothing was shared."""
         self.queue: OrderedDict[tuple[Searching, bytes], tuple[int, bytes | None]] = OrderedDict()
         """Searches and keys that they have not been held against yet: number and owner."""
         self.queue_bytes = 0
@@ -220,6 +250,8 @@ class Subscriptions:
         self.sets = CompiledSets()
         """Expressions, compiled."""
         self._count = 0
+        self._own_bytes = 0
+        """What the subscriptions take in memory, but for what is compiled."""
         self.bytes = 0
         """What the news of all take in memory."""
         self._key = b""
@@ -241,6 +273,7 @@ class Subscriptions:
         """Changes that were matched in it."""
         self._told_early: dict[tuple[Subscription, bytes], int] = {}
         """Who was told what stands under a key before its last change was matched."""
+        self._told_early_bytes = 0
         self._awake: list[Hashable] = []
         self._overrun: list[Hashable] = []
         self.too_costly = 0
@@ -249,18 +282,29 @@ class Subscriptions:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def subscriptions_bytes(self) -> int:
+        """What the subscriptions take in memory, with what is compiled. O(1)."""
+        return self._own_bytes + self.sets.bytes
+
+    @property
+    def news_bytes(self) -> int:
+        """What is to be told takes in memory. O(1)."""
+        return self.bytes + self._told_early_bytes
+
     # --- beginning and ending -------------------------------------------------------------------
 
-    def refuses(self, session: Hashable, identifier: int, about: Selects | None = None) -> str:
-        """Return why a session cannot have one more subscription; empty: it can. O(1)."""
+    def refuses(self, session: Hashable, identifier: int, about: bytes | Selects) -> str:
+        """Return why a session cannot have this subscription as well; empty: it can. O(1)."""
         listener = self._listeners.get(session)
-        size = _expression_bytes(about)
-        if size and self.sets.bytes + size > EXPRESSIONS_BYTES_MAX:
+        if self.subscriptions_bytes + _all_bytes(about) > SUBSCRIPTIONS_BYTES_MAX:
             return _TOO_LARGE
         if listener is not None:
             standing = listener.by_identifier.get(identifier)
-            size -= 0 if standing is None else _expression_bytes(standing.selection)
-            if listener.expressions_bytes + size > EXPRESSIONS_BYTES_PER_CONNECTION_MAX:
+            size = listener.subscriptions_bytes + _all_bytes(about)
+            if standing is not None:
+                size -= _all_bytes(standing.about)
+            if size > SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX:
                 return _TOO_LARGE_HERE
             if standing is not None:
                 return ""
@@ -280,6 +324,8 @@ class Subscriptions:
         subscription = Subscription(session, identifier, about, since)
         listener.by_identifier[identifier] = subscription
         self._count += 1
+        self._own_bytes += _own_bytes(subscription.about)
+        listener.subscriptions_bytes += _all_bytes(subscription.about)
         selection = subscription.selection
         if subscription.key is not None:
             self._by_key.setdefault(subscription.key, {})[subscription] = None
@@ -291,7 +337,6 @@ class Subscriptions:
     def _begin_search(
         self, listener: _Listener, one: Subscription, selection: Selects, expression: bytes
     ) -> None:
-        listener.expressions_bytes += _expression_bytes(selection)
         about = selection.start, selection.stop
         search = listener.searches.get(about)
         if search is None:
@@ -311,10 +356,9 @@ class Subscriptions:
         listener.ended.pop(identifier, None)
         subscription = listener.by_identifier.pop(identifier, None)
         if subscription is not None:
-            self._unlist(subscription)
+            self._unlist(listener, subscription)
             selection = subscription.selection
             if selection is not None and selection.expression is not None:
-                listener.expressions_bytes -= _expression_bytes(selection)
                 about = selection.start, selection.stop
                 search = listener.searches[about]
                 search.remove(selection.expression, subscription)
@@ -331,7 +375,7 @@ class Subscriptions:
         if listener is None:
             return
         for subscription in listener.by_identifier.values():
-            self._unlist(subscription)
+            self._unlist(listener, subscription)
         self._end_searches(session, listener)
         self.bytes -= listener.bytes
 
@@ -340,17 +384,18 @@ class Subscriptions:
             self._wide.remove(*about, search)
             search.clear()
         listener.searches.clear()
-        listener.expressions_bytes = 0
         listener.queue.clear()
         listener.parts = None
         self.queue_bytes -= listener.queue_bytes
         listener.queue_bytes = 0
         self._queued.pop(session, None)
 
-    def _unlist(self, subscription: Subscription) -> None:
+    def _unlist(self, listener: _Listener, subscription: Subscription) -> None:
         """Take a subscription out, but for its expression."""
         subscription.live = False
         self._count -= 1
+        self._own_bytes -= _own_bytes(subscription.about)
+        listener.subscriptions_bytes -= _all_bytes(subscription.about)
         key, selection = subscription.key, subscription.selection
         if selection is not None:
             if selection.expression is None:
@@ -366,7 +411,11 @@ class Subscriptions:
         """Nobody listens any more: nothing is left to be matched."""
         self._number = 0
         self._left = iter(())
+        self._forget_told_early()
+
+    def _forget_told_early(self) -> None:
         self._told_early.clear()
+        self._told_early_bytes = 0
 
     # --- the price ------------------------------------------------------------------------------
 
@@ -393,7 +442,7 @@ class Subscriptions:
         if not listener.news and not listener.ended:
             self._awake.append(session)
         for subscription in ending:
-            self._unlist(subscription)
+            self._unlist(listener, subscription)
             del listener.by_identifier[subscription.identifier]
             listener.ended[subscription.identifier] = None
         self.too_costly += len(ending)
@@ -441,7 +490,7 @@ class Subscriptions:
         while left > 0 and self._queued:
             left -= self._search_next(min(left, SEARCH_QUEUE_TURN_STEPS), may_know)
         if not self.unmatched(changes):
-            self._told_early.clear()
+            self._forget_told_early()
             self._period += 1
             self._matched = 0
         awake, self._awake = self._awake, []
@@ -569,6 +618,7 @@ class Subscriptions:
             told = self._told_early.get(item, 0)
             if 0 < told <= number:
                 del self._told_early[item]
+                self._told_early_bytes -= len(key) + TOLD_EARLY_BYTES
             if told >= number:
                 return
         session = subscription.session
@@ -579,7 +629,7 @@ class Subscriptions:
         if not news and not listener.ended:
             self._awake.append(session)
         news[item] = None
-        size = len(key) + NEWS_OVERHEAD_BYTES
+        size = len(key) + NEWS_BYTES
         listener.bytes += size
         self.bytes += size
         if listener.bytes > NEWS_BYTES_PER_CONNECTION_MAX:
@@ -630,7 +680,7 @@ class Subscriptions:
         while listener is not None and listener.news:
             item, _ = listener.news.popitem(last=False)
             subscription, key = item
-            size = len(key) + NEWS_OVERHEAD_BYTES
+            size = len(key) + NEWS_BYTES
             listener.bytes -= size
             self.bytes -= size
             if not subscription.live:
@@ -641,8 +691,10 @@ class Subscriptions:
             if not number and listener.queue:
                 number = self._queued_number(listener, subscription, key)
             if number:
-                if len(self._told_early) >= TOLD_EARLY_MAX:
-                    self._told_early.clear()
+                if self._told_early_bytes > TOLD_EARLY_BYTES_MAX:
+                    self._forget_told_early()
+                if item not in self._told_early:
+                    self._told_early_bytes += len(key) + TOLD_EARLY_BYTES
                 self._told_early[item] = number
             return subscription.identifier, key
         return None
@@ -667,6 +719,10 @@ class Subscriptions:
         self._check_indexes(by_session)
         listeners = self._listeners.values()
         assert self.bytes == sum(listener.bytes for listener in listeners)
+        assert self._own_bytes == sum(_own_bytes(one.about) for one in by_session)
+        assert self._told_early_bytes == sum(
+            len(key) + TOLD_EARLY_BYTES for _, key in self._told_early
+        )
         assert self.queue_bytes == sum(listener.queue_bytes for listener in listeners)
         assert dict(self._queued) == {
             session: listener for session, listener in self._listeners.items() if listener.queue
@@ -674,13 +730,13 @@ class Subscriptions:
         for listener in listeners:
             assert listener.by_identifier or listener.ended
             assert not listener.by_identifier.keys() & listener.ended.keys()
-            sizes = (len(key) + NEWS_OVERHEAD_BYTES for _, key in listener.news)
+            sizes = (len(key) + NEWS_BYTES for _, key in listener.news)
             assert listener.bytes == sum(sizes)
             assert listener.queue_bytes == sum(
                 _waiting_bytes(key, owner) for (_, key), (_, owner) in listener.queue.items()
             )
-            assert listener.expressions_bytes == sum(
-                _expression_bytes(one.selection) for one in listener.by_identifier.values()
+            assert listener.subscriptions_bytes == sum(
+                _all_bytes(one.about) for one in listener.by_identifier.values()
             )
 
     def _check_indexes(self, by_session: list[Subscription]) -> None:

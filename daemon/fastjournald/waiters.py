@@ -11,6 +11,12 @@ from sortedcontainers import SortedList
 from fastjournal.protocol.messages import Request
 from fastjournald.indexes import NEVER
 
+WAIT_BYTES = 360
+"""Of a waiting request in memory, besides the name of its domain."""
+
+DOMAIN_BYTES = 620
+"""Of a domain for which one waits."""
+
 
 class Waiter(msgspec.Struct, gc=False):
     """One waiting NEXT."""
@@ -25,10 +31,12 @@ class Waiter(msgspec.Struct, gc=False):
 class Waiters:
     """Who waits, by domain, in the order of asking."""
 
-    __slots__ = ("_by_domain", "_by_serial", "_by_session", "_deadlines", "_serial")
+    __slots__ = ("_by_domain", "_by_serial", "_by_session", "_deadlines", "_serial", "bytes")
 
     def __init__(self) -> None:
         self._serial = 0
+        self.bytes = 0
+        """What they take in memory."""
         self._by_serial: dict[int, Waiter] = {}
         self._by_domain: dict[bytes, SortedList] = {}
         self._by_session: dict[Hashable, set[int]] = {}
@@ -37,8 +45,14 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._by_serial)
 
+    def bytes_with(self, request: Request) -> int:
+        """Return what they would take in memory, if one more request waited. O(1)."""
+        domain = 0 if request.key in self._by_domain else DOMAIN_BYTES
+        return self.bytes + WAIT_BYTES + len(request.key) + domain
+
     def add(self, session: Hashable, request: Request, deadline: int) -> None:
         """Let a request wait. O(log n)."""
+        self.bytes = self.bytes_with(request)
         self._serial += 1
         serial = self._serial
         self._by_serial[serial] = Waiter(serial, session, request, deadline)
@@ -51,10 +65,12 @@ class Waiters:
         """The request was answered, or nobody is there any more. O(log n)."""
         serial, domain = waiter.serial, waiter.request.key
         del self._by_serial[serial]
+        self.bytes -= WAIT_BYTES + len(domain)
         serials = self._by_domain[domain]
         serials.remove(serial)
         if not serials:
             del self._by_domain[domain]
+            self.bytes -= DOMAIN_BYTES
         of_session = self._by_session[waiter.session]
         of_session.remove(serial)
         if not of_session:

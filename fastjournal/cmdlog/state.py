@@ -12,6 +12,8 @@ from fastjournal.cmdlog.livejob import LiveJob
 from fastjournal.keys import moved_not_before
 from fastjournal.limits import (
     KEY_BYTES_MAX,
+    PAUSE_BYTES,
+    PAUSED_BYTES_MAX,
     PAUSED_DOMAINS_MAX,
     TOMBSTONE_BYTES,
     TOMBSTONE_TTL_US,
@@ -66,6 +68,8 @@ class LogState:
         self.tombstones: dict[bytes, Tomb] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
+        self.pauses_bytes = 0
+        """What these take in memory."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
         """Segment number and domain to the last end of a pause that a record in it names."""
         self.last_token = 0
@@ -264,11 +268,15 @@ class LogState:
 
     def pause(self, domain: bytes, until: int, time: int) -> None:
         """Remember the pause of a domain; of too many those go that were over at ``time``."""
-        self.pauses.pop(domain, None)
+        if self.pauses.pop(domain, None) is not None:
+            self.pauses_bytes -= PAUSE_BYTES + len(domain)
         if until:
             self.pauses[domain] = until
-        if len(self.pauses) > 2 * PAUSED_DOMAINS_MAX:
+            self.pauses_bytes += PAUSE_BYTES + len(domain)
+        too_many = len(self.pauses) > 2 * PAUSED_DOMAINS_MAX
+        if too_many or self.pauses_bytes > 2 * PAUSED_BYTES_MAX:
             self.pauses = {name: end for name, end in self.pauses.items() if end > time}
+            self.pauses_bytes = sum(PAUSE_BYTES + len(name) for name in self.pauses)
 
     def drop_tombstones(self) -> None:
         """Drop the oldest tombstones of too many, or where they take too much memory. O(n)."""

@@ -277,13 +277,13 @@ def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     change(s.engine, b"k")
     s.match()
     assert s.engine.has_news(HEAVY)
-    assert s.engine.subscriptions.refuses(HEAVY, 5000).startswith("busy")
+    assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k").startswith("busy")
     # a new subscription of the same identifier is not told of the end of the one before
     s.engine.subscriptions.begin(HEAVY, 0, b"k", 0)
     s.engine.subscriptions.end(HEAVY, 1)
     s.engine.store.changes = Changes()
     assert ended(s, HEAVY).keys() == set(range(2, SUBSCRIPTIONS_PER_CONNECTION_MAX))
-    assert s.engine.subscriptions.refuses(HEAVY, 5000) == ""
+    assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k") == ""
     s.engine.forget(HEAVY)
     s.engine.check()
 
@@ -292,9 +292,9 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.subscriptions.EXPRESSIONS_BYTES_PER_CONNECTION_MAX", 3 * 17_000
+        "fastjournald.subscriptions.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 3 * 20_000
     )
-    monkeypatch.setattr("fastjournald.subscriptions.EXPRESSIONS_BYTES_MAX", 5 * 17_000)
+    monkeypatch.setattr("fastjournald.subscriptions.SUBSCRIPTIONS_BYTES_MAX", 115_000)
     s = Listening()
 
     def code_of(session: Hashable, identifier: int, expression: bytes) -> str:
@@ -309,7 +309,7 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     ]
     # one more of the same identifier takes the place of another
     assert code_of(HEAVY, 2, b"^h7.*") == ""
-    # what others listen to as well costs nothing in all, but for the two that are left
+    # what others listen to as well is compiled once
     assert [code_of(LIGHT, number, b"^h%d.*" % number) for number in range(2)] == ["", ""]
     assert code_of(LIGHT, 3, b"^x.*") == ""
     assert code_of("other", 1, b"^y.*") == ""

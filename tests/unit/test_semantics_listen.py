@@ -349,7 +349,7 @@ def test_who_falls_too_far_behind_is_given_up(
 def test_of_all_who_are_behind_the_furthest_is_given_up(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.NEWS_BYTES_MAX", 2000)
+    monkeypatch.setattr("fastjournald.subscriptions.NEWS_BYTES_MAX", 1600)
     for number in range(9):
         s.set(b"p%d" % number)
         s.listen_to(b"p%d" % number, identifier=number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_PER_CONNECTION_MAX
+from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_MAX, LOCKS_PER_CONNECTION_MAX
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.handlers.arguments import BAD_KEY, LOCKED, is_key
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastjournald.state import State
 
 _TOO_MANY = f"{ErrorCode.BUSY} this connection has locked {LOCKS_PER_CONNECTION_MAX} entries"
+_TOO_MANY_IN_ALL = f"{ErrorCode.BUSY} all connections have locked {LOCKS_MAX} entries"
 _NOT_LOCKED = f"{ErrorCode.NOT_FOUND} the entry is not locked"
 _NOT_OWNER = f"{ErrorCode.NOT_OWNER} another connection has locked the entry"
 
@@ -32,6 +33,8 @@ def lock(state: State, session: Hashable, request: Request, now: int) -> str:
     if length:
         if held is None and store.locks.count_of(session) >= LOCKS_PER_CONNECTION_MAX:
             return _TOO_MANY
+        if held is None and len(store.locks) >= LOCKS_MAX:
+            return _TOO_MANY_IN_ALL
         store.lock(entry, session, min(now + length, INSTANT_MAX), now)
     elif held is not None:
         store.unlock(entry, now)

@@ -10,6 +10,7 @@ from fastjournal.limits import (
     KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
+    WAITS_BYTES_MAX,
     WAITS_MAX,
     WAITS_PER_CONNECTION_MAX,
 )
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
+_TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on all connections"
 
 
 def next_(
@@ -64,6 +66,8 @@ def next_(
             return _TOO_MANY_WAITS
         if len(state.waiters) >= WAITS_MAX:
             return _TOO_MANY_WAIT
+        if state.waiters.bytes_with(request) > WAITS_BYTES_MAX:
+            return _TOO_LARGE_WAIT
         state.wait(session, request, now)
         return None
     return reply

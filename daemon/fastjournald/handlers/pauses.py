@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PAUSED_DOMAINS_MAX
+from fastjournal.limits import (
+    INSTANT_MAX,
+    KEY_BYTES_MAX,
+    PAUSE_BYTES,
+    PAUSED_BYTES_MAX,
+    PAUSED_DOMAINS_MAX,
+)
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.handlers.arguments import NOT_A_DOMAIN, READ_ONLY
 
@@ -14,6 +20,7 @@ if TYPE_CHECKING:
 
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} PAUSE needs TTL; 0 resumes"
 _TOO_MANY = f"{ErrorCode.BUSY} {PAUSED_DOMAINS_MAX} domains are paused"
+_TOO_LARGE = f"{ErrorCode.BUSY} the domains that are paused take {PAUSED_BYTES_MAX} bytes"
 
 
 def pause(state: State, _session: Hashable, request: Request, now: int) -> str:
@@ -32,6 +39,8 @@ def pause(state: State, _session: Hashable, request: Request, now: int) -> str:
         return ""
     if not paused and len(store.pauses) >= PAUSED_DOMAINS_MAX:
         return _TOO_MANY
+    if not paused and store.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
+        return _TOO_LARGE
     if state.read_only:
         return READ_ONLY
     until = min(now + ttl, INSTANT_MAX)

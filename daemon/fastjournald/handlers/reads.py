@@ -102,7 +102,7 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
     if leases and entry.uri is not None and entry.uri in store.running:
         return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
     if flags & LISTEN:
-        refused = state.subscriptions.refuses(session, request.identifier)
+        refused = state.subscriptions.refuses(session, request.identifier, request.key)
         if refused:
             return refused
     if writes and state.read_only:

@@ -84,7 +84,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     if other is not None and other.key == uri:
         return _PRIMARY_KEY
     if flags & LISTEN:
-        refused = state.subscriptions.refuses(session, request.identifier)
+        refused = state.subscriptions.refuses(session, request.identifier, request.key)
         if refused:
             return refused
     if state.read_only:
@@ -161,7 +161,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
 
 def _listen(state: State, session: Hashable, request: Request) -> str:
     """Listen to the key, for a SET that was carried out already."""
-    refused = state.subscriptions.refuses(session, request.identifier)
+    refused = state.subscriptions.refuses(session, request.identifier, request.key)
     if not refused:
         state.listen(session, request.identifier, request.key)
     return refused

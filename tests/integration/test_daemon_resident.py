@@ -1,0 +1,255 @@
+"""Resident memory of a real daemon grows as /metrics says, for the worst of each kind it bounds."""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from fastjournal.limits import KEY_BYTES_MAX
+from fastjournal.protocol import Request, encode_request
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.raw_client import RawClient, build
+from tests.integration.test_daemon_http import HTTP, figures
+
+WINDOW = 100
+MIB = 2**20
+TOLERANCE = 0.25
+TOMBSTONES_BYTES = 64 * MIB
+
+Load = Callable[[DaemonProcess, ExitStack], None]
+
+
+def long_key(*numbers: int) -> bytes:
+    """Another key of the greatest length for other numbers, without a colon."""
+    return b"-".join(b"%d" % number for number in numbers).ljust(KEY_BYTES_MAX, b".")
+
+
+def resident(daemon: DaemonProcess) -> int:
+    pages = Path(f"/proc/{daemon.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def counted(daemon: DaemonProcess) -> dict[str, float]:
+    """What the daemon says of its memory, by kind, once all changes are matched."""
+    deadline = time.monotonic() + START_S
+    while True:
+        found = figures(daemon)
+        kinds = {
+            name.removeprefix("fastjournal_memory_bytes{").removesuffix("}"): value
+            for name, value in found.items()
+            if name.startswith("fastjournal_memory_bytes")
+        }
+        if not kinds["unmatched"]:
+            return kinds
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def connect(daemon: DaemonProcess, stack: ExitStack, number: int = 1) -> list[RawClient]:
+    return [stack.enter_context(RawClient(daemon.address)) for _ in range(number)]
+
+
+def ask_all(client: RawClient, requests: Iterable[Request]) -> None:
+    """Send many requests, and see that each succeeds."""
+    window: list[Request] = []
+
+    def answered() -> None:
+        client.send(*window)
+        for _ in window:
+            assert client.reply().code in ("", "not-found")
+        window.clear()
+
+    for request in requests:
+        window.append(request)
+        if len(window) == WINDOW:
+            answered()
+    answered()
+
+
+# --- the worst of each kind -----------------------------------------------------------------------
+
+
+def tombstones(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Deletions of what is not there: more than the bound, which holds."""
+    (client,) = connect(daemon, stack)
+    ask_all(client, (build(Function.DELETE, long_key(number)) for number in range(20_000)))
+
+
+def waits(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """NEXTs that wait, each for a domain of its own, with a value that nobody asked for."""
+    for number, client in enumerate(connect(daemon, stack, 200)):
+        for at in range(64):
+            asked = build(
+                Function.NEXT, long_key(number, at), b"x" * 9000, flags=Flag.LISTEN, identifier=at
+            )
+            client.send(asked)
+        assert client.ask(build(Function.NOP)).code == ""
+
+
+def pauses(daemon: DaemonProcess, stack: ExitStack) -> None:
+    (client,) = connect(daemon, stack)
+    hour = 3600 * 1_000_000
+    asked = (build(Function.PAUSE, long_key(number), ttl=hour) for number in range(14_000))
+    ask_all(client, asked)
+
+
+def entries(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """What is there before: 100,000 entries."""
+    (client,) = connect(daemon, stack)
+    ask_all(client, (build(Function.SET, b"%d" % number, b"") for number in range(100_000)))
+
+
+def locks(daemon: DaemonProcess, stack: ExitStack) -> None:
+    for number, client in enumerate(connect(daemon, stack, 100)):
+        hour = 3600 * 1_000_000
+        first = number * 1000
+        keys = (b"%d" % at for at in range(first, first + 1000))
+        ask_all(client, (build(Function.LOCK, key, timeout=hour) for key in keys))
+
+
+def ranges(daemon: DaemonProcess, stack: ExitStack) -> None:
+    for number, client in enumerate(connect(daemon, stack, 8)):
+        ask_all(
+            client,
+            (
+                build(
+                    Function.GET,
+                    long_key(number, at),
+                    uri=long_key(number, at, at),
+                    flags=Flag.LISTEN,
+                    count=1,
+                    identifier=at,
+                )
+                for at in range(1000)
+            ),
+        )
+
+
+def expressions(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Expressions whose automata take all the memory that they may, once a key has come."""
+    regex = Flag.LISTEN | Query.REGEX << QUERY_SHIFT
+    clients = connect(daemon, stack, 4)
+    for number, client in enumerate(clients):
+        for at in range(220):
+            expression = b"%d-%d|(a|b)*a(a|b){170}c" % (number, at)
+            asked = build(Function.GET, expression, flags=regex, identifier=at)
+            assert client.ask(asked).code == ""
+    chance = random.Random(1)
+    key = bytes(chance.choices(b"ab", k=600))
+    assert clients[0].ask(build(Function.SET, key, b"")).code == ""
+
+
+def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Subscriptions to keys that are gone again."""
+    (writer,) = connect(daemon, stack)
+    for number, client in enumerate(connect(daemon, stack, 20)):
+        keys = [long_key(number, at) for at in range(1000)]
+        ask_all(writer, (build(Function.SET, key, b"") for key in keys))
+        ask_all(
+            client,
+            (
+                build(Function.GET, key, flags=Flag.LISTEN, identifier=at)
+                for at, key in enumerate(keys)
+            ),
+        )
+        ask_all(writer, (build(Function.DELETE, key, flags=Flag.OVERWRITE) for key in keys))
+        for _ in keys:
+            assert client.reply().code == "not-found"
+
+
+def news(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Changes of which nobody can be told who does not read."""
+    (writer,) = connect(daemon, stack)
+    for number in range(4):
+        slow = stack.enter_context(RawClient(daemon.address, receive_bytes=4096))
+        bounds = b"%d-" % number, b"%d." % number
+        asked = build(Function.GET, bounds[0], uri=bounds[1], flags=Flag.LISTEN, count=1)
+        assert slow.ask(asked).code == ""
+        keys = [long_key(number, at) for at in range(3800)]
+        for at in range(0, len(keys), WINDOW):
+            some = keys[at : at + WINDOW]
+            ask_all(writer, (build(Function.SET, key, b"") for key in some))
+            ask_all(writer, (build(Function.DELETE, key, flags=Flag.OVERWRITE) for key in some))
+
+
+def connections(daemon: DaemonProcess, stack: ExitStack) -> None:
+    for client in connect(daemon, stack, 900):
+        assert client.ask(build(Function.NOP)).code == ""
+
+
+def inflight(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Requests that are not whole."""
+    whole = encode_request(build(Function.SET, b"k", bytes(900_000)))
+    for client in connect(daemon, stack, 100):
+        client.socket.sendall(whole[:800_000])
+    deadline = time.monotonic() + START_S
+    while counted(daemon)["inflight"] < 79_000_000:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def nothing(daemon: DaemonProcess, stack: ExitStack) -> None:
+    """Nothing is there before."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "load", "at_least"),
+    [
+        ("tombstones", nothing, tombstones, 60 * MIB),
+        ("waits", nothing, waits, 50 * MIB),
+        ("pauses", nothing, pauses, 50 * MIB),
+        ("locks", entries, locks, 25 * MIB),
+        ("subscriptions", nothing, ranges, 60 * MIB),
+        ("subscriptions", nothing, expressions, 60 * MIB),
+        ("subscriptions", nothing, single_keys, 60 * MIB),
+        ("news", nothing, news, 50 * MIB),
+        ("connections", nothing, connections, 8 * MIB),
+        ("inflight", nothing, inflight, 60 * MIB),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_memory_of_each_kind_is_what_the_metrics_say(
+    tmp_path: Path, kind: str, before: Load, load: Load, at_least: int
+) -> None:
+    options = (*HTTP, "--tombstones-bytes-max", str(TOMBSTONES_BYTES), "--cmdlog-sync", "os")
+    with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
+        (client,) = connect(daemon, stack)
+        # what is loaded and allocated once
+        ask_all(client, [build(Function.SET, b"warm", bytes(100_000))])
+        ask_all(client, [build(Function.DELETE, b"warm", flags=Flag.OVERWRITE)])
+        before(daemon, stack)
+        said = counted(daemon)
+        resident_before = resident(daemon)
+        load(daemon, stack)
+        grown = {name: size - said[name] for name, size in counted(daemon).items()}
+        growth = resident(daemon) - resident_before
+        assert grown[kind] >= at_least
+        total = sum(grown.values())
+        assert abs(growth - total) <= TOLERANCE * total, f"{growth / total:.2f} {grown}"
+        if kind == "tombstones":
+            assert counted(daemon)[kind] <= TOMBSTONES_BYTES
+
+
+def test_memory_of_tombstones_is_bounded_at_a_start(tmp_path: Path) -> None:
+    """But for those of one segment, which go when it is replayed."""
+    options = (*HTTP, "--tombstones-bytes-max", str(TOMBSTONES_BYTES), "--cmdlog-sync", "os")
+    options += ("--cmdlog-seg-size", str(4 * MIB))
+    with DaemonProcess(tmp_path, *options) as daemon:
+        said = counted(daemon)
+        resident_before = resident(daemon)
+        with RawClient(daemon.address) as client:
+            keys = map(long_key, range(20_000))
+            ask_all(client, (build(Function.DELETE, key, flags=Flag.PERSIST) for key in keys))
+        assert daemon.stop() == 0
+        daemon.start()
+        grown = sum(counted(daemon).values()) - sum(said.values())
+        growth = resident(daemon) - resident_before
+        assert 60 * MIB < grown <= TOMBSTONES_BYTES
+        assert abs(growth - grown) <= TOLERANCE * grown, f"{growth / grown:.2f}"
