@@ -35,12 +35,12 @@ class JobHeads:
         self.operation = self._head(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
         """The head of every operation."""
 
-    def of(self, entry: Entry) -> bytes:
-        """Return the head of an entry's job."""
+    def of(self, entry: Entry, begins: int) -> bytes:
+        """Return the head of an entry's job; ``begins``: from when workq counts its life."""
         if entry.extra.expires:
             return self._head(
                 _name(entry),
-                workq.workq_ttl_ms(entry.extra.expires, entry.created),
+                workq.workq_ttl_ms(entry.extra.expires, begins),
                 _priority(entry),
             )
         about = (entry.domain.name, entry.facts[0])

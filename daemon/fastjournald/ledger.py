@@ -22,6 +22,7 @@ from fastjournal.cmdlog.records import (
     encode_time,
 )
 from fastjournal.cmdlog.segments import OFFSET_BITS, SegmentInfo
+from fastjournal.cmdlog.workq import SCHEDULED_US_BACK
 from fastjournald.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
 from fastjournald.jobheads import JobHeads, id_prefix
 from fastjournald.space import Space
@@ -143,14 +144,17 @@ class Ledger:
             self._entry_serial = self.next_serial()
             job_id = entry.run = self._prefix + _pack_serial(_SERIAL_BASE | self._entry_serial)
         if entry.domain.name:
-            command, start = Command.SCHEDULE, encode_time(not_before)
+            command, begins = Command.SCHEDULE, not_before
+            if not_before <= now - SCHEDULED_US_BACK:
+                begins = now
+            start = encode_time(begins)
         else:
-            command, start = Command.ADD, NO_TIME
+            command, begins, start = Command.ADD, now, NO_TIME
         data = encode_job(
             command,
             time,
             job_id,
-            self._head_of(entry),
+            self._head_of(entry, begins),
             payload,
             start,
             time if created == now else encode_time(created),

@@ -2,7 +2,8 @@
 
 A job becomes a journal entry: domain = name, priority = 128 - workq's within 0 to 255, id = the job
 id in hex, not before = the scheduled time, else when it was created; value = payload, and it
-expires when its time to live, counted from the record's time, has passed. A failed job is a buried
+expires when its time to live has passed, counted from the scheduled time, of an added job from the
+record's time. A failed job is a buried
 entry, also one that has used up its attempts.
 
 Real logs hold the records of one job in slightly wrong order. A start-attempt before the timeout of
@@ -55,7 +56,9 @@ def entry_of(record: Record) -> Envelope:
     """
     time = _instant(record.time)
     created = min(_instant(record.created) or time, time)
-    due = created if record.not_before == NO_TIME else _instant(record.not_before)
+    due = begins = _instant(record.not_before)
+    if record.not_before == NO_TIME:
+        due, begins = created, time
     try:
         key = build_journal_key(
             record.name.encode("latin-1"),
@@ -76,7 +79,7 @@ def entry_of(record: Record) -> Envelope:
         modified=created,
         arrival=0,
         not_before=due,
-        expires=min(time + record.ttl_ms * 1000, INSTANT_MAX) if record.ttl_ms else 0,
+        expires=min(begins + record.ttl_ms * 1000, INSTANT_MAX) if record.ttl_ms else 0,
     )
 
 

@@ -22,6 +22,9 @@ TTR_MS_MAX = 86_400_000
 """Longest time to run: a day."""
 TTL_MS_MAX = 2_592_000_000
 """Longest time to live: 30 days."""
+SCHEDULED_US_BACK = 86_400_000_000
+"""A job is scheduled at most a day back, else at the time of its record: workq counts its time to
+live from there, 30 days at most, and would take it for expired."""
 ATTEMPTS_MAX = 255
 """A 256th attempt of a job is refused."""
 
@@ -54,16 +57,16 @@ def workq_ttr_ms(lease_us: int) -> int:
     return min(max(lease_us // 1000, 1), TTR_MS_MAX)
 
 
-def workq_ttl_ms(expires_us: int, created_us: int) -> int:
+def workq_ttl_ms(expires_us: int, begins_us: int) -> int:
     """Return the time to live of an entry, cut to 1 ms to 30 days.
 
     Args:
         expires_us: Instant at which it expires; 0: never.
-        created_us: Instant in the record's field ``created``, from which workq counts.
+        begins_us: From which workq counts: that of the schedule record, or the time of the add.
     """
     if expires_us == 0:
         return TTL_MS_MAX
-    return min(max((expires_us - created_us) // 1000, 1), TTL_MS_MAX)
+    return min(max((expires_us - begins_us) // 1000, 1), TTL_MS_MAX)
 
 
 def make_job_id(random_bytes: bytes) -> bytes:

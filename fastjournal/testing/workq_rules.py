@@ -156,7 +156,8 @@ def _apply(state: WorkqState, record: Record) -> None:
 
 
 def _add(state: WorkqState, number: UUID, record: Record) -> None:
-    if record.created_us is None or record.created_us + record.ttl_ms * 1000 <= state.now_us:
+    begins = record.not_before_us if record.command == Command.SCHEDULE else record.time_us
+    if begins is None or begins + record.ttl_ms * 1000 <= state.now_us:
         return
     _refuse_if(not is_job_id(record.job_id), "the job id is no UUIDv4")
     _refuse_if(not is_workq_name(record.name.encode("latin-1")), f"name {record.name!r}")

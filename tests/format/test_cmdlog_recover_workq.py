@@ -16,6 +16,7 @@ from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.recover import Recovered, recover, verify
 from fastjournal.cmdlog.state import LogState
 from fastjournal.disk import OsDisk
+from fastjournal.foreign.workq import open_workq
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald.engine import Settings
 from fastjournald.recovery import load_engine
@@ -48,6 +49,23 @@ def due(state: LogState, now: int) -> dict[str, Any]:
         for job_id, job in state.jobs.items()
         if not 0 < job.expires <= now
     }
+
+
+@pytest.mark.parametrize(("name", "jobs"), [("basic", 3), ("segments", 18)])
+def test_time_to_live_of_a_scheduled_job_counts_from_its_scheduled_time(
+    name: str, jobs: int, tmp_path: Path
+) -> None:
+    recovered, expected = load(name, tmp_path)
+    later = expected["at_unix_ns"] // 1000 + 31 * 86_400_000_000
+    # scheduled further ahead than their time to live
+    ahead = [job for job in recovered.state.jobs.values() if job.not_before > later]
+    assert len(ahead) == jobs
+    assert all(job.expires == job.not_before + 30 * 86_400_000_000 for job in ahead)
+    model = assert_workq_accepts(tmp_path / name, now_us=later)
+    assert {number.bytes for number in model.jobs} >= {job.job_id for job in ahead}
+    with open_workq(OsDisk(), str(tmp_path / name)) as journal:
+        found = {item.key: item.expires for item in journal.items()}
+    assert all(found[job.key] == job.expires for job in ahead)
 
 
 @pytest.mark.parametrize("name", LOGS)

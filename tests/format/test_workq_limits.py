@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fastjournal.client import SyncClient
+from fastjournal.clock import SystemClock
 from fastjournal.testing.workq_rules import (
     JobState,
     WorkqJob,
@@ -78,7 +79,9 @@ def test_workq_has_every_entry_as_a_job_and_nothing_of_what_changed_since(tmp_pa
         "took the URI": "NEW",
     }
     assert mail["worked on"].record.ttr_ms == DAY_MS, "whatever the lease was"
-    assert not mail["given back"].record.not_before_us, "the delay is in an operation"
+    begins = mail["given back"].record.not_before_us
+    assert begins is not None
+    assert begins < now, "the delay is in an operation"
     assert mail["waits"].record.priority == 28
     assert mail["waits"].record.ttl_ms == 30 * DAY_MS
     assert 0 < mail["short"].record.ttl_ms <= DAY_MS // 24
@@ -100,3 +103,23 @@ def test_large_values_are_beyond_workq_and_the_daemon_says_so(tmp_path: Path) ->
             assert_workq_accepts(daemon.log_path)
         assert daemon.stop() == 0
     assert "workq" in daemon.said()
+
+
+@pytest.mark.parametrize("ahead_days", [-400, -2, 0, 40])
+def test_time_to_live_that_workq_is_told_counts_from_the_scheduled_time(
+    ahead_days: int, tmp_path: Path
+) -> None:
+    day = DAY_MS * 1000
+    with DaemonProcess(tmp_path) as daemon:
+        now = SystemClock().now_us()
+        due = now + ahead_days * day
+        with SyncClient(daemon.address) as client:
+            # they end three days after the later of now and the scheduled time
+            ends = max(now, due) + 3 * day
+            client.set(f"q:100:{due}:ends", "v", expires=ends)
+            client.set(f"q:100:{due}:stays", "v")
+        assert daemon.stop() == 0
+    for days, alive in ((2, 2), (4, 1)):
+        later = max(now, due) + days * day
+        jobs = assert_workq_accepts(daemon.log_path, now_us=later).jobs.values()
+        assert len([job for job in jobs if job.record.name == "q"]) == alive
