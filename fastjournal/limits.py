@@ -241,8 +241,15 @@ SEARCH_QUEUE_BYTES_MAX = 64 * 1024 * 1024
 SEARCH_QUEUE_TURN_STEPS = 100
 """Of matching expressions of one connection, before it is the turn of the next."""
 
-EXPRESSION_SET_INSTRUCTIONS = EXPRESSION_INSTRUCTIONS_MAX
+EXPRESSION_SET_INSTRUCTIONS = 200
 """Of expressions that are matched together: so a match takes no longer than that of one may."""
+
+LONG_MATCH_WORK = 100_000
+"""Instructions times bytes of a key, about a millisecond at the worst: a match of more goes to a
+thread."""
+
+LONG_MATCHES = 8
+"""Of one key with the expressions of one connection, before it is the turn of the next."""
 
 INSTRUCTION_MEMORY_BYTES = 512
 """What RE2 may use for expressions that are listened to, for each instruction: twice what it needs

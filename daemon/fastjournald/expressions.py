@@ -17,6 +17,7 @@ import re2
 from fastjournal.limits import (
     EXPRESSION_SET_INSTRUCTIONS,
     INSTRUCTION_MEMORY_BYTES,
+    LONG_MATCH_WORK,
     SET_MEMORY_BYTES_MIN,
 )
 from fastjournald.selection import re2_options
@@ -71,12 +72,27 @@ class CompiledSet:
             else 1 + self.instructions * len(key) // INSTRUCTIONS_A_STEP
         )
 
-    def search(self, key: bytes) -> list[int]:
-        """Return which of the expressions are found in a key, by their places."""
+    def takes_long(self, key: bytes) -> bool:
+        """Whether a match may take more than a millisecond."""
+        return self.instructions * len(key) > LONG_MATCH_WORK and (
+            key is not self._key or self.users == 1
+        )
+
+    def match(self, key: bytes) -> list[int]:
+        """Return which of the expressions are found in a key; any thread may call it."""
+        return self._set.Match(key) or []
+
+    def search(self, key: bytes, found: list[int] | None = None) -> list[int]:
+        """Return which of the expressions are found in a key, by their places.
+
+        Args:
+            key: It.
+            found: The same, where it is known already.
+        """
         if self.users == 1:
-            return self._set.Match(key) or []
+            return self.match(key) if found is None else found
         if key is not self._key:
-            self._found = self._set.Match(key) or []
+            self._found = self.match(key) if found is None else found
             self._key = key
         return self._found
 
@@ -119,13 +135,13 @@ class Part(Generic[T]):
         self.instructions: dict[bytes, int] = {}
         self.compiled: CompiledSet | None = None
 
-    def found_in(self, key: bytes) -> list[T]:
-        """Return who asked for an expression that is found in a key."""
+    def found_in(self, key: bytes, found: list[int] | None = None) -> list[T]:
+        """Return who asked for an expression that a key contains; ``found`` as for ``search``."""
         compiled = self.compiled
         if compiled is None:
             return []
         expressions = compiled.expressions
-        return [one for at in compiled.search(key) for one in self.members[expressions[at]]]
+        return [one for at in compiled.search(key, found) for one in self.members[expressions[at]]]
 
     def compile(self, sets: CompiledSets) -> None:
         """Make the set of the members anew, as they have changed."""

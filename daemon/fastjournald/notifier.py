@@ -47,6 +47,7 @@ class Notifier:
         self._turns = NEWS_TURNS_A_ROUND
         """Sessions that may still tell in this round."""
         self._telling = trio.lowlevel.ParkingLot()
+        self._some_long = trio.Event()
         self._busy = trio.Event()
         """Set while there is somebody to rouse, or turns were taken."""
 
@@ -79,7 +80,21 @@ class Notifier:
                     break
             if not engine.behind:
                 self._room.unpark_all()
+            self._some_long.set()
             await trio.lowlevel.checkpoint()
+
+    async def match_long(self) -> None:
+        """Match in a thread, again and again, what takes long: RE2 lets others go on meanwhile."""
+        subscriptions = self._engine.subscriptions
+        subscriptions.defers_long = True
+        while True:
+            match = subscriptions.next_long()
+            if match is None:
+                self._some_long = trio.Event()
+                await self._some_long.wait()
+            else:
+                subscriptions.take_long(match, await trio.to_thread.run_sync(match.run))
+                self.look()
 
     async def wait_turn(self) -> None:
         """Return when the caller may tell a session some of its news."""

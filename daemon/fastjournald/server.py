@@ -139,6 +139,7 @@ class Server:
             background.start_soon(self.account.watch)
             background.start_soon(self.notifier.run)
             background.start_soon(self.notifier.pace)
+            background.start_soon(self.notifier.match_long)
             background.start_soon(self.scanning.keep_index)
             background.start_soon(self.cleaner.run)
             background.start_soon(self.fetching.serve)

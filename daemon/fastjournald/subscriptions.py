@@ -22,6 +22,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from fastjournal.limits import (
     CHANGES_BYTES_MAX,
+    LONG_MATCHES,
     MATCH_WORK_A_CHANGE,
     MATCH_WORK_MAX,
     NEWS_BYTES_MAX,
@@ -36,7 +37,7 @@ from fastjournal.limits import (
     TOLD_EARLY_BYTES_MAX,
 )
 from fastjournal.protocol import ErrorCode
-from fastjournald.expressions import CompiledSets, Part, Search, memory_of
+from fastjournald.expressions import CompiledSet, CompiledSets, Part, Search, memory_of
 from fastjournald.intervals import FIRST, Bounds, Intervals
 
 NEWS_BYTES = 190
@@ -214,7 +215,7 @@ class _Listener:
     """A session's subscriptions, its news, and the keys that wait for its expressions."""
 
     __slots__ = (
-        *("by_identifier", "bytes", "ended", "news", "parts", "period"),
+        *("by_identifier", "bytes", "ended", "found", "found_in", "news", "parts", "period"),
         *("queue", "queue_bytes", "searches", "subscriptions_bytes", "work"),
     )
 
@@ -234,9 +235,25 @@ class _Listener:
         self.queue_bytes = 0
         self.parts: list[Part[Subscription]] | None = None
         """Of the first search in the queue, those that are left; None: it has not begun."""
+        self.found: dict[CompiledSet, list[int]] = {}
+        """What long matches have found,"""
+        self.found_in = b""
+        """in this key."""
         self.work = 0
         """Steps for its sake in this busy period."""
         self.period = 0
+
+
+class LongMatch(NamedTuple):
+    """Matches that take long, so that others wait for them in a thread."""
+
+    session: Hashable
+    key: bytes
+    sets: list[CompiledSet]
+
+    def run(self) -> list[list[int]]:
+        """Return what each set finds; any thread may call it."""
+        return [compiled.match(self.key) for compiled in self.sets]
 
 
 class Subscriptions:
@@ -267,6 +284,10 @@ class Subscriptions:
         """Sessions with keys that wait for their expressions, the next one first."""
         self.queue_bytes = 0
         """What these keys take in memory."""
+        self.defers_long = False
+        """Whether matches that take long are left to whoever asks for the ``next_long``."""
+        self._long: OrderedDict[Hashable, _Listener] = OrderedDict()
+        """Sessions whose next match takes long."""
         self._period = 0
         """Number of the busy period: it ends when nothing waits to be matched."""
         self._matched = 0
@@ -389,6 +410,7 @@ class Subscriptions:
         self.queue_bytes -= listener.queue_bytes
         listener.queue_bytes = 0
         self._queued.pop(session, None)
+        self._long.pop(session, None)
 
     def _unlist(self, listener: _Listener, subscription: Subscription) -> None:
         """Take a subscription out, but for its expression."""
@@ -463,7 +485,7 @@ class Subscriptions:
     # --- matching -------------------------------------------------------------------------------
 
     def unmatched(self, changes: Changes) -> int:
-        """Return how many keys have to be matched still, with any or with some. O(1)."""
+        """Return how many keys have to be matched still, but for matches that take long. O(1)."""
         return len(changes) + (self._number > 0) + len(self._queued)
 
     def match(
@@ -489,7 +511,7 @@ class Subscriptions:
         left += steps_max - steps_max // (1 + bool(self._queued))
         while left > 0 and self._queued:
             left -= self._search_next(min(left, SEARCH_QUEUE_TURN_STEPS), may_know)
-        if not self.unmatched(changes):
+        if not self.unmatched(changes) and not self._long:
             self._forget_told_early()
             self._period += 1
             self._matched = 0
@@ -570,14 +592,16 @@ class Subscriptions:
             listener.queue[item] = self._number, waiting[1]
             return
         listener.queue[item] = self._number, self._owner
-        self._queued[session] = listener
+        if session not in self._long:
+            self._queued[session] = listener
         size = _waiting_bytes(self._key, self._owner)
         listener.queue_bytes += size
         self.queue_bytes += size
         if listener.queue_bytes > SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX:
             self._end_costly(session, listener)
         elif self.queue_bytes > SEARCH_QUEUE_BYTES_MAX:
-            session, listener = max(self._queued.items(), key=lambda one: one[1].queue_bytes)
+            queued = chain(self._queued.items(), self._long.items())
+            session, listener = max(queued, key=lambda one: one[1].queue_bytes)
             self._end_costly(session, listener)
 
     def _search_next(self, steps: int, may_know: MayKnow | None) -> int:
@@ -590,10 +614,17 @@ class Subscriptions:
             if listener.parts is None:
                 listener.parts = search.parts[::-1]
             while listener.parts and done < steps:
-                part = listener.parts.pop()
-                if part.compiled is not None:
-                    done += part.compiled.work(key)
-                for subscription in part.found_in(key):
+                found = None
+                compiled = listener.parts[-1].compiled
+                if compiled is not None and self.defers_long and compiled.takes_long(key):
+                    if listener.found_in is key:
+                        found = listener.found.pop(compiled, None)
+                    if found is None:
+                        self._long[session] = self._queued.pop(session)
+                        return done + 1
+                elif compiled is not None:
+                    done += compiled.work(key)
+                for subscription in listener.parts.pop().found_in(key, found):
                     done += 1
                     self._concern(subscription, key, number, owner, may_know)
                 if listener.parts is None:
@@ -611,6 +642,25 @@ class Subscriptions:
         else:
             self._queued.pop(session, None)
         return done
+
+    def next_long(self) -> LongMatch | None:
+        """Return matches that take long: ``run`` them, and ``take_long``. O(1)."""
+        if not self._long:
+            return None
+        session, listener = next(iter(self._long.items()))
+        _, key = next(iter(listener.queue))
+        parts = reversed(listener.parts or ())
+        sets = (part.compiled for part in parts if part.compiled is not None)
+        return LongMatch(session, key, list(islice(sets, LONG_MATCHES)))
+
+    def take_long(self, match: LongMatch, found: list[list[int]]) -> None:
+        """Go on with what long matches have found, if anybody still waits for it."""
+        listener = self._long.pop(match.session, None)
+        if listener is not None:
+            listener.found_in = match.key
+            listener.found = dict(zip(match.sets, found, strict=True))
+            self._queued[match.session] = listener
+            self._queued.move_to_end(match.session, last=False)
 
     def _add_news(self, subscription: Subscription, key: bytes, number: int) -> None:
         item = subscription, key
@@ -724,7 +774,8 @@ class Subscriptions:
             len(key) + TOLD_EARLY_BYTES for _, key in self._told_early
         )
         assert self.queue_bytes == sum(listener.queue_bytes for listener in listeners)
-        assert dict(self._queued) == {
+        assert not self._queued.keys() & self._long.keys()
+        assert {**self._queued, **self._long} == {
             session: listener for session, listener in self._listeners.items() if listener.queue
         }
         for listener in listeners:

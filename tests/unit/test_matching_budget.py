@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastjournal.limits import SUBSCRIPTIONS_PER_CONNECTION_MAX
@@ -17,7 +17,7 @@ from fastjournal.protocol import ClientConnection, Reply, Request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournald.engine import Engine, Scan
 from fastjournald.selection import Selection, select_matching, select_range
-from fastjournald.subscriptions import Changes, Subscriptions
+from fastjournald.subscriptions import Changes, LongMatch, Subscriptions
 from tests.property.subject import START, request
 from tests.unit.test_semantics_listen import Listening
 
@@ -142,6 +142,40 @@ def test_sessions_with_expressions_take_turns() -> None:
     listen(engine, LIGHT, 1, Query.REGEX, b"las[tT]")
     change(engine, b"last")
     assert goes_until_told(engine, LIGHT) < 10
+
+
+def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None:
+    engine = Engine()
+    engine.subscriptions.defers_long = True
+    for session in (HEAVY, "other"):
+        for identifier in range(20):
+            form = b"[ab]{150}%d[c-z]|^k.*b$" % identifier
+            listen(engine, session, identifier, Query.REGEX, form)
+    listen(engine, LIGHT, 1, Query.REGEX, b"k.*c$")
+    listen(engine, LIGHT, 2, Query.RANGE, b"k", b"l")
+    for number in range(3):
+        change(engine, b"k%d" % number + b"a" * 2000 + b"b")
+    change(engine, b"k-c")
+    match_all(engine)
+    told = [one for one in replies(engine.tell(LIGHT, START)) if one.pairs]
+    assert {(one.identifier, pair.key) for one in told for pair in one.pairs} >= {
+        *((1, b"k-c"), (2, b"k-c"))
+    }
+    assert not engine.has_news(HEAVY)
+    sessions = []
+    while (match := engine.subscriptions.next_long()) is not None:
+        sessions.append(match.session)
+        engine.subscriptions.take_long(match, match.run())
+        engine.check()
+        match_all(engine)
+        engine.check()
+    # the second shares the sets, so what the first had found
+    assert sessions[0] == HEAVY
+    for session in (HEAVY, "other"):
+        told = []
+        while engine.has_news(session):
+            told += replies(engine.tell(session, START))
+        assert len(told) == 20 * 3
 
 
 def test_subscriptions_of_one_session_never_stop_reading() -> None:
@@ -345,15 +379,25 @@ def is_about(about: bytes | Selection, key: bytes) -> bool:
     return about == key if isinstance(about, bytes) else about.matches(key)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]))
-def test_matching_in_slices_tells_what_a_naive_list_tells(seed: int, steps_max: int) -> None:
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 500]), st.booleans())
+def test_matching_in_slices_tells_what_a_naive_list_tells(
+    monkeypatch: pytest.MonkeyPatch, seed: int, steps_max: int, defers_long: bool
+) -> None:
+    monkeypatch.setattr("fastjournald.expressions.LONG_MATCH_WORK", 20)
+    monkeypatch.setattr("fastjournald.subscriptions.LONG_MATCHES", 1)
     chance = random.Random(seed)
     subscriptions, changes = Subscriptions(), Changes()
+    subscriptions.defers_long = defers_long
+    running: list[LongMatch] = []
     naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]] = {}
     for _ in range(60):
         session, identifier = chance.randrange(3), chance.randrange(6)
-        match chance.randrange(6):
+        match chance.randrange(7):
             case 0 | 1:
                 about = chance.choice(ABOUT)
                 subscriptions.begin(session, identifier, about, changes.last)
@@ -364,6 +408,12 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(seed: int, steps_max: 
             case 3:
                 if subscriptions:
                     subscriptions.match(changes, steps_max, None)
+            case 4 if running:
+                # meanwhile much may have happened
+                found = running.pop()
+                subscriptions.take_long(found, found.run())
+            case 4:
+                running += filter(None, [subscriptions.next_long()])
             case _:
                 if subscriptions:
                     key = chance.choice(SMALL_KEYS)
@@ -377,8 +427,11 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(seed: int, steps_max: 
         subscriptions.check(changes if subscriptions else None)
         if chance.random() < 0.1:
             take_news(subscriptions, changes, session, naive)
-    while subscriptions and subscriptions.unmatched(changes):
+    while subscriptions and (subscriptions.unmatched(changes) or subscriptions.next_long()):
         subscriptions.match(changes, steps_max, None)
+        long = subscriptions.next_long()
+        if long is not None:
+            subscriptions.take_long(long, long.run())
     for session in range(3):
         take_news(subscriptions, changes, session, naive)
     assert all(not untold for _, untold in naive.values())
