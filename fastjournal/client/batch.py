@@ -12,7 +12,7 @@ from fastjournal.client.repeats import rule_of
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_REPEATS_MAX
-from fastjournal.protocol import Reply, Request
+from fastjournal.protocol import Reply, Request, encode_request
 
 
 class Errand:
@@ -50,12 +50,19 @@ class Batch:
     Args:
         requests: With what undoes each.
         plan: What to do about a lost connection; None: nothing.
+
+    Raises:
+        BadRequestError: One of several cannot be encoded; nothing was sent.
     """
 
     def __init__(
         self, requests: Iterable[tuple[Request, Undo | None]], plan: Reconnect | None
     ) -> None:
         self.errands = [Errand(request, undo) for request, undo in requests]
+        if len(self.errands) > 1:
+            # All before the first is sent; one alone is encoded before it is sent anyway.
+            for errand in self.errands:
+                encode_request(errand.request)
         self._plan = plan
         self._losses = 0
         self._lost_at_s = 0.0
@@ -63,6 +70,15 @@ class Batch:
     def unanswered(self) -> list[Errand]:
         """Return what has no reply."""
         return [errand for errand in self.errands if errand.reply is None]
+
+    def gains(self) -> list[Request]:
+        """Return what gives back what the replies gave, for a caller that gets none of them."""
+        return [
+            request
+            for errand in self.errands
+            if errand.undo is not None and errand.reply is not None and not errand.reply.error
+            for request in errand.undo(errand.request, errand.reply)
+        ]
 
     def silence_s(self, reply_timeout_s: float | None) -> float | None:
         """Return after how many silent seconds a daemon counts as lost; None: never."""

@@ -27,7 +27,7 @@ from fastjournal.protocol.values import Value
 
 _log = logging.getLogger(__name__)
 
-NOT_NOW = ("busy", "shutting-down")
+NOT_NOW = ("busy", "shutting-down", "read-only")
 """Refusals of a NEXT after which a worker asks again."""
 
 LEASE_IS_OVER = ("lease-lost", "not-found")
@@ -160,7 +160,8 @@ class Asking:
         self._rng = rng
         self._backoff: Backoff | None = None
         self._end_s: float | None = None
-        if terms.wait_us is not None and terms.wait_us != WAIT_WITHOUT_END:
+        self._waits_without_end = terms.wait_us == WAIT_WITHOUT_END
+        if terms.wait_us is not None and not self._waits_without_end:
             self._end_s = now_s + terms.wait_us / 1e6
 
     def call(self, now_s: float) -> Call[Jobs]:
@@ -197,6 +198,10 @@ class Asking:
         if self._backoff is None:
             self._backoff = Backoff(self._plan, self._rng, now_s)
         pause_s = self._backoff.pause_s(now_s)
+        if pause_s is None and error.code == "read-only" and self._waits_without_end:
+            # The daemon is there, and hands out work again when its disk has room.
+            self._backoff = Backoff(self._plan, self._rng, now_s)
+            pause_s = self._backoff.pause_s(now_s)
         if pause_s is None:
             raise error
         return pause_s

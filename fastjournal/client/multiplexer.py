@@ -8,9 +8,9 @@ never used: an error with it is about the connection, not about a request.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from fastjournal.client.calls import end_of_listening, refusal
+from fastjournal.client.calls import cancellation, refusal
 from fastjournal.client.failures import closed_by_peer, turned_away
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
@@ -18,12 +18,15 @@ from fastjournal.protocol import (
     CONNECTION_CLOSED,
     ClientConnection,
     Flag,
+    Function,
     Reply,
     Request,
 )
 
 # A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
 _LISTEN = int(Flag.LISTEN)
+_NEXT = int(Function.NEXT)
+_RELEASE = int(Function.RELEASE)
 
 _NO_REQUEST = 0
 """Identifier of an error that is about the connection."""
@@ -86,12 +89,13 @@ class Multiplexer:
         self._unsent_bytes = 0
         self._failure: FastjournalError | None = None
         self._heard = False
-        self._answered = False
+        self.answered = 0
+        """Replies that have come."""
         self.nothing_done = False
         """The daemon refused the connection before it carried out anything on it."""
-        self._owed: deque[tuple[Request, int | None]] = deque()
-        """Requests that give back what abandoned ones got, and those that end subscriptions, with
-        their identifiers; started as there is room."""
+        self._owed: deque[tuple[Request, Pending | None]] = deque()
+        """Requests of its own, started as there is room: they give back what abandoned requests
+        got, and cancel what waits (with that) and subscriptions."""
         self._last_words: set[int] = set()
         """Identifiers in flight of abandoned requests and of what gives back their gain."""
         self._subscriptions: dict[int, Tell] = {}
@@ -130,15 +134,12 @@ class Multiplexer:
         """Whether the connection is over."""
         return self._failure is not None
 
-    def start(
-        self, request: Request, undo: Undo | None = None, *, identifier: int | None = None
-    ) -> Pending:
+    def start(self, request: Request, undo: Undo | None = None) -> Pending:
         """Give the request an identifier and queue its bytes.
 
         Args:
             request: Its ``identifier`` is set here.
             undo: Builds requests that give back what the reply gave, for ``abandon``.
-            identifier: To what, where it is that of a subscription.
 
         Raises:
             CannotConnectError, ProtocolError: The connection is over.
@@ -146,13 +147,11 @@ class Multiplexer:
         """
         if self._failure is not None:
             raise copy_error(self._failure)
-        if identifier is None:
-            identifier = self._last_identifier = self._free_identifier()
-        request.identifier = identifier
+        request.identifier = self._last_identifier = self._free_identifier()
         data = self._connection.send(request)
+        pending = self._in_flight[request.identifier] = Pending(request, undo)
         self._unsent.append(data)
         self._unsent_bytes += len(data)
-        pending = self._in_flight[identifier] = Pending(request, undo)
         return pending
 
     def subscribe(self, request: Request, tell: Tell) -> Pending:
@@ -178,9 +177,14 @@ class Multiplexer:
     def data_to_send(self) -> bytes:
         """Return the bytes that wait to be sent, and forget them."""
         while self._owed and self.has_room and self._failure is None:
-            request, identifier = self._owed.popleft()
-            self.start(request, identifier=identifier)
-            self._last_words.add(request.identifier)
+            request, waiting = self._owed.popleft()
+            if waiting is not None and waiting.done:
+                continue  # its identifier may be that of another by now
+            pending = self.start(request)
+            if request.function == _RELEASE:
+                self._last_words.add(pending.identifier)
+            elif waiting is None:
+                self._free_when_done(pending)
         data = b"".join(self._unsent)
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -213,12 +217,25 @@ class Multiplexer:
         return done
 
     def abandon(self, pending: Pending) -> None:
-        """Nobody waits for this request any more: its reply is dropped, and undone where due."""
-        if pending.undo is not None and not pending.done:
+        """Drop the reply to a request, and undo it where due; a NEXT that waits is cancelled."""
+        if pending.done:
+            return
+        pending.notify = None
+        if pending.undo is not None:
             self._last_words.add(pending.identifier)
             pending.notify = lambda: self._undo(pending)
-        else:
-            pending.notify = None
+        if pending.request.function == _NEXT and pending.request.flags & _LISTEN:
+            self._owed.append((cancellation(pending.identifier), pending))
+
+    def abandon_all(self) -> None:
+        """Abandon everything that is in flight."""
+        for pending in self._in_flight.values():
+            self.abandon(pending)
+
+    def owe(self, requests: Iterable[Request]) -> None:
+        """Send releases, and see to their replies."""
+        if self._failure is None:
+            self._owed.extend((request, None) for request in requests)
 
     def fail(self, error: FastjournalError) -> None:
         """End the connection: everything in flight gets this error."""
@@ -243,27 +260,32 @@ class Multiplexer:
         pending = self._in_flight.pop(reply.identifier, None)
         if pending is None:
             if reply.error and reply.identifier == _NO_REQUEST:
-                self.nothing_done = not self._answered
+                self.nothing_done = not self.answered
                 self.fail(turned_away(refusal(reply.error)))
                 return 0
             raise ProtocolError(f"reply to a request {reply.identifier} that was never sent")
-        if self._subscriptions and (reply.error or not pending.request.flags & _LISTEN):
+        if reply.error and self._subscriptions:
             self._subscriptions.pop(reply.identifier, None)
         if self._last_words:
             self._last_words.discard(reply.identifier)
-        self._answered = True
+        self.answered += 1
         pending._finish(reply, None)
         return 1
 
     def _undo(self, pending: Pending) -> None:
         if pending.undo is None or pending.reply is None or pending.reply.error:
             return
-        gain = pending.undo(pending.request, pending.reply)
-        self._owed.extend((request, None) for request in gain)
+        self.owe(pending.undo(pending.request, pending.reply))
 
     def _end_subscription(self, identifier: int) -> None:
         if identifier in self._subscriptions and self._failure is None:
-            self._owed.append((end_of_listening(), identifier))
+            self._owed.append((cancellation(identifier), None))
+
+    def _free_when_done(self, cancelling: Pending) -> None:
+        """Free the identifier of the subscription that this CANCEL ends."""
+        identifier = cancelling.request.count
+        assert identifier is not None, "a CANCEL names what it ends"
+        cancelling.notify = lambda: self._subscriptions.pop(identifier, None)
 
     def _free_identifier(self) -> int:
         taken = len(self._in_flight) + len(self._subscriptions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,7 +20,7 @@ from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
 from fastjournal.client.failures import not_connected
 from fastjournal.client.jobs import RetryDelay, Terms
-from fastjournal.client.multiplexer import copy_error
+from fastjournal.client.multiplexer import Undo, copy_error
 from fastjournal.client.results import Page
 from fastjournal.client.sync_jobs import SyncJobLoop
 from fastjournal.client.sync_link import Dialer, SyncLink
@@ -153,7 +154,7 @@ class SyncClient(SyncMethods):
         ends. ``with job: ...`` around the body completes or releases this job at its end.
 
         A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
-        has patience.
+        has patience. One that waits without end also waits while the daemon is read-only.
 
         Args:
             domain: Of this domain only; empty: the domains take turns.
@@ -206,19 +207,21 @@ class SyncClient(SyncMethods):
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
         """
-        return [errand.answer() for errand in self._ask(requests)]
+        errands = self._ask([(request, None) for request in requests])
+        return [errand.answer() for errand in errands]
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (errand,) = self._ask([call.request])
+        (errand,) = self._ask([(call.request, call.undo)])
         return call.result(errand.answer(), repeated=errand.repeated)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
+        errands = self._ask([(call.request, call.undo) for call in kept])
         return [
             call.outcome(errand.answer(), repeated=errand.repeated)
-            for call, errand in zip(kept, self._ask(c.request for c in kept), strict=True)
+            for call, errand in zip(kept, errands, strict=True)
         ]
 
     def give_back(self, releases: Iterable[Call[None]]) -> None:
@@ -227,39 +230,63 @@ class SyncClient(SyncMethods):
         Raises:
             CannotConnectError: The daemon stayed away.
         """
+        requests = [release.request for release in releases]
+        with self._lock:
+            self._release(requests)
+
+    # --- moving bytes ---------------------------------------------------------------------------
+
+    def _ask(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
+        batch, plan = Batch(requests, self._dialer.plan), self._dialer.plan
+        asked_at_s = self._dialer.now_s()
+        with self._lock:
+            try:
+                self._carry(batch, plan, batch.silence_s(self._reply_timeout_s), asked_at_s)
+            except BaseException as error:
+                self._undo(batch)
+                if not isinstance(error, FastjournalError) or not self._is_idle:
+                    # a signal handler's exception comes in the middle of anything
+                    self._drop_link()
+                raise
+        return batch.errands
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._link is not None and self._link.is_idle
+
+    def _carry(
+        self, batch: Batch, plan: Reconnect | None, silence_s: float | None, asked_at_s: float
+    ) -> None:
+        while batch.unanswered():
+            try:
+                link = self._usable_link(plan, asked_at_s)
+            except FastjournalError as error:
+                raise batch.failed(error) from error.__cause__
+            link.carry(batch, silence_s)
+            if not link.is_idle:
+                self._drop_link()
+            if batch.unanswered():
+                self._ended = plan is None
+                batch.lost(link.multiplexer, self._dialer.now_s())
+
+    def _undo(self, batch: Batch) -> None:
+        """Give back what a batch was given that has failed, or that a signal's exception ended."""
+        gains, link = batch.gains(), self._link
+        if link is not None and not link.multiplexer.failed:
+            now_s = self._dialer.now_s
+            link.settle(gains, now_s() + CLIENT_LAST_WORDS_S, now_s)
+        elif gains:
+            with contextlib.suppress(FastjournalError):
+                self._release(gains)
+
+    def _release(self, requests: list[Request]) -> None:
         plan, wait_s = self._dialer.plan, CLIENT_LAST_WORDS_S
         if plan is not None:
             plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
         if self._reply_timeout_s is not None:
             wait_s = min(wait_s, self._reply_timeout_s)
-        self._exchange([release.request for release in releases], plan, wait_s)
-
-    # --- moving bytes ---------------------------------------------------------------------------
-
-    def _ask(self, requests: Iterable[Request]) -> list[Errand]:
-        return self._exchange(requests, self._dialer.plan, self._reply_timeout_s)
-
-    def _exchange(
-        self, requests: Iterable[Request], plan: Reconnect | None, reply_timeout_s: float | None
-    ) -> list[Errand]:
-        batch = Batch(((request, None) for request in requests), plan)
-        silence_s = batch.silence_s(reply_timeout_s)
-        asked_at_s = self._dialer.now_s()
-        with self._lock:
-            while True:
-                try:
-                    link = self._usable_link(plan, asked_at_s)
-                except FastjournalError as error:
-                    raise batch.failed(error) from error.__cause__
-                try:
-                    link.carry(batch, silence_s)
-                finally:
-                    if not link.is_idle:
-                        self._drop_link()
-                if not batch.unanswered():
-                    return batch.errands
-                self._ended = plan is None
-                batch.lost(link.multiplexer, self._dialer.now_s())
+        batch = Batch([(request, None) for request in requests], plan)
+        self._carry(batch, plan, wait_s, self._dialer.now_s())
 
     def _usable_link(self, plan: Reconnect | None, asked_at_s: float) -> SyncLink:
         """Return the connection, or make one."""

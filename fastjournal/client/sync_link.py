@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from random import Random
 
 from fastjournal.client.access import Access
@@ -16,6 +16,7 @@ from fastjournal.client.failures import connection_lost, reason_of, timed_out
 from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.client.sockets import Channel, connect_channel
 from fastjournal.errors import CannotConnectError
+from fastjournal.protocol import Request
 
 
 class SyncLink:
@@ -32,7 +33,9 @@ class SyncLink:
         """Whether it can be used on: nothing is on its way, and it has not failed."""
         # A request that was answered before it was sent whole was refused: the daemon does not go
         # on reading this connection.
-        return not (self.multiplexer.in_flight or self.multiplexer.failed or self._unsent)
+        multiplexer = self.multiplexer
+        busy = multiplexer.in_flight or multiplexer.wants_to_send or self._unsent
+        return not (busy or multiplexer.failed)
 
     def carry(self, batch: Batch, silence_s: float | None) -> None:
         """Send what has no reply yet and take the replies, until all are there or it has failed."""
@@ -73,15 +76,38 @@ class SyncLink:
             self.multiplexer.fail(connection_lost(reason_of(error)))
         return True
 
+    def settle(self, gains: Iterable[Request], end_s: float, now_s: Callable[[], float]) -> None:
+        """Abandon what is in flight, and give back what it and earlier requests were given.
+
+        Args:
+            gains: What gives back the latter.
+            end_s: Until when to try.
+            now_s: The clock of that.
+        """
+        multiplexer = self.multiplexer
+        multiplexer.abandon_all()
+        multiplexer.owe(gains)
+        while not (multiplexer.settled or multiplexer.failed):
+            left_s = end_s - now_s()
+            if left_s <= 0 or not self.turn(left_s):
+                return
+
     def close(self) -> None:
         """Close the connection."""
         self.multiplexer.fail(connection_lost("the client closed it"))
         self._channel.close()
 
     def _receive(self) -> None:
-        data = self._channel.receive()
-        if data is not None:
-            self.multiplexer.receive_data(data)
+        try:
+            data = self._channel.receive()
+            if data is not None:
+                self.multiplexer.receive_data(data)
+        except OSError:
+            raise
+        except BaseException:
+            # An exception of a signal handler: a part of the stream may be gone with it.
+            self.multiplexer.fail(connection_lost("the client was interrupted"))
+            raise
 
     def _send(self) -> None:
         try:

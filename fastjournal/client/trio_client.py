@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -90,6 +91,8 @@ class Client(TrioMethods):
         self._link: TrioLink | None = None
         self._effort: _Effort | None = None
         self._tasks: set[trio.CancelScope] = set()
+        self._owed: list[Request] = []
+        """Releases that wait for a connection."""
         self.crews: set[Crew] = set()
         """What the job loops of this client hold."""
 
@@ -150,6 +153,7 @@ class Client(TrioMethods):
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
         with trio.move_on_after(CLIENT_LAST_WORDS_S):
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pay)
                 for crew in self.crews:
                     nursery.start_soon(crew.let_go, failed)
             if self._link is not None:
@@ -179,8 +183,8 @@ class Client(TrioMethods):
         at its end, and cancels the body where the lease is lost.
 
         A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
-        has patience. Several tasks may loop, each with jobs of its own; at most 64 can wait on one
-        client.
+        has patience. One that waits without end also waits while the daemon is read-only. Several
+        tasks may loop, each with jobs of its own; at most 64 can wait on one client.
 
         Args:
             domain: Of this domain only; empty: the domains take turns.
@@ -262,6 +266,14 @@ class Client(TrioMethods):
 
     async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
         batch = Batch(requests, self._plan)
+        try:
+            await self._carry(batch)
+        except BaseException:
+            self._owe(batch.gains())
+            raise
+        return batch.errands
+
+    async def _carry(self, batch: Batch) -> None:
         silence_s = batch.silence_s(self.reply_timeout_s)
         while True:
             try:
@@ -280,10 +292,25 @@ class Client(TrioMethods):
             finally:
                 for pending in started:
                     if not pending.done:
-                        link.multiplexer.abandon(pending)
+                        link.abandon(pending)
             if not batch.unanswered():
-                return batch.errands
+                return
             batch.lost(link.multiplexer, trio.current_time())
+
+    def _owe(self, releases: list[Request]) -> None:
+        """Have something given back, on this connection or on the next one."""
+        if self._link is not None and not self._link.multiplexer.failed:
+            self._link.owe(releases)
+        elif releases:
+            self._owed += releases
+            self.start_soon(self._pay)
+
+    async def _pay(self) -> None:
+        owed, self._owed = self._owed, []
+        if not owed:
+            return
+        with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
+            await self.request_many(owed)
 
     async def usable_link(self) -> TrioLink:
         """Return the connection, or take part in the effort to make one."""

@@ -54,9 +54,11 @@ class TrioLink:
 
     def start(self, errand: Errand) -> Pending:
         """Queue a request; everything that is queued in one turn of the loop goes in one send."""
-        pending = errand.start(self.multiplexer)
-        self._something_to_send.set()
-        return pending
+        try:
+            return errand.start(self.multiplexer)
+        finally:
+            self._something_to_send.set()
+            self._pass_room_on()
 
     def subscribe(self, request: Request, tell: Tell) -> Pending:
         """Queue a request that asks for notifications."""
@@ -70,10 +72,27 @@ class TrioLink:
         self._something_to_send.set()
 
     async def wait_room(self, silence_s: float | None) -> None:
-        """Return when another request may be queued, or the connection is over."""
-        while not self.multiplexer.has_room and not self.multiplexer.failed:
-            with self._patience(silence_s):
+        """Return when another request may be queued at once, or the connection is over.
+
+        First come, first served. One task at a time is woken, and ``start`` wakes the next one
+        where there is still room: so each is woken about once, however many wait.
+        """
+        multiplexer = self.multiplexer
+        if multiplexer.failed or (multiplexer.has_room and not self._room):
+            return
+        while True:
+            answered = multiplexer.answered
+            with trio.move_on_after(math.inf if silence_s is None else silence_s) as patience:
                 await self._room.park()
+            if multiplexer.failed or (multiplexer.has_room and not patience.cancelled_caught):
+                return
+            if patience.cancelled_caught and multiplexer.answered == answered:
+                self.end(timed_out(self._address, silence_s))
+                return
+
+    def _pass_room_on(self) -> None:
+        if self._room and self.multiplexer.has_room:
+            self._room.unpark()
 
     async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
         """Return when the request has its reply or its error."""
@@ -83,6 +102,16 @@ class TrioLink:
         pending.notify = done.set
         with self._patience(silence_s):
             await done.wait()
+
+    def abandon(self, pending: Pending) -> None:
+        """Leave a request alone; what it waits for, or gets, is given back."""
+        self.multiplexer.abandon(pending)
+        self._something_to_send.set()
+
+    def owe(self, requests: list[Request]) -> None:
+        """Queue releases for which nobody waits."""
+        self.multiplexer.owe(requests)
+        self._something_to_send.set()
 
     async def settle(self) -> None:
         """Return when what abandoned requests were given is given back, or the connection over."""
@@ -101,8 +130,7 @@ class TrioLink:
         try:
             while not multiplexer.failed:
                 multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
-                if multiplexer.has_room:
-                    self._room.unpark_all()
+                self._pass_room_on()
                 if multiplexer.wants_to_send:
                     self._something_to_send.set()
                 elif multiplexer.settled:
@@ -116,7 +144,7 @@ class TrioLink:
                 await self._something_to_send.wait()
                 self._something_to_send = trio.Event()
                 while data := self.multiplexer.data_to_send():
-                    self._room.unpark_all()
+                    self._pass_room_on()
                     await self._stream.send_all(data)
         except trio.BrokenResourceError as error:
             # The receiver may still find what the daemon said before it closed.

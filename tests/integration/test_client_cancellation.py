@@ -17,7 +17,8 @@ import trio.lowlevel
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal import Client, RefusedError, SyncClient, build_journal_key
+from fastjournal import Client, Jobs, RefusedError, SyncClient, build_journal_key
+from fastjournal.client import calls
 from fastjournal.limits import CLIENT_LAST_WORDS_S, JOB_LEASE_US
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
@@ -135,9 +136,22 @@ async def scope_around_a_completion(address: str, scope: trio.CancelScope, done:
             break
 
 
+async def scope_around_many_calls(address: str, scope: trio.CancelScope, _done: list[str]) -> None:
+    leased: list[Jobs | RefusedError] = []
+    async with Client(address) as client:
+        with scope:
+            many = [calls.next_("d"), calls.next_("d"), calls.next_("none", wait_us=10_000)]
+            leased = await client.call_many(many)
+        for jobs in leased:
+            assert isinstance(jobs, Jobs)
+            for entry in jobs:
+                await client.release(entry.key, entry.token or 0)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        scope_around_many_calls,
         scope_around_a_loop,
         scope_around_a_loop_that_waits,
         scope_around_a_block_of_jobs,

@@ -284,12 +284,13 @@ async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_awa
     seen = []
     port = daemon.address.rpartition(":")[2]
     async with Client(daemon.address, reconnect=QUICK) as client:
-        async for job in client.jobs("d", lease_us=2 * S):
+        async for job in client.jobs("d", lease_us=12 * S):
             if not seen:
+                before = producer.entry_stats(job.key).worked_on_until
                 daemon.kill()
                 daemon._options = ("--listen", f"127.0.0.1:{port}")
                 await trio.to_thread.run_sync(daemon.start)
-                await trio.sleep(1)  # an extension or two
+                await until(lambda: producer.entry_stats(key_of("1")).worked_on_until > before)  # noqa: B023
                 assert not job.lost.is_set()
             seen.append(job.value)
             if len(seen) == 2:

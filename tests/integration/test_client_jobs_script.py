@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from fastjournal import Client, LeaseLostError, Reconnect, RefusedError, SyncClient
+from fastjournal.client import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 
@@ -49,18 +50,18 @@ async def test_a_completion_that_is_cancelled_in_flight_is_sent_once_more() -> N
 
 
 async def test_a_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
-    script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", Do.CLOSE])
+    script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
             assert [job.key async for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
-    assert functions(daemon) == ["NEXT"] * 5 + ["DELETE", "NEXT"]
+    assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
 def test_blocking_a_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
-    script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", Do.CLOSE])
+    script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address, reconnect=QUICK) as client:
         assert [job.key for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
-    assert functions(daemon) == ["NEXT"] * 5 + ["DELETE", "NEXT"]
+    assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
 def test_a_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
@@ -94,3 +95,18 @@ async def test_an_extension_that_is_refused_for_now_is_tried_again() -> None:
                 assert job.lost.is_set()
     assert functions(daemon)[:4] == ["NEXT", "TOUCH", "TOUCH", "TOUCH"]
     assert [request.timeout for request in daemon.requests[1:4]] == [7, 7, 8]
+
+
+def test_a_loop_without_end_waits_for_a_daemon_that_is_read_only() -> None:
+    impatient = Reconnect(first_pause_s=0.001, longest_pause_s=0.001, patience_s=0)
+    for wait_us, patient in ((calls.WAIT_WITHOUT_END, True), (None, False)):
+        with (
+            ScriptedDaemon(Handing(NEXT=["read-only"] * 50)) as daemon,
+            SyncClient(daemon.address, reconnect=impatient) as client,
+        ):
+            if patient:
+                assert next(client.jobs("d", wait_us=wait_us)).key == b"d:1:1:x"
+                continue
+            with pytest.raises(RefusedError) as caught:
+                next(client.jobs("d", wait_us=wait_us))
+            assert caught.value.code == "read-only"

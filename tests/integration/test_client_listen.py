@@ -30,7 +30,7 @@ class Telling:
             self.identifiers = [request.identifier]
             told = Reply(request.identifier, flags=LISTEN, pairs=[Pair(b"first", 1, b"v")])
             return [Reply(request.identifier, error=self.refusal, pairs=[]), told]
-        if request.function == Function.GET and request.identifier in self.identifiers:
+        if request.function == Function.CANCEL and request.count in self.identifiers:
             self.ended.set()
         if request.key == b"drop":
             return [Do.CLOSE]
@@ -144,7 +144,8 @@ async def test_a_cancelled_subscription_is_ended_when_its_reply_comes() -> None:
             with trio.fail_after(20):
                 while len(daemon.requests) < 3:  # noqa: ASYNC110 - another thread
                     await trio.sleep(0.005)
-    assert daemon.requests[2].identifier == held[0].identifier
+    assert daemon.requests[2].function == Function.CANCEL
+    assert daemon.requests[2].count == held[0].identifier
 
 
 def test_blocking_changes_come_on_a_connection_of_their_own(

@@ -18,7 +18,7 @@ BUILDERS = {
     if inspect.isfunction(getattr(calls, name))
 }
 HELPERS = {"quit", "refusal", "silence_allowed_s"}
-HELPERS |= {"listening", "end_of_listening"}
+HELPERS |= {"listening", "cancellation"}
 
 
 @pytest.mark.parametrize("client", [SyncClient, Client])

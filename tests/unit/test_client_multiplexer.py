@@ -7,6 +7,7 @@ import random
 import pytest
 
 from fastjournal.client import calls
+from fastjournal.client.failures import connection_lost
 from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.errors import CannotConnectError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX
@@ -184,3 +185,83 @@ def test_more_releases_than_there_is_room_for_go_out_bit_by_bit() -> None:
         released += [request.key for request in batch]
         client.receive_data(b"".join(encode_reply(Reply(r.identifier)) for r in batch))
     assert released == [pair.key for pair in pairs]
+
+
+def test_a_next_that_waits_is_cancelled_when_nobody_waits_for_it() -> None:
+    client, server = new(), ServerConnection()
+    call = calls.next_(wait_us=calls.WAIT_WITHOUT_END)
+    pending = client.start(call.request, call.undo)
+    client.abandon(pending)
+    asked, cancelled = received(server, client)
+    assert (cancelled.function, cancelled.count) == (Function.CANCEL, asked.identifier)
+    assert not client.settled
+    client.receive_data(encode_reply(Reply(asked.identifier, pairs=[])))
+    client.receive_data(encode_reply(Reply(cancelled.identifier)))
+    assert client.settled
+    assert (client.in_flight, client.data_to_send()) == (0, b"")
+
+
+def test_work_that_was_on_its_way_when_a_next_was_cancelled_is_released() -> None:
+    client, server = new(), ServerConnection()
+    call = calls.next_(wait_us=5)
+    pending = client.start(call.request, call.undo)
+    client.abandon(pending)
+    asked, cancelled = received(server, client)
+    client.receive_data(
+        encode_reply(Reply(asked.identifier, timeout=7, pairs=[Pair(b"d:1:1:a")]))
+        + encode_reply(Reply(cancelled.identifier, error="not-found"))
+    )
+    (released,) = received(server, client)
+    assert (released.function, released.key, released.timeout) == (
+        Function.RELEASE,
+        b"d:1:1:a",
+        7,
+    )
+    assert not client.settled
+    client.receive_data(encode_reply(Reply(released.identifier)))
+    assert client.settled
+
+
+def test_an_identifier_that_is_answered_before_its_cancellation_goes_out_is_not_cancelled() -> None:
+    client, server = new(), ServerConnection()
+    call = calls.next_(wait_us=5)
+    pending = client.start(call.request, call.undo)
+    (asked,) = received(server, client)
+    client.abandon(pending)
+    client.receive_data(encode_reply(Reply(asked.identifier, pairs=[])))
+    assert received(server, client) == []
+    assert client.settled
+
+
+def test_what_was_answered_before_is_not_abandoned_and_what_does_not_wait_not_cancelled() -> None:
+    client, server = new(), ServerConnection()
+    answered, short = client.start(Request(Function.NOP)), calls.next_()
+    client.receive_data(encode_reply(Reply(1)))
+    client.abandon(answered)
+    client.abandon(client.start(short.request, short.undo))
+    assert [request.function for request in received(server, client)] == [
+        Function.NOP,
+        Function.NEXT,
+    ]
+    client.fail(connection_lost("killed"))
+    assert client.settled
+
+
+def test_a_subscription_keeps_its_identifier_until_its_cancellation_is_answered() -> None:
+    client, server = new(), ServerConnection()
+    told: list[Reply | None] = []
+    pending = client.subscribe(Request(Function.GET, flags=Flag.LISTEN, key=b"k"), told.append)
+    (asked,) = received(server, client)
+    client.receive_data(encode_reply(Reply(asked.identifier, pairs=[])))
+    client.unsubscribe(pending.identifier)
+    client.unsubscribe(pending.identifier)
+    (cancelled,) = received(server, client)
+    assert (cancelled.function, cancelled.count) == (Function.CANCEL, asked.identifier)
+    note = encode_reply(Reply(asked.identifier, flags=Flag.LISTEN, pairs=[Pair(b"k")]))
+    client.receive_data(note)
+    seen = {client.start(Request(Function.NOP)).identifier for _ in range(10)}
+    assert asked.identifier not in seen
+    client.receive_data(encode_reply(Reply(cancelled.identifier)))
+    client._last_identifier = asked.identifier - 1
+    assert client.start(Request(Function.NOP)).identifier == asked.identifier
+    assert told == []

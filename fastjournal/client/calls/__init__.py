@@ -20,6 +20,7 @@ from fastjournal.client.calls.base import (
 )
 from fastjournal.client.calls.daemon import (
     auth,
+    cancellation,
     daemon_stats,
     domain_stats,
     entry_stats,
@@ -42,7 +43,6 @@ from fastjournal.client.calls.data import (
 )
 from fastjournal.client.calls.scans import (
     Scan,
-    end_of_listening,
     listening,
     prefix,
     range_,
@@ -67,10 +67,10 @@ __all__ = [
     "add",
     "auth",
     "bury",
+    "cancellation",
     "daemon_stats",
     "delete",
     "domain_stats",
-    "end_of_listening",
     "entry_stats",
     "flip",
     "get",

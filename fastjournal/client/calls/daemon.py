@@ -34,6 +34,11 @@ def auth(token: str | bytes) -> Call[None]:
     return Call(request, replies.nothing)
 
 
+def cancellation(identifier: int) -> Request:
+    """Return what ends a NEXT that waits, or a subscription, of the connection it is sent on."""
+    return Request(Function.CANCEL, count=identifier)
+
+
 def snapshot(*, keep: int | None = None) -> Call[str]:
     """Take a snapshot; return the path of its directory on the daemon's machine.
 

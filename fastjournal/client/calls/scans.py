@@ -177,11 +177,6 @@ def listening(
     return Call(request, replies.page)
 
 
-def end_of_listening() -> Request:
-    """Return what ends a subscription when it is sent with its identifier: a GET of nothing."""
-    return Request(Function.GET, key=b"\xff", second_key=b"\0", count=1)
-
-
 def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
     """Return the first and the last key that can stand under a prefix.
 
