@@ -1,8 +1,4 @@
-"""Text for terminals and for JSON: the one place where what came from elsewhere is escaped.
-
-A key, a value, a reason or a message may hold terminal escapes (C0, DEL and C1 control characters),
-controls of the direction of text, line separators, and halves of surrogate pairs.
-"""
+"""JSON that is strict, and that harms no terminal; text for people goes through ``safe_text``."""
 
 from __future__ import annotations
 
@@ -11,12 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_NOT_ASCII_OR_CONTROL = re.compile(r"[^\x20-\x7e]")
+from fastjournal.printable import NOT_PLAIN, safe_text
 
-
-def safe_text(text: str) -> str:
-    """Return text with whatever could disturb a terminal, or feign a line of its own, escaped."""
-    return text if text.isprintable() else _NOT_ASCII_OR_CONTROL.sub(_escaped, text)
+__all__ = ["json_text", "safe_text"]
 
 
 def json_text(fields: Mapping[str, Any], *, ascii_only: bool = False) -> str:
@@ -34,14 +27,7 @@ def json_text(fields: Mapping[str, Any], *, ascii_only: bool = False) -> str:
     except ValueError:
         return json_text(_finite(fields), ascii_only=ascii_only)
     # All but ASCII stands inside of strings, where it may be escaped.
-    return text if text.isprintable() else _NOT_ASCII_OR_CONTROL.sub(_json_escaped, text)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    character = match[0]
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode()
+    return text if text.isprintable() else NOT_PLAIN.sub(_json_escaped, text)
 
 
 def _json_escaped(match: re.Match[str]) -> str:

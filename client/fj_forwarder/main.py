@@ -6,7 +6,6 @@ Exit codes: 0 stopped or done, 64 bad usage, 74 I/O error, 75 another forwarder 
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import sys
 import time
@@ -22,8 +21,11 @@ from fastjournal.client.access import load_access
 from fastjournal.client.address import Address, parse_address
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
+from fastjournal.loglines import configure_log
 from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.printable import safe_text
 from fastjournal.spool.slots import FILE_MODE, LOCK_NAME, spool_failed, write_directory
+from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
 
 EXIT_USAGE: Final = 64
@@ -113,13 +115,11 @@ def command(
 
     Stopped or killed at any moment and started again, it loses nothing and doubles nothing.
     """
-    logging.basicConfig(
-        level=log_level.upper(), format="%(levelname)s %(message)s", stream=sys.stderr
-    )
+    configure_log(log_level, "%(levelname)s %(message)s")
     try:
         load_access(**files)
     except ConfigError as wrong:
-        click.echo(f"fj-forwarder: {wrong}", err=True)
+        click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
     settings = Settings(
         spool=spool,
@@ -137,13 +137,14 @@ def command(
             trio.run(Forwarder(settings).run)
     except* SpoolError as group:
         error = _first(group)
-        click.echo(f"fj-forwarder: {error}", err=True)
+        click.echo(safe_text(f"fj-forwarder: {error}"), err=True)
         status = EXIT_LOCKED if isinstance(error, SpoolLockedError) else EXIT_IO
     return status
 
 
 def main() -> None:
     """Run the command and exit with its status."""
+    prepare_stdio()
     try:
         status = command.main(standalone_mode=False)
     except click.ClickException as error:
@@ -151,6 +152,7 @@ def main() -> None:
         status = EXIT_USAGE
     except click.Abort:
         status = 0
+    drop_what_fails()
     sys.exit(status)
 
 

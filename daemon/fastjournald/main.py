@@ -26,6 +26,9 @@ from fastjournal.cmdlog.locks import lock_append, lock_read
 from fastjournal.cmdlog.snapshot import remove_partial_snapshots
 from fastjournal.disk import OsDisk
 from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
+from fastjournal.loglines import configure_log
+from fastjournal.printable import safe_text
+from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fastjournald.check import problems
 from fastjournald.config import Config, load_config
 from fastjournald.listeners import check_addresses
@@ -142,6 +145,7 @@ OPTIONS: list[click.Parameter] = [
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
+    prepare_stdio()
     command = click.Command(
         "fastjournald",
         params=list(OPTIONS),
@@ -154,11 +158,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = command.main(args=arguments, standalone_mode=False)
     except click.ClickException as error:
-        click.echo(f"fastjournald: {error.format_message()}", err=True)
+        click.echo(safe_text(f"fastjournald: {error.format_message()}"), err=True)
         status = EXIT_USAGE
     except click.Abort:
         # SIGINT while the log is replayed: nothing was accepted yet
         status = EXIT_INTERRUPTED
+    drop_what_fails()
     sys.exit(status or 0)
 
 
@@ -172,7 +177,7 @@ def _start(**options: object) -> int:
     try:
         config = load_config(file, flags)
     except ConfigError as error:
-        click.echo(f"fastjournald: {error}", err=True)
+        click.echo(safe_text(f"fastjournald: {error}"), err=True)
         return EXIT_USAGE
     if only_check:
         return _check(config)
@@ -191,9 +196,9 @@ def _start(**options: object) -> int:
 def _check(config: Config) -> int:
     wrong = list(problems(config))
     for sentence in wrong:
-        click.echo(f"fastjournald: {sentence}", err=True)
+        click.echo(safe_text(f"fastjournald: {sentence}"), err=True)
     for sentence in risks(config):
-        click.echo(f"fastjournald: warning: {sentence}", err=True)
+        click.echo(safe_text(f"fastjournald: warning: {sentence}"), err=True)
     if not wrong:
         click.echo("ok")
     return EXIT_USAGE if wrong else 0
@@ -284,11 +289,7 @@ def _progress(progress: Progress) -> None:
 
 
 def _configure_log(config: Config) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    configure_log(config.log_level, "%(asctime)s %(levelname)s %(message)s")
     if config.max_value > limits.VALUE_BYTES_MAX:
         LOG.warning(
             "event=not-for-workq option=max-value "

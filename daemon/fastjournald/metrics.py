@@ -25,6 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.printable import safe_text
 from fastjournal.protocol import Function
 from fastjournald.backlog import oldest_due
 from fastjournald.cleaner import OUTCOMES
@@ -352,9 +353,10 @@ def function_name(function: int) -> str:
 def domain_label(name: bytes) -> str:
     r"""Return a domain's name as text, another one for every name.
 
-    A backslash is ``\\``, and a byte that is not UTF-8 is ``\xhh``.
+    A backslash is ``\\``, a byte that is not UTF-8 is ``\xhh``, and what could disturb a terminal
+    is escaped too: people read the page by curl.
     """
-    return name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+    return safe_text(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
 
 
 def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:

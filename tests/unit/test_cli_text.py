@@ -25,7 +25,7 @@ def test_every_character_that_could_disturb_a_terminal_is_escaped() -> None:
         shown = safe_text(chr(code))
         assert not any(unicodedata.category(c) in BAD for c in shown), hex(code)
     assert safe_text("größe 漢字 \\ é") == "größe 漢字 \\ é"
-    assert safe_text("\x1b[2J\n\x9b\u202e") == "\\x1b[2J\\n\\x9b\\u202e"
+    assert safe_text("\x1b[2J\n\x9b\u202e") == "\\x1b[2J\\n\\u009b\\u202e"
 
 
 @pytest.mark.parametrize("ascii_only", [False, True])

@@ -1,0 +1,32 @@
+"""Text of strangers in logs and on terminals: the one place where it is escaped.
+
+A key, a value, a reason or a message may hold terminal escapes (C0, DEL and C1 control characters),
+controls of the direction of text, line separators, and halves of surrogate pairs.
+"""
+
+from __future__ import annotations
+
+import re
+
+NOT_PLAIN = re.compile(r"[^\x20-\x7e]")
+"""Characters that may have to be escaped."""
+
+_NAMED = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+
+
+def safe_text(text: str) -> str:
+    """Return text with whatever could disturb a terminal, or feign a line of its own, escaped."""
+    return text if text.isprintable() else NOT_PLAIN.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    character = match[0]
+    if character.isprintable():
+        return character
+    if character in _NAMED:
+        return _NAMED[character]
+    number = ord(character)
+    # Bytes that are no text stand as \\xNN from 80 on: so characters do not.
+    if number < 0x80:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"

@@ -1,0 +1,114 @@
+"""What daemon and forwarder say, where names are hostile and standard error is not there."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.keys import build_journal_key
+from fastjournal.loglines import LineFormatter
+from fastjournal.spool import Spool
+from fastjournal.spool.slots import SLOT_SUFFIX
+from tests.integration.daemon_process import DaemonProcess, installed
+
+HOSTILE = "x\n2026-01-01 00:00:00,000 INFO event=stopped\x1b[2J\x9b\u202e"
+LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ event=[a-z-]+( .*)?")
+
+
+def test_log_lines_of_the_daemon_cannot_be_feigned(tmp_path: Path) -> None:
+    directory = tmp_path / HOSTILE
+    directory.mkdir()
+    with DaemonProcess(directory, "--listen", f"unix:{tmp_path}/socket") as daemon:
+        with SyncClient(daemon.address) as client:
+            client.set("k", b"v")
+            client.snapshot()
+        assert daemon.stop() == 0
+    lines = daemon.said().rstrip("\n").split("\n")
+    assert sum("event=snapshot path=" in line for line in lines) == 1
+    for line in lines:
+        assert LINE.fullmatch(line), line
+        assert line.isprintable()
+
+
+def test_log_lines_of_the_forwarder_cannot_be_feigned(tmp_path: Path) -> None:
+    directory = tmp_path / HOSTILE
+    with Spool(directory) as spool:
+        spool.append(domain="d")
+    (slot,) = [path for path in directory.iterdir() if path.name.endswith(SLOT_SUFFIX)]
+    with slot.open("ab") as damaged:
+        damaged.write(b"no record at all")
+    slot.rename(directory / f"20200101T000000Z{SLOT_SUFFIX}")  # nobody writes to it any more
+    with DaemonProcess(tmp_path) as daemon:
+        done = subprocess.run(
+            [
+                *(installed("fj-forwarder"), "--spool", str(directory), "--once"),
+                *("--server", daemon.address, "--log-level", "debug"),
+            ],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.decode().rstrip("\n").split("\n")
+    assert any("bytes at offset" in line for line in lines)
+    for line in lines:
+        assert re.match(r"(DEBUG|INFO|WARNING|ERROR) ", line), line
+        assert line.isprintable()
+
+
+def test_metrics_page_harms_no_terminal(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path, "--http", "127.0.0.1:0") as daemon:
+        names = [HOSTILE.replace(":", "").encode(), b"\x9b", b"\xc2\x9b", b"\\u009b"]
+        with SyncClient(daemon.address) as client:
+            for name in names:
+                client.set(build_journal_key(name, "x"), b"")
+        (address,) = re.findall(r"http=(\S+)", daemon.said())
+        with urllib.request.urlopen(f"http://{address}/metrics") as page:
+            text = page.read().decode()
+    waiting = re.findall(r"^fastjournal_domain_waiting_entries\{(.*)\} 1.0$", text, re.MULTILINE)
+    assert len(set(waiting)) == len(names)
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_daemon_without_a_standard_error_serves(tmp_path: Path, redirection: str) -> None:
+    """A socket must not get the number of standard error: log lines would go to a client."""
+    socket = tmp_path / "socket"
+    daemon = subprocess.Popen(
+        [
+            *("sh", "-c", f'exec "$@" {redirection}', "sh", installed("fastjournald")),
+            *("--cmdlog-path", str(tmp_path / "log"), "--listen", f"unix:{socket}"),
+            *("--ready-file", str(tmp_path / "ready"), "--log-level", "debug"),
+        ],
+    )
+    _wait_for(tmp_path / "ready", daemon)
+    for _ in range(5):
+        with SyncClient(f"unix:{socket}") as client:
+            client.set("k", b"v", overwrite=True)
+            assert client.get("k").value == b"v"
+    daemon.terminate()
+    assert daemon.wait(60) == 0
+
+
+def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    while not path.exists():
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02)
+
+
+def test_a_traceback_keeps_its_lines() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 1, "event=%s", ("a\nb",), sys.exc_info())
+    lines = LineFormatter("%(levelname)s %(message)s").format(record).splitlines()
+    assert lines[0] == "ERROR event=a\\nb"
+    assert lines[-1] == "ValueError: why"
+    assert len(lines) > 2
