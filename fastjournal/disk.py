@@ -79,6 +79,9 @@ class Disk(Protocol):
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""
 
+    def is_directory(self, path: str) -> bool:
+        """Whether this is a directory itself, and no symbolic link to one."""
+
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
 
@@ -226,6 +229,10 @@ class OsDisk:
     def exists(self, path: str) -> bool:
         """Whether there is a file or directory of this name."""
         return os.path.lexists(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether this is a directory itself, and no symbolic link to one."""
+        return os.path.isdir(path) and not os.path.islink(path)
 
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""

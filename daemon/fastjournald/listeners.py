@@ -39,24 +39,32 @@ async def listening(
         ConfigError: An address is none, or cannot be listened on.
     """
     listeners: list[trio.SocketListener] = []
-    paths: list[str] = []
+    paths: list[tuple[str, tuple[int, int]]] = []
     try:
         for text in addresses:
             bound = await listen(text, option, socket_mode)
             listeners += bound
             # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
-            paths += [
+            names = [
                 listener.socket.getsockname()
                 for listener in bound
                 if listener.socket.family == socket.AF_UNIX
             ]
+            paths += [(name, _file_of(name)) for name in names]
         yield listeners
     finally:
-        for path in paths:
+        for path, file in paths:
             with suppress(FileNotFoundError):
-                os.unlink(path)
+                # what another daemon has bound there since is its own
+                if _file_of(path) == file:
+                    os.unlink(path)
         for listener in listeners:
             listener.socket.close()
+
+
+def _file_of(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
 
 
 async def check_addresses(addresses: Iterable[str]) -> None:

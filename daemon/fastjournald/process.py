@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from fastjournal import limits
 from fastjournal.errors import ConfigError
 from fastjournald.config import Config
 
+_ADDRESS = re.compile(rb"unix:.+|\S+:[0-9]+")
+_READY_BYTES_MAX = 64 * 1024
+"""More addresses than anybody listens on."""
 LOG = logging.getLogger("fastjournald")
 
 
@@ -32,12 +36,27 @@ def remove_ready_file(path: str) -> None:
     """Remove it, if it is there: whoever waits must not find an old one.
 
     Raises:
-        ConfigError: It cannot be removed.
+        ConfigError: It cannot be removed, or is something else than a ready file.
     """
     try:
+        if os.path.lexists(path) and not _is_ready_file(path):
+            raise ConfigError(
+                "--ready-file: another file is there, which holds no addresses",
+                path=path,
+                hint="name another file, or remove this one",
+            )
         Path(path).unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"--ready-file: cannot remove: {error.strerror}", path=path) from error
+
+
+def _is_ready_file(path: str) -> bool:
+    """Whether this is an empty file, or one that says where a daemon listens."""
+    if os.path.islink(path) or not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        data = file.read(_READY_BYTES_MAX + 1)
+    return len(data) <= _READY_BYTES_MAX and all(map(_ADDRESS.fullmatch, data.splitlines()))
 
 
 def raise_file_limit(config: Config) -> None:

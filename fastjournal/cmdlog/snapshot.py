@@ -13,6 +13,10 @@ It is built as ``<name>.partial``, synced, and renamed into place: a directory w
 is whole. One that is removed first gets that name again. One that fails takes away what it made.
 What an interrupted one leaves is harmless but for the space its links keep, and
 ``remove_partial_snapshots`` takes it away.
+
+A name alone is not believed when something is removed: a daemon may have started on a snapshot,
+which is a log from then on, and a link may lead anywhere. Only a directory that holds what its
+manifest lists and nothing else, such as a lock file, is removed.
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ VERSION = 1
 
 _PARTIAL_SUFFIX = ".partial"
 _NAME = re.compile(r"[0-9]{8}T[0-9]{6}\.[0-9]{6}Z")
+_FILE = re.compile(rf"[0-9]{{9}}\.log|{re.escape(MANIFEST_NAME)}")
 _READ_BYTES = 1 << 20
 
 
@@ -129,7 +134,7 @@ def is_snapshot(disk: Disk, path: str) -> bool:
 
 
 def list_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
-    """Return the paths of all whole snapshots, oldest first.
+    """Return the paths of all snapshots, oldest first: no links, and no logs by now.
 
     Raises:
         LogFailedError: The directory cannot be read.
@@ -137,7 +142,8 @@ def list_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
     if not disk.exists(snapshot_directory):
         return []
     names = disk.listdir(snapshot_directory)
-    return [f"{snapshot_directory}/{name}" for name in names if _NAME.fullmatch(name)]
+    paths = [f"{snapshot_directory}/{name}" for name in names if _NAME.fullmatch(name)]
+    return [path for path in paths if disk.is_directory(path) and is_snapshot(disk, path)]
 
 
 def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
@@ -156,13 +162,14 @@ def remove_partial_snapshots(disk: Disk, snapshot_directory: str) -> list[str]:
         stem, suffix = name[: -len(_PARTIAL_SUFFIX)], name[-len(_PARTIAL_SUFFIX) :]
         if suffix == _PARTIAL_SUFFIX and _NAME.fullmatch(stem):
             path = f"{snapshot_directory}/{name}"
-            _remove(disk, path)
-            removed.append(path)
+            if disk.is_directory(path) and all(map(_FILE.fullmatch, disk.listdir(path))):
+                _remove(disk, path)
+                removed.append(path)
     return removed
 
 
 def prune_snapshots(disk: Disk, snapshot_directory: str, keep: int) -> list[str]:
-    """Remove the oldest snapshots of more than ``keep``.
+    """Remove the oldest snapshots of more than ``keep``; what holds anything else stays.
 
     Args:
         disk: Where they are.
@@ -176,13 +183,28 @@ def prune_snapshots(disk: Disk, snapshot_directory: str, keep: int) -> list[str]
         LogFailedError: Something could not be removed; each snapshot is whole, or not there under
             its name.
     """
-    removed = list_snapshots(disk, snapshot_directory)[: -max(keep, 1)]
-    for path in removed:
+    removed = []
+    untouched = [p for p in list_snapshots(disk, snapshot_directory) if _is_untouched(disk, p)]
+    for path in untouched[: -max(keep, 1)]:
         partial = path + _PARTIAL_SUFFIX
         disk.rename(path, partial)
+        if not _is_untouched(disk, partial):
+            # a daemon has started on it just then
+            disk.rename(partial, path)
+            continue
         disk.sync_directory(snapshot_directory)
         _remove(disk, partial)
+        removed.append(path)
     return removed
+
+
+def _is_untouched(disk: Disk, path: str) -> bool:
+    """Whether a directory holds the files that its manifest lists, and nothing else."""
+    try:
+        listed = {segment.name for segment in read_manifest(disk, path).segments}
+    except LogCorruptError:
+        return False
+    return {*listed, MANIFEST_NAME} == set(disk.listdir(path))
 
 
 def _remove(disk: Disk, path: str) -> None:

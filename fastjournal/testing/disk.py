@@ -167,6 +167,13 @@ class SimulatedDisk:
             return False
         return True
 
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory of this name."""
+        try:
+            return isinstance(self._node(path), DirectoryNode)
+        except OSError:
+            return False
+
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
         with translating("list", path):

@@ -188,3 +188,27 @@ def test_the_port_is_free_again_at_once(tmp_path: Path) -> None:
         with again:
             assert again.addresses == daemon.addresses
             assert again.stop() == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_ready_file_option_never_removes_another_file(tmp_path: Path, kind: str) -> None:
+    notes = tmp_path / "notes.toml"
+    notes.write_text("listen = 'x'\n")
+    named = notes
+    if kind == "link":
+        named = tmp_path / "link"
+        named.symlink_to(notes)
+    code, said = run_to_its_end(tmp_path, "--ready-file", str(named))
+    assert code == 64
+    assert "--ready-file: another file is there" in said
+    assert notes.read_text() == "listen = 'x'\n"
+
+
+def test_stop_leaves_a_socket_that_another_daemon_bound_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with DaemonProcess(tmp_path, "--listen", f"unix:{path}") as daemon:
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+            assert daemon.stop() == 0
+            assert path.is_socket()

@@ -6,10 +6,12 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import google_crc32c
 import pytest
 
+from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, encode_simple, encode_time
 from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import (
@@ -255,6 +257,65 @@ def test_the_newest_snapshots_are_kept_and_the_others_go(disk: SimulatedDisk) ->
     assert disk.listdir(SNAPSHOTS) == [path.rpartition("/")[2] for path in paths[2:]]
     assert prune_snapshots(disk, SNAPSHOTS, 0) == paths[2:3]
     assert verify_snapshot(disk, paths[3]).records == 6
+
+
+def test_pruning_leaves_a_log_that_a_daemon_started_on_and_does_not_count_it() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        disk = OsDisk()
+        log, snapshots = f"{directory}/log", f"{directory}/snapshots"
+        disk.mkdir(log)
+        sealed = a_log(disk, log).sealed
+        paths = [take_snapshot(disk, log, snapshots, sealed, NOW + day) for day in range(5)]
+        lock_append(disk, paths[0]).close()
+        assert list_snapshots(disk, snapshots) == paths[1:]
+        (Path(paths[1]) / "notes.txt").write_bytes(b"of somebody")
+        Path(paths[2], "MANIFEST.json").write_bytes(b"{}")
+        elsewhere = Path(directory) / "elsewhere"
+        Path(paths[3]).rename(elsewhere)
+        Path(paths[3]).symlink_to(elsewhere)
+        before = {path: sorted(os.listdir(path)) for path in [*paths, elsewhere]}
+        later = take_snapshot(disk, log, snapshots, sealed, NOW + 9)
+        assert prune_snapshots(disk, snapshots, 1) == [paths[4]]
+        assert not os.path.exists(paths[4])
+        del before[paths[4]]
+        assert {path: sorted(os.listdir(path)) for path in before} == before
+        assert list_snapshots(disk, snapshots)[-1] == later
+
+
+def test_interrupted_snapshots_go_where_nothing_else_is_in_them(tmp_path: Path) -> None:
+    disk = OsDisk()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "000000001.log").write_bytes(b"")
+    snapshots = tmp_path / "snapshots"
+    for number, name in enumerate(("000000001.log", "append.lock", "notes.txt")):
+        path = snapshots / f"{snapshot_name(NOW + number)}.partial"
+        path.mkdir(parents=True)
+        (path / name).write_bytes(b"")
+    link = snapshots / f"{snapshot_name(NOW + 9)}.partial"
+    link.symlink_to(tmp_path / "elsewhere")
+    removed = remove_partial_snapshots(disk, str(snapshots))
+    assert removed == [str(snapshots / f"{snapshot_name(NOW)}.partial")]
+    assert len(list(snapshots.iterdir())) == 3
+    assert (tmp_path / "elsewhere" / "000000001.log").exists()
+
+
+def test_snapshot_that_a_daemon_starts_on_while_it_is_pruned_stays(disk: SimulatedDisk) -> None:
+    sealed = a_log(disk, "/log").sealed
+    path = take(disk, sealed)
+    take(disk, sealed, NOW + 1)
+
+    class Racing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(disk, name)
+
+        def rename(self, old: str, new: str) -> None:
+            if old == path:
+                lock_append(disk, path)
+            disk.rename(old, new)
+
+    assert prune_snapshots(cast("Disk", Racing()), SNAPSHOTS, 1) == []
+    assert "append.lock" in disk.listdir(path)
+    assert disk.exists(f"{path}/000000001.log")
 
 
 def test_a_snapshot_whose_removal_is_cut_short_is_whole_or_partial() -> None:
