@@ -78,6 +78,10 @@ class Grants:
         self.sessions: dict[Hashable, Grant] = {}
         """Who has succeeded with AUTH."""
 
+    def __len__(self) -> int:
+        """How many tokens there are."""
+        return len(self._grants)
+
     def find(self, token: bytes) -> Grant | None:
         """Return what a token gives, in a time that tells nothing of the tokens there are."""
         digest = sha256(token).digest()

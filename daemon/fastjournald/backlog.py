@@ -10,18 +10,21 @@ from collections.abc import Iterator
 from itertools import chain, islice
 
 from fastjournal.cmdlog.facts import pack_facts
-from fastjournal.limits import PRIORITY_MAX
+from fastjournal.limits import DUE_LOOK_WORK, PRIORITY_MAX
 from fastjournald.entry import Entry
 from fastjournald.indexes import Domain
 from fastjournald.store import Store
 
 
-def oldest_due(domain: Domain) -> int | None:
+def oldest_due(domain: Domain, store: Store | None = None) -> int | None:
     """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
 
-    At most 512 binary searches.
+    At most 512 binary searches, which are work of the ``store`` where one is given.
     """
-    return min(map(_due_since, _oldest(domain)), default=None)
+    entries = list(_oldest(domain))
+    if store is not None:
+        store.work += DUE_LOOK_WORK * len(entries)
+    return min(map(_due_since, entries), default=None)
 
 
 def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
@@ -33,8 +36,9 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
             whose turn is next.
     """
     domains = chain(store.turns, store.pauses.ready.values())
-    entries = chain.from_iterable(map(_oldest, domains))
-    return min(map(_due_since, islice(entries, looks_max)), default=None)
+    entries = list(islice(chain.from_iterable(map(_oldest, domains)), looks_max))
+    store.work += DUE_LOOK_WORK * len(entries)
+    return min(map(_due_since, entries), default=None)
 
 
 def _oldest(domain: Domain) -> Iterator[Entry]:

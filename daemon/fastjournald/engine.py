@@ -8,17 +8,22 @@ log, and the same requests at the same instants give the same state, replies and
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
 from fastjournal.limits import (
-    ADVANCE_ENTRIES_MAX,
+    ADVANCE_WORK_MAX,
     CHANGES_STOP_BYTES,
+    DOMAIN_WORK,
     MATCH_STEPS_MAX,
     NEWS_TURN_BYTES,
+    READY_DOMAINS_MAX,
     REPLIES_BYTES_MAX,
+    REQUEST_WORK,
     SCAN_LEASES_MAX,
+    SERVE_WORK_MAX,
     SERVED_MAX,
 )
 from fastjournal.protocol import (
@@ -90,8 +95,9 @@ class Engine(State):
         else:
             self._now = now
         store = self.store
-        if now >= store.wake and now != store.behind_at:
-            store.advance(now, ADVANCE_ENTRIES_MAX)
+        store.work += REQUEST_WORK
+        if now >= store.wake and not store.behind:
+            store.advance(now, ADVANCE_WORK_MAX)
         function = request.function
         if self.grants is not None and (why_not := self.grants.check(self, session, request)):
             return self._refused(request, why_not, now)
@@ -159,8 +165,8 @@ class Engine(State):
         """
         now = self._now = max(now, self._now)
         store = self.store
-        if now >= store.wake and now != store.behind_at:
-            store.advance(now, ADVANCE_ENTRIES_MAX)
+        if now >= store.wake and not store.behind:
+            store.advance(now, ADVANCE_WORK_MAX)
         outcome = scan.step(self, now)
         if store.values is not None and not isinstance(outcome, Missing):
             store.values.unreadable.clear()
@@ -184,7 +190,7 @@ class Engine(State):
     def advance(self, now: int) -> None:
         """Apply what time has brought up to ``now``, or where that is much, a part of it."""
         self._now = max(now, self._now)
-        self.store.advance(self._now, ADVANCE_ENTRIES_MAX)
+        self.store.advance(self._now, ADVANCE_WORK_MAX)
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
@@ -207,39 +213,49 @@ class Engine(State):
             return answers
         store = self.store
         now = max(now, self._now)
-        if now >= store.wake and now != store.behind_at:
+        work_over = store.work + SERVE_WORK_MAX
+        if now >= store.wake and not store.behind:
             self.advance(now)
+        ready = store.newly_ready
+        assert ready is not None
         if self._parked and not self.awaited:
-            store.newly_ready = [*(store.newly_ready or ()), *self._parked.values()]
+            ready.extend(self._parked.values())
             self._parked.clear()
-        if store.newly_ready:
+        if ready:
             if self.read_only:
-                store.newly_ready.clear()
+                ready.clear()
             else:
-                store.newly_ready = self._serve_ready(store.newly_ready, now, answers)
+                self._serve_ready(ready, now, answers, work_over)
         for waiter in waiters.overdue(now, SERVED_MAX):
             answers.append(self.answer(waiter, nothing_due(self, waiter.request), now))
         self.stop_watching()
         return answers
 
     def _serve_ready(
-        self, domains: list[Domain], now: int, answers: list[tuple[Hashable, bytes]]
-    ) -> list[Domain]:
+        self, ready: deque[Domain], now: int, answers: list[Answer], work_over: int
+    ) -> None:
         """Answer who asked first, as long as one of the domains has something for somebody.
 
-        Returns:
-            Those domains that may have something for more.
+        Args:
+            ready: The domains; those stay in it that may have something for more.
+            now: The present.
+            answers: Get the answers.
+            work_over: With so much work done no more are answered.
         """
-        turns = self.store.turns
+        store = self.store
+        turns = store.turns
         room = REPLIES_BYTES_MAX
-        domains, later = domains[:ADVANCE_ENTRIES_MAX], domains[ADVANCE_ENTRIES_MAX:]
+        looks = min(len(ready), READY_DOMAINS_MAX)
+        store.work += DOMAIN_WORK * looks
         asked = [
             (waiter.serial, name)
-            for name in {domain.name for domain in domains if domain.name in turns}
-            if (waiter := self.waiters.first_for(name)) is not None
+            for name in {ready.popleft().name for _ in range(looks)}
+            if name in turns and (waiter := self.waiters.first_for(name)) is not None
         ]
         heapify(asked)
         while asked:
+            if room < 0 or len(answers) >= SERVED_MAX or store.work >= work_over:
+                break
             serial, name = heappop(asked)
             waiter = self.waiters.first_for(name)
             if name not in turns or waiter is None:
@@ -257,7 +273,7 @@ class Engine(State):
                         heappush(asked, (serial, name))
                         break
                     self.awaited.update((entry.key, entry) for entry in reply.entries)
-                    self._parked[name] = self.store.domains[name]
+                    self._parked[name] = store.domains[name]
                     continue
                 if not (reply.pairs or reply.error):
                     # the values of all that was ready cannot be read: it waits on
@@ -268,10 +284,7 @@ class Engine(State):
                 room -= len(answer[1])
             if waiter is not None:
                 heappush(asked, (waiter.serial, name))
-                if room < 0 or len(answers) >= SERVED_MAX:
-                    break
-        unserved = {name for _, name in asked}
-        return [domain for domain in domains if domain.name in unserved] + later
+        ready.extendleft(turns.named(name) for _, name in asked if name in turns)
 
     def _awaits_enough(self) -> bool:
         """Whether no more values should be awaited until some were read."""
@@ -284,7 +297,7 @@ class Engine(State):
         """Hand out again what stood still while the engine was read-only."""
         self.read_only = False
         if self.waiters:
-            self.store.newly_ready = list(self.store.turns)
+            self.store.newly_ready = deque(self.store.turns)
         return self.serve_waiters(now)
 
     def forget(self, session: Hashable) -> None:

@@ -188,6 +188,10 @@ class Entry(Packed, eq=False, gc=False):
             keys += self.extra.links
         return keys
 
+    def full_bytes(self) -> int:
+        """Return the size of its keys and its value: nearly that of its record."""
+        return len(self.value) + sum(map(len, self.all_keys()))
+
     def meta(self, *, locked: bool) -> Meta:
         """Return the metadata block."""
         state = State.LOCKED if locked else State(0)

@@ -187,7 +187,11 @@ class Fetching:
     def evict(self) -> bool:
         """Let values leave memory, if there are too many; whether there is more to do."""
         server = self._server
-        return server.engine.store.evict(server.writer.durable_at, EVICTED_MAX)
+        store = server.engine.store
+        more = store.evict(server.writer.durable_at, EVICTED_MAX)
+        if more:
+            store.work += EVICTED_MAX
+        return more
 
     async def keep_limit(self) -> None:
         """Let values leave memory, also where no request comes.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,13 @@ class Leases:
         """Return the earliest token, ``NEVER`` where there is none. O(1)."""
         return self._tokens[0] if self._tokens else NEVER
 
-    def group(self, token: int) -> list[Entry]:
-        """Return the entries of one token, in the order in which they were leased."""
-        return list(self._groups[token].values())
+    def first_of(self, token: int, number_max: int) -> list[Entry]:
+        """Return the entries of one token in the order of leasing, at most so many."""
+        return list(islice(self._groups[token].values(), number_max))
+
+    def number_of(self, token: int) -> int:
+        """Return how many entries have this token. O(1)."""
+        return len(self._groups.get(token, ()))
 
     def __iter__(self) -> Iterator[Entry]:
         for group in self._groups.values():
@@ -180,6 +185,10 @@ class Turns:
 
     def __contains__(self, name: bytes) -> bool:
         return name in self._queue
+
+    def named(self, name: bytes) -> Domain:
+        """Return the domain of that name, which is one of them. O(1)."""
+        return self._queue[name]
 
     def add(self, domain: Domain) -> None:
         """Put a domain last, which is at most one round away from its turn. O(1)."""

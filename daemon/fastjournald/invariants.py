@@ -29,7 +29,7 @@ def check_store(store: Store, now: int) -> None:
         if entry.place != Place.DELAYED:
             assert not entry.extra.waits_until
         if entry.place == Place.LEASED:
-            assert entry in store.lease_home(entry).leases.group(entry.token)
+            assert entry in store.lease_home(entry).leases.first_of(entry.token, store.entries)
             assert entry.uri is None or store.running[entry.uri] is entry
         if entry.journal:
             domains[entry.domain.name] = entry.domain

@@ -5,6 +5,7 @@ Pure, and without a journal, as the queues are that this is built on.
 
 from __future__ import annotations
 
+from fastjournal.limits import ENTRY_WORK
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import Domain
 from fastjournald.queues import Queues
@@ -51,7 +52,9 @@ class Leasing(Queues):
         home.leases.add(token, entry)
         self.refresh(home)
         self.wake = min(self.wake, token)
-        for key in self._keys_worked_on(entry):
+        keys = self._keys_worked_on(entry)
+        self.work += ENTRY_WORK * len(keys)
+        for key in keys:
             self._requeue_successor(key, entry, now)
 
     def end_work(self, entry: Entry, now: int) -> None:
@@ -69,7 +72,9 @@ class Leasing(Queues):
         extra.token = 0
         entry.place = Place.PLAIN
         if extra.superseded:
-            for key in self._keys_worked_on(entry):
+            keys = self._keys_worked_on(entry)
+            self.work += ENTRY_WORK * len(keys)
+            for key in keys:
                 del self.running[key]
                 self._requeue_successor(key, entry, now)
         elif entry.uri is not None:

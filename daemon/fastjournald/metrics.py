@@ -328,6 +328,12 @@ class Metrics(Collector):
             1e-6,
         )
         yield histogram(
+            "fastjournal_turn_seconds",
+            "How long turns of the event loop were, from one look at the sockets to the next.",
+            self._server.scheduler.turn_us,
+            1e-6,
+        )
+        yield histogram(
             "fastjournal_scan_slice_seconds",
             "How long a slice of a scan held the event loop.",
             self._server.scanning.slice_us,

@@ -6,9 +6,11 @@ this.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable, Iterator
 
 from fastjournal.cmdlog.facts import ORDER_BYTES
+from fastjournal.limits import UNLOCK_WORK
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import (
     NEVER,
@@ -47,10 +49,12 @@ class Queues:
         self.locks = Locks()
         self.locked = self.locks.by_key
         """Empty, where nothing is locked: what costs least to find out."""
-        self.newly_ready: list[Domain] | None = None
+        self.newly_ready: deque[Domain] | None = None
         """Domains in which something became ready, while somebody waits for that; else None."""
         self.wake = 0
         """Nothing happens by time before this instant; ``Store.advance`` brings it up to date."""
+        self.work = 0
+        """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
         self.entries = 0
         self.delayed = 0
         self.buried = 0
@@ -117,6 +121,7 @@ class Queues:
     def unlock_all(self, owner: Hashable, now: int) -> bool:
         """End all locks of a session; whether there were any. O(log n) for each."""
         keys = self.locks.keys_of(owner)
+        self.work += UNLOCK_WORK * len(keys)
         for key in keys:
             entry = self.find(key)
             assert entry is not None

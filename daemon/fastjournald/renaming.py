@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastjournal.cmdlog.facts import ORDER_BYTES
 from fastjournal.keys import moved_not_before, parse_journal_key
+from fastjournal.limits import LEASES_A_UNIT
 from fastjournald.entry import Entry, Place
 from fastjournald.store import Store
 
@@ -51,6 +52,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         store.watch_expiry(entry)
     if place == Place.LEASED:
         store.plain_worked_on += was_journal - entry.journal
+        store.work += home.leases.number_of(entry.token) // LEASES_A_UNIT
         home.leases.rename(entry.token, old, entry)
         if store.lease_home(entry) is not home:
             home.leases.discard(entry.token, entry)

@@ -21,13 +21,17 @@ from fastjournal.protocol import ErrorCode, encode_error
 from fastjournald.engine import Missing, Scan
 from fastjournald.hangup import is_lost
 from fastjournald.histogram import Histogram
+from fastjournald.scheduler import Share
 
 if TYPE_CHECKING:
     from fastjournald.server import Server
 
+SLICE_WORK = 2500
+"""A slice ends with the first step that ends with so much work done: steps are shorter, but for a
+match of a long key with an expression that was made to be slow."""
+
 SLICE_SECONDS = 0.001
-"""A slice ends with the first step that ends after this: steps are far shorter, but for a match of
-a long key with an expression that was made to be slow."""
+"""So long is the index brought up to date at a time, where nobody asks for anything."""
 
 REST_ROUNDS = 3
 """Rounds of the event loop without a slice after each that has one. A request takes some rounds
@@ -65,8 +69,13 @@ class Scanning:
 
     # --- scans ----------------------------------------------------------------------------------
 
-    async def run(self, scan: Scan, stream: trio.abc.Stream) -> bytes:
+    async def run(self, scan: Scan, stream: trio.abc.Stream, share: Share) -> bytes:
         """Carry out a scan and return the encoded reply.
+
+        Args:
+            scan: As the engine returned it.
+            stream: To the client.
+            share: What the client has of the turns.
 
         Raises:
             BrokenResourceError: The client is not there any more.
@@ -74,6 +83,7 @@ class Scanning:
         self._scanned.set()
         self.count += 1
         done = False
+        scheduler = self._server.scheduler
         try:
             async with self._gathering:
                 slices = 0
@@ -83,11 +93,14 @@ class Scanning:
                     if missing is not None:
                         await fetch(missing)
                     async with self._turn:
+                        if not scheduler.admits(share):
+                            await scheduler.wait(share, SLICE_WORK)
                         reply = self._slice(scan)
                         if _is_in_vain(reply, missing):
                             # what was read left memory before its turn: so within it
                             await fetch(reply)
                             reply = self._slice(scan)
+                        scheduler.charge(share)
                         missing = reply if isinstance(reply, Missing) else None
                         if reply is not None and not isinstance(reply, Missing):
                             done = True
@@ -107,10 +120,12 @@ class Scanning:
     def _slice(self, scan: Scan) -> bytes | Missing | None:
         server = self._server
         step = server.engine.step
+        store = server.engine.store
         now = server.clock.now_us()
         begin = perf_counter()
+        work_over = store.work + SLICE_WORK
         reply = step(scan, now)
-        while reply is None and perf_counter() - begin < SLICE_SECONDS:
+        while reply is None and store.work < work_over:
             reply = step(scan, now)
         self.slice_us.add(round((perf_counter() - begin) * 1_000_000))
         if not isinstance(reply, bytes):
@@ -135,6 +150,7 @@ class Scanning:
         index = self._server.engine.store.key_index
         if index is not None and len(index.pending) > limits.PENDING_KEYS_MAX:
             index.relieve(limits.RELIEVED_KEYS)
+            self._server.engine.store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
 
     async def keep_index(self) -> None:
         """Bring the index up to date whenever no request came for a while."""

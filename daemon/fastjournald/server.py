@@ -40,6 +40,7 @@ from fastjournald.listeners import address_of, is_unix, keep_alive, listening, p
 from fastjournald.notifier import Notifier
 from fastjournald.pages import pages_of
 from fastjournald.scanning import Scanning
+from fastjournald.scheduler import Scheduler
 from fastjournald.security import Security
 from fastjournald.session import Session
 from fastjournald.timers import Timers
@@ -81,6 +82,7 @@ class Server:
         self.disk = disk
         self.clock = clock
         self.commit = Commit(writer, SyncPolicy(config.cmdlog_sync))
+        self.scheduler = Scheduler(engine.store)
         self.timers = Timers(self)
         self.notifier = Notifier(engine, self.rouse, self._cut_overrun)
         self.scanning = Scanning(self)
@@ -133,6 +135,7 @@ class Server:
                 self.http_addresses = [address_of(listener) for listener in http_listeners]
                 serve = HttpServer(pages_of(self)).serve
                 background.start_soon(trio.serve_listeners, serve, http_listeners)
+            background.start_soon(self.scheduler.run)
             background.start_soon(self.timers.run)
             background.start_soon(self.timers.watch_space)
             background.start_soon(self.timers.collect_garbage)
@@ -225,7 +228,9 @@ class Server:
     def after_requests(self, now: int) -> None:
         """Give waiting clients what has become ready, and let the timers know of changes."""
         if self.engine.waiters:
-            self.deliver(self.engine.serve_waiters(now))
+            if self.scheduler.open:
+                # else the timers do it in the next turn
+                self.deliver(self.engine.serve_waiters(now))
             if self._stopping:
                 self.deliver(self.engine.shut_down(now))
         self.fetching.look()

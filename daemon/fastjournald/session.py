@@ -13,13 +13,13 @@ to it that no reply shows anybody a change that a crash could undo.
 from __future__ import annotations
 
 import math
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
+from fastjournal.limits import TURN_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
     ErrorCode,
@@ -31,6 +31,7 @@ from fastjournal.protocol import (
 from fastjournald.account import NEVER
 from fastjournald.engine import Missing, Scan
 from fastjournald.lookahead import missing_soon
+from fastjournald.scheduler import Share
 from fastjournald.sending import Sending
 
 if TYPE_CHECKING:
@@ -40,15 +41,6 @@ if TYPE_CHECKING:
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
 _AUTH = int(Function.AUTH)
-
-TURN_SECONDS = 0.005
-"""So long are the requests of one read handled before others have their turn."""
-
-SHORT_REPLY_BYTES = 64
-"""No request with such a reply takes long: it is not worth a look at the clock,"""
-
-SHORT_REPLIES = 64
-"""but so many of them are: a read may hold some thousands."""
 
 LINGER_SECONDS = 1.0
 """How long a closing connection goes on reading and discarding: a socket that is closed with
@@ -89,6 +81,7 @@ class Session(Sending):
         self.unknown = server.engine.grants is not None
         """AUTH has not succeeded so far, and has to."""
         self.connected_since = self._account.now
+        self._share = Share()
 
     async def run(self) -> None:
         """Serve the client until it goes, quits, sends garbage, or the daemon stops.
@@ -160,6 +153,8 @@ class Session(Sending):
             self._undecoded = bytes(data[limits.SCARCE_BYTES :])
             self._hold(len(self._undecoded))
             data = data[: limits.SCARCE_BYTES]
+        if data:
+            await self._wait_turn(len(data))
         connection.receive_data(data)
         before, partial = self.partial_bytes, connection.unfinished_bytes
         self._taken_bytes = before + len(data) - partial
@@ -183,6 +178,33 @@ class Session(Sending):
         """Close without a word, whatever the client has not taken."""
         self._life.cancel()
 
+    async def _wait_turn(self, size: int) -> None:
+        """Wait until requests of ``size`` bytes may be decoded and carried out."""
+        scheduler = self._server.scheduler
+        if not scheduler.admits(self._share):
+            self._hold(size)
+            expected = limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
+            await scheduler.wait(self._share, expected)
+            self._hold(-size)
+
+    async def _pass_on(self, replies: list[bytes], now: int) -> int:
+        """Put replies into the outbox and let others have their turn; return the instant then."""
+        server = self._server
+        server.scheduler.charge(self._share)
+        if replies:
+            # they leave together with those that follow
+            self._put(b"".join(replies))
+            replies.clear()
+        server.after_requests(now)
+        await server.scheduler.pass_on(self._share)
+        return server.clock.now_us()
+
+    def _go_on(self) -> int:
+        """Begin another piece of work, after others had theirs; return the instant."""
+        server = self._server
+        self._share.began = server.engine.store.work
+        return server.clock.now_us()
+
     async def _serve(self, requests: list[Request]) -> None:
         server = self._server
         engine = server.engine
@@ -191,7 +213,8 @@ class Session(Sending):
         now = server.clock.now_us()
         replies: list[bytes] = []
         room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
-        turn_over = perf_counter() + TURN_SECONDS
+        store, share = engine.store, self._share
+        store.work += len(requests)
         ahead_bytes = self._taken_bytes + len(requests) * limits.REQUEST_OBJECT_BYTES
         self._hold(ahead_bytes)
         self._serving = True
@@ -199,27 +222,23 @@ class Session(Sending):
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now)
                 replies.append(await server.take_snapshot(self, request))
-                now = server.clock.now_us()
+                now = self._go_on()
                 continue
             reply = handle(self, request, now)
             if not isinstance(reply, bytes) and reply is not None:
                 await self._finish(replies, now)
                 ahead = requests[at + 1 : at + limits.READ_AHEAD]
                 reply = await self._take_longer(request, reply, ahead)
-                now = server.clock.now_us()
+                now = self._go_on()
             if reply is not None:
                 replies.append(reply)
-                size = len(reply)
-                room -= size
-                worth_a_look = size > SHORT_REPLY_BYTES or (
-                    # a daemon that stops has little time for what is on its way
-                    len(replies) % SHORT_REPLIES == 0 and self._receive_until == math.inf
-                )
-                if room < 0 or (worth_a_look and perf_counter() > turn_over):
+                room -= len(reply)
+                if room < 0:
                     await self._finish(replies, now)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
-                    now = server.clock.now_us()
-                    turn_over = perf_counter() + TURN_SECONDS
+                    now = self._go_on()
+                elif store.work - share.began > TURN_WORK:
+                    now = await self._pass_on(replies, now)
             if request.function == _QUIT:
                 self._done = True
                 break
@@ -232,7 +251,7 @@ class Session(Sending):
                     await self._finish(replies, now)
                     await self._slow_down()
                     replies += refusal
-                    now = server.clock.now_us()
+                    now = self._go_on()
                     if self._done:
                         break
         # not held any more while the last replies are on their way
@@ -263,7 +282,7 @@ class Session(Sending):
             had.update((entry, None) for entry in reply.entries if isinstance(entry.value, bytes))
             reply = engine.handle(self, request, server.clock.now_us())
         if isinstance(reply, Scan):
-            reply = await server.scanning.run(reply, self._stream)
+            reply = await server.scanning.run(reply, self._stream, self._share)
         return reply
 
     async def _slow_down(self) -> None:
@@ -275,6 +294,7 @@ class Session(Sending):
     async def _finish(self, replies: list[bytes], now: int) -> None:
         """Put replies into the outbox, wait until all that was appended is durable, and send."""
         server = self._server
+        server.scheduler.charge(self._share)
         data = b"".join(replies)
         if data:
             self._put(data)
@@ -284,7 +304,7 @@ class Session(Sending):
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
         server.fetching.evict()
-        if data:
+        if self._outbox:
             await self._send_settled()
 
     def stop(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
 
 import msgspec
@@ -193,7 +194,7 @@ class State:
             request = msgspec.structs.replace(request, value=b"", value_type=None, second_key=None)
         self.waiters.add(session, request, deadline)
         if self.store.newly_ready is None:
-            self.store.newly_ready = []
+            self.store.newly_ready = deque()
 
     def stop_watching(self) -> None:
         """Where nobody waits, nobody has to be told what becomes ready."""
@@ -222,6 +223,7 @@ class State:
     def answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
         """Return who gets the reply to a request that waited, and its bytes."""
         self.waiters.remove(waiter)
+        self.store.work += limits.REQUEST_WORK
         if reply.error:
             self.count_error(waiter.request.function, reply.error)
         return waiter.session, self.encode(reply, waiter.request, now)

@@ -7,6 +7,7 @@ decide what a request does; the store keeps keys, indexes and journal in step wh
 from __future__ import annotations
 
 from fastjournal.cmdlog.removals import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.limits import ENTRY_WORK
 from fastjournald.entry import Entry, Place
 from fastjournald.indexes import Domain, Leases, Tombstones, instant_of
 from fastjournald.journal import Journal
@@ -39,8 +40,8 @@ class Store(Leasing):
         self.tombstones = tombstones
         self.attempts_max = attempts_max
         self.values = values
-        self.behind_at = -1
-        """Where an ``advance`` to this instant left something undone, that instant."""
+        self.behind = False
+        """The last ``advance`` left something undone: only the timers carry it on."""
         self.changes: Changes | None = None
         """Keys that came, went or have a new value, while somebody listens; else None."""
         self.leases_lost = 0
@@ -59,6 +60,7 @@ class Store(Leasing):
             shards[hash(uri) & 255][uri] = entry
         extra = entry.extra
         if extra.links:
+            self.work += len(extra.links)
             for link in extra.links:
                 shards[hash(link) & 255][link] = entry
         if self.key_index is not None:
@@ -78,6 +80,8 @@ class Store(Leasing):
         domain = entry.domain
         extra = entry.extra
         changes = self.changes
+        if extra.links:
+            self.work += len(extra.links)
         for key in entry.all_keys() if extra.links else (entry.key, entry.uri):
             if key is not None:
                 shard = self.shards[hash(key) & 255]
@@ -324,57 +328,57 @@ class Store(Leasing):
                     first = other
         return first
 
-    def advance(self, now: int, changes_max: int) -> None:
+    def advance(self, now: int, work_max: int) -> None:
         """Apply what time has brought: leases first, then delays, pauses, lives and locks.
 
         Args:
             now: Up to this instant.
-            changes_max: About so many entries change; the others wait for the next call.
+            work_max: With so much work done, the rest waits for the next call.
         """
-        left = changes_max
-        while left > 0:
+        work_over = self.work + work_max
+        while self.work < work_over:
             first = self._first_of_domains()
             plain = self.plain.leases.first()
             if first is not None and first[0] <= now and first[0] <= plain:
                 domain = self.domains.get(first[1])
                 if domain is None or domain.wake > first[0]:
+                    self.work += ENTRY_WORK
                     self.resume(first[1])
-                    left -= 1
                 elif domain.leases.first() <= first[0]:
-                    left -= self._run_out(domain.leases, first[0], now, left)
+                    self._run_out(domain.leases, first[0], now, work_over)
                 else:
-                    left -= self._become_ready(domain, first[0], now, left)
+                    self._become_ready(domain, first[0], now, work_over)
             elif plain <= now:
-                left -= self._run_out(self.plain.leases, plain, now, left)
+                self._run_out(self.plain.leases, plain, now, work_over)
             else:
                 break
-        while left > 0 and self.expiry.first() <= now:
-            left -= 1
+        while self.work < work_over and self.expiry.first() <= now:
+            self.work += ENTRY_WORK
             entry = self.find(self.expiry.pop_key())
             assert entry is not None
             entry.own().expires = 0
             self.remove(entry, now)
             if entry.persistent:
                 self.journal.expired(entry, now)
-        left -= self.locks.drop_over(now, left)
+        number_max = max(0, work_over - self.work) // ENTRY_WORK
+        self.work += ENTRY_WORK * self.locks.drop_over(now, number_max)
         self.wake = self.next_instant()
-        self.behind_at = now if self.wake <= now else -1
+        self.behind = self.wake <= now
 
-    def _run_out(self, leases: Leases, token: int, now: int, number_max: int) -> int:
-        entries = leases.group(token)[:number_max]
-        for entry in entries:
+    def _run_out(self, leases: Leases, token: int, now: int, work_over: int) -> None:
+        for entry in leases.first_of(token, -(-(work_over - self.work) // ENTRY_WORK)):
+            if self.work >= work_over:
+                break
+            self.work += ENTRY_WORK
             self.end_lease(entry, now, ran_out=True)
-        return len(entries)
 
-    def _become_ready(self, domain: Domain, instant: int, now: int, number_max: int) -> int:
+    def _become_ready(self, domain: Domain, instant: int, now: int, work_over: int) -> None:
         delayed = domain.delayed
-        number = 0
-        while number < number_max and delayed and instant_of(delayed.first_key()) <= instant:
+        while self.work < work_over and delayed and instant_of(delayed.first_key()) <= instant:
+            self.work += ENTRY_WORK
             entry = delayed.pop()
             if entry.extra.waits_until:
                 entry.extra.waits_until = 0
             self.delayed -= 1
             self.queue(entry, now)
-            number += 1
         self.refresh(domain)
-        return number

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from fastjournal.limits import REPLIES_BYTES_MAX
 from fastjournald.histogram import Histogram
 from fastjournald.indexes import NEVER
 
@@ -68,7 +69,8 @@ class Timers:
                 server.deliver(engine.serve_waiters(now))
                 server.notifier.look()
                 await server.notifier.wait_room()
-                if server.writer.settled < server.writer.appended:
+                unsettled = server.writer.appended - server.writer.settled
+                if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.store.behind):
                     await server.commit.wait_settled(server.writer.appended)
                 else:
                     await trio.lowlevel.checkpoint()

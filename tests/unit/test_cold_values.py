@@ -295,6 +295,7 @@ def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
     served: list[object] = []
     rounds = 0
     while len(served) < number:
+        engine.advance(now)
         served += [session for session, _ in engine.serve_waiters(now)]
         if not engine.awaited:
             continue

@@ -460,7 +460,7 @@ async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_beg
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
-    monkeypatch.setattr("fastjournald.scanning.SLICE_SECONDS", -1.0)
+    monkeypatch.setattr("fastjournald.scanning.SLICE_WORK", 0)
     room = Room()
     gathering: set[int] = set()
     most = 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from fastjournal import limits
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
@@ -64,42 +66,32 @@ async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full()
     assert read_only == [True]
 
 
-@pytest.mark.parametrize(("seconds", "writes"), [(60.0, 1), (-1.0, 3)])
-async def test_requests_of_one_read_give_way_to_others_when_they_take_long(
-    seconds: float, writes: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("turn_work", [limits.TURN_WORK, 0])
+async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up(
+    turn_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.session.TURN_SECONDS", seconds)
+    monkeypatch.setattr("fastjournald.session.TURN_WORK", turn_work)
     house = House()
+    order: list[int] = []
     async with house.open():
-        peer = await house.connect()
-        for number in range(3):
-            await peer.ask(set_(b"a:1:0:%d %s" % (number, b"x" * 64)))
-        before = house.disk.calls["write"]
-        asked = [request(Function.NEXT, b"a", identifier=number) for number in range(3)]
-        await peer.send(*asked)
-        for number in range(3):
-            reply = await peer.reply()
-            assert reply is not None
-            assert reply.identifier == number
-            assert reply.pairs
-        assert house.disk.calls["write"] - before == writes
+        handle = house.engine.handle
 
+        def watched(session: Hashable, asked: Request, now: int) -> Any:
+            order.append(asked.identifier)
+            return handle(session, asked, now)
 
-@pytest.mark.parametrize(("seconds", "writes"), [(60.0, 1), (-1.0, 4)])
-async def test_many_short_requests_of_one_read_give_way_too(
-    seconds: float, writes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fastjournald.session.TURN_SECONDS", seconds)
-    house = House()
-    async with house.open():
-        peer = await house.connect()
+        monkeypatch.setattr(house.engine, "handle", watched)
+        busy, other = await house.connect(), await house.connect()
         before = house.disk.calls["write"]
-        await peer.send(*(set_(b"k%d" % number) for number in range(200)))
-        for _ in range(200):
-            reply = await peer.reply()
+        await busy.send(*(set_(b"k%d" % number, identifier=number) for number in range(200)))
+        await other.send(request(Function.NOP, identifier=999))
+        for number in range(200):
+            reply = await busy.reply()
             assert reply is not None
-            assert reply.error == ""
-        assert house.disk.calls["write"] - before == writes
+            assert (reply.identifier, reply.error) == (number, "")
+        assert await other.reply() is not None
+        assert turn_work == 0 or house.disk.calls["write"] - before == 1
+    assert (order.index(999) < 199) == (turn_work == 0)
 
 
 async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:

@@ -7,11 +7,14 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fastjournal.limits import (
+    ENTRY_WORK,
     KEY_BYTES_MAX,
     KICK_BYTES_MAX,
     KICK_ENTRIES_MAX,
+    KICK_LOOKS_A_UNIT,
     KICK_LOOKS_MAX,
     REASON_BYTES_MAX,
+    WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.entry import Entry, Place
@@ -57,6 +60,8 @@ def bury(state: State, session: Hashable, request: Request, now: int) -> str | M
         # another reason takes another record of the whole entry
         why_not = why_unreadable(store, entry)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
+    if is_again:
+        store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
     store.bury(entry, request.value, now)
     return ""
 
@@ -91,6 +96,8 @@ def kick(state: State, session: Hashable, request: Request, now: int) -> str | R
         if unreadable and key:
             return f"{ErrorCode.NOT_READABLE} {unreadable.popitem()[1]}"
         entries = [entry for entry in entries if entry.key not in unreadable]
+        written = sum(entry.full_bytes() for entry in entries)
+        store.work += ENTRY_WORK * len(entries) + written // WRITTEN_BYTES_A_UNIT
         store.kick(entries, now)
     return Reply(ttl=len(entries))
 
@@ -122,11 +129,14 @@ def _first_buried(
         return entries
     count = min(count, KICK_ENTRIES_MAX)
     room = KICK_BYTES_MAX
+    looks = 0
     for entry in islice(store.buried_in(domain), KICK_LOOKS_MAX):
+        looks += 1
         if store.locked_to(entry, session, now):
             continue
-        room -= len(entry.value)
+        room -= entry.full_bytes()
         if len(entries) >= count or (room < 0 and entries):
             break
         entries.append(entry)
+    store.work += looks // KICK_LOOKS_A_UNIT
     return entries

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fastjournal.cmdlog.segments import unpack_position
-from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX
+from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX, TOKENS_A_UNIT
 from fastjournal.protocol import (
     ErrorCode,
     Pair,
@@ -42,6 +42,7 @@ def auth(state: State, session: Hashable, request: Request, now: int) -> str | b
     grants = state.grants
     if grants is None:
         return ""
+    state.store.work += len(grants) // TOKENS_A_UNIT
     grant = grants.find(request.value)
     ended = b""
     if grant is None or grants.sessions.get(session) != grant:
@@ -140,7 +141,7 @@ def _about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
         return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name)}
-    oldest = oldest_due(domain)
+    oldest = oldest_due(domain, store)
     return {
         "entries": domain.entries,
         "waiting": len(domain.ready) + len(domain.delayed),

@@ -6,13 +6,17 @@ from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from fastjournal.cmdlog import workq
 from fastjournal.limits import (
+    ASIDE_WORK_MAX,
+    ENTRY_WORK,
     KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
     WAITS_BYTES_MAX,
     WAITS_MAX,
     WAITS_PER_CONNECTION_MAX,
+    WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry
@@ -89,6 +93,7 @@ def next_work(state: State, session: Hashable, request: Request, now: int) -> Re
     if not entries:
         return nothing_due(state, request)
     store, journal = state.store, state.journal
+    store.work += ENTRY_WORK * len(entries)
     persistent = [entry for entry in entries if entry.persistent]
     reply = Reply(flags=TWO_KEYS)
     if request.flags & OVERWRITE:
@@ -136,8 +141,10 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
         missing = _missing(state, request, named, count, now)
         if missing:
             return Missing(missing)
+    pops = request.flags & OVERWRITE
     entries: list[Entry] = []
-    while len(entries) < count:
+    work_over = store.work + ASIDE_WORK_MAX
+    while len(entries) < count and store.work <= work_over:
         if request.key:
             if named is None or not named.ready:
                 break
@@ -157,6 +164,12 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
                 return None
         store.pop_ready(domain, entry)
         entries.append(entry)
+        if pops:
+            # its links go in ``Store.remove``
+            store.work += len(entry.key) // WRITTEN_BYTES_A_UNIT + len(entry.links or ())
+        elif entry.extra.starts >= workq.ATTEMPTS_MAX:
+            # it becomes a new job, for workq
+            store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if not request.key and domain.ready:
             turns.pass_on(domain)
     return entries

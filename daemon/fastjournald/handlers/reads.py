@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog import workq
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
 from fastjournald.entry import Entry, Place
 from fastjournald.handlers.arguments import (
@@ -118,6 +118,8 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
     if leases:
         token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
         store.take(entry)
+        if entry.extra.starts >= workq.ATTEMPTS_MAX:
+            store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if entry.persistent:
             state.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)

@@ -13,7 +13,15 @@ from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from fastjournal.limits import PAIRS_MAX, SCAN_LEASES_MAX, SCAN_STEP_WORK
+from fastjournal.cmdlog import workq
+from fastjournal.limits import (
+    MERGE_WORK,
+    PAIRS_MAX,
+    REQUEST_WORK,
+    SCAN_LEASES_MAX,
+    SCAN_STEP_WORK,
+    WRITTEN_BYTES_A_UNIT,
+)
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
 from fastjournald.cursors import CURSOR_BYTES, Cursor, encode_cursor
 from fastjournald.entry import Entry, Place
@@ -47,7 +55,6 @@ if TYPE_CHECKING:
     from fastjournald.state import State
 
 # What a step counts, in units of about a microsecond at the worst.
-_MERGE_WORK = 4
 _KEY_WORK = 1
 _MATCH_WORK = 2
 _BYTE_INSTRUCTIONS = 100
@@ -108,6 +115,7 @@ class Scan:
         "_seen",
         "_token",
         "_value_bytes_max",
+        "_work_left",
         "leased",
         "leases",
         "request",
@@ -138,6 +146,8 @@ class Scan:
         self._key_bytes_max = 0
         self._value_bytes_max = 0
         self._encoder: ReplyEncoder | None = None
+        self._work_left = 0
+        """Of a step that searches."""
 
     @property
     def _reply_bytes(self) -> int:
@@ -156,11 +166,15 @@ class Scan:
             why_not = state.grants.check(state, self.session, self.request)
             if why_not:
                 return why_not
-        index = state.store.index_keys()
+        store = state.store
+        index = store.index_keys()
         if not index.merged(self._batch):
-            index.merge(SCAN_STEP_WORK // _MERGE_WORK)
+            store.work += MERGE_WORK * index.merge(SCAN_STEP_WORK // MERGE_WORK)
         elif not self._searched:
-            return self._search(state, now)
+            before = self._work_left = SCAN_STEP_WORK
+            outcome = self._search(state, now)
+            store.work += before - self._work_left
+            return outcome
         elif self._chosen:
             return self._lease(state, now)
         elif self._encoder is None:
@@ -172,6 +186,8 @@ class Scan:
             reply.cursor = self._cursor()
             self._encoder = ReplyEncoder(reply, self._key_bytes_max, self._value_bytes_max)
         else:
+            number = min(len(self._pairs), SCAN_STEP_WORK // _ENCODE_WORK)
+            store.work += REQUEST_WORK + _ENCODE_WORK * number
             return self._encoder.encode(SCAN_STEP_WORK // _ENCODE_WORK)
         return None
 
@@ -191,17 +207,16 @@ class Scan:
         instructions = selection.instructions
         start = self._next_key
         assert start is not None
-        work = SCAN_STEP_WORK
         for key in store.index_keys().between(start, selection.stop):
-            if work <= 0:
+            if self._work_left <= 0:
                 self._next_key = key
                 return None
-            work -= _KEY_WORK
+            self._work_left -= _KEY_WORK
             entry = store.find(key)
             if entry is None:
                 continue
             if instructions:
-                work -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
+                self._work_left -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
                 if not selection.matches_inside(key):
                     continue
             if self._left_out(state, entry, now):
@@ -223,14 +238,14 @@ class Scan:
                 self._next_key = key
                 self._searched = True
                 return None
-            work -= _PAIR_WORK
+            self._work_left -= _PAIR_WORK
             if self.leases:
                 self._chosen.append((key, entry))
                 self._seen.add(id(entry))
                 continue
             store.access(entry, now)
             if move_expiry(state, entry, self.request, now):
-                work -= _EXPIRY_WORK
+                self._work_left -= _EXPIRY_WORK
                 keep_expiry(state, entry, self.request, now)
             self._add(state, entry, key, now)
         self._next_key = None
@@ -336,11 +351,13 @@ class Scan:
         store = state.store
         number = SCAN_STEP_WORK // _LEASE_WORK
         chosen, self._chosen = self._chosen[:number], self._chosen[number:]
+        store.work += _LEASE_WORK * len(chosen)
         if not self._token:
             if state.read_only:
                 return READ_ONLY
             self._seen.clear()
         leased: list[tuple[bytes, Entry]] = []
+        work_over = store.work + SCAN_STEP_WORK
         for at, (key, _) in enumerate(chosen):
             entry = store.find(key)
             if entry is None or id(entry) in self._seen or self._left_out(state, entry, now):
@@ -360,6 +377,12 @@ class Scan:
                 break
             self._seen.add(id(entry))
             leased.append((key, entry))
+            if entry.extra.starts >= workq.ATTEMPTS_MAX:
+                # it becomes a new job, for workq
+                store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
+                if store.work > work_over:
+                    self._chosen = chosen[at + 1 :] + self._chosen
+                    break
         if leased:
             self._lease_all(state, leased, now)
         return None

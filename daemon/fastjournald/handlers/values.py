@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fastjournal.cmdlog.facts import pack_facts
 from fastjournal.keys import parse_journal_key
+from fastjournal.limits import COPIED_BYTES_A_UNIT
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
 from fastjournald.entry import Entry
 from fastjournald.handlers.arguments import (
@@ -115,6 +116,7 @@ def truncate(state: State, session: Hashable, request: Request, now: int) -> str
     if state.read_only:
         return READ_ONLY
     before = entry.value
+    state.store.work += max(size, len(before)) // COPIED_BYTES_A_UNIT
     value: bytes | Cold
     if isinstance(before, Cold):
         # what is on disk stays there: how much of it counts stands in the journal

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fastjournal.cmdlog.facts import pack_facts
 from fastjournal.cmdlog.removals import REPLACED_BY_NONE
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
 from fastjournald.entry import Entry, Extra, Place
 from fastjournald.handlers.arguments import (
@@ -139,6 +139,8 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         )
     kept = bool(flags & PERSIST)
     if kept:
+        if len(request.value) > WRITTEN_BYTES_MIN:
+            store.work += len(request.value) // WRITTEN_BYTES_A_UNIT
         erases = deleted is not None or (
             standing is not None and standing.job_id in journal.erasers
         )

@@ -1,0 +1,528 @@
+"""Work that one call of the engine does: bounded, and counted where it is done. No clock.
+
+Each case builds the worst that the limits allow, makes one call, and holds two things against it:
+the work that the engine counted is under its bound, and the lines that were executed are no more
+than the counted work stands for. So a loop over data that nobody counts is found, and one that
+never ends too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import pytest
+
+from fastjournal import limits
+from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
+from fastjournal.protocol import Flag, Function, Request
+from fastjournal.protocol.constants import QUERY_SHIFT, Query
+from fastjournald.engine import Engine, Scan, Settings, new_journal
+from fastjournald.handlers import HANDLERS
+from tests.unit.lines import lines_of
+
+NOW = 1_790_000_000_000_000
+LATER = NOW + 60_000_000
+LINES_A_UNIT = 20
+"""A unit is about a microsecond."""
+LINES_BESIDE = 1000
+"""Of a call that does hardly any work."""
+
+LINKS = limits.LINKS_PER_ENTRY_MAX
+NEXT = limits.NEXT_ENTRIES_MAX
+MANY = 2 * NEXT
+LARGE = limits.VALUE_BYTES_MAX
+
+
+class Daemon:
+    """An engine with a log that keeps nothing."""
+
+    def __init__(self, **settings: int) -> None:
+        known = Settings(**settings)
+        journal = new_journal(known, lambda data, records, now: 0, bytes(8))
+        self.engine = Engine(known, journal)
+        self.store = self.engine.store
+        self.now = NOW
+        self.stamp = NOW
+
+    def ask(
+        self,
+        function: int,
+        key: bytes = b"",
+        second_key: bytes | None = None,
+        *,
+        session: Hashable = "s",
+        flags: int = Flag.PERSIST,
+        **fields: Any,
+    ) -> bytes | Scan | None:
+        self.stamp += 1
+        request = Request(function, 0, int(flags), self.stamp, key, second_key, **fields)
+        return self.engine.handle(session, request, self.now)  # type: ignore[return-value]
+
+    def set(self, key: bytes, uri: bytes | None = None, value: bytes = b"v", **fields: Any) -> None:
+        self.ask(Function.SET, key, uri, value_type=1, value=value, **fields)
+
+    def jobs(self, number: int, uri: bytes | None = None, **fields: Any) -> None:
+        for at in range(number):
+            self.set(key_of(at), None if uri is None else b"%b/%d" % (uri, at), **fields)
+
+    def lease(self, number: int, timeout: int = LATER - NOW) -> None:
+        for _ in range(0, number, NEXT):
+            self.ask(Function.NEXT, count=min(number, NEXT), timeout=timeout)
+
+    def links(self, key: bytes, number: int = LINKS) -> None:
+        for at in range(number):
+            self.ask(Function.LINK, key, b"%b/%d" % (key, at))
+
+    def bury(self, number: int) -> None:
+        for at in range(number):
+            self.ask(Function.BURY, key_of(at))
+
+
+def key_of(number: int) -> bytes:
+    return b"d:1:0:%06d" % number
+
+
+Call = Callable[[], object]
+Case = Callable[[Daemon], Call]
+CASES: dict[str, Case] = {}
+FUNCTIONS: dict[str, int] = {}
+
+
+def case(function: Function | None = None) -> Callable[[Case], Case]:
+    """Put a case into the table, under its name; it is about that function."""
+
+    def note(made: Case) -> Case:
+        CASES[made.__name__] = made
+        if function is not None:
+            FUNCTIONS[made.__name__] = int(function)
+        return made
+
+    return note
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+@case(Function.NEXT)
+def next_of_500(d: Daemon) -> Call:
+    d.jobs(MANY, b"uri")
+    return lambda: d.ask(Function.NEXT, count=65_535, flags=Flag.DATA | Flag.META)
+
+
+@case(Function.NEXT)
+def next_of_500_domains(d: Daemon) -> Call:
+    for at in range(MANY):
+        d.set(b"d%d:1:0:x" % at)
+    return lambda: d.ask(Function.NEXT, count=65_535)
+
+
+@case(Function.NEXT)
+def next_that_pops_entries_with_links(d: Daemon) -> Call:
+    d.jobs(100)
+    for at in range(100):
+        d.links(key_of(at))
+    return lambda: d.ask(Function.NEXT, count=65_535, flags=Flag.OVERWRITE)
+
+
+@case(Function.NEXT)
+def next_that_pops_long_keys(d: Daemon) -> Call:
+    for at in range(NEXT):
+        d.set(b"d:1:0:%04080d" % at)
+    return lambda: d.ask(Function.NEXT, count=65_535, flags=Flag.OVERWRITE)
+
+
+@case(Function.NEXT)
+def next_that_makes_new_jobs_of_large_values(d: Daemon) -> Call:
+    for at in range(10):
+        d.set(key_of(at), value=bytes(LARGE))
+    for entry in d.store:
+        entry.own().starts = 255
+    return lambda: d.ask(Function.NEXT, count=65_535, flags=0)
+
+
+@case(Function.NEXT)
+def next_behind_leases_that_ended(d: Daemon) -> Call:
+    d.jobs(MANY, b"uri")
+    d.lease(MANY)
+    d.jobs(NEXT)
+    d.now = LATER + 10_000
+    return lambda: d.ask(Function.NEXT, count=65_535)
+
+
+@case(Function.NEXT)
+def next_that_waits(d: Daemon) -> Call:
+    for at in range(63):
+        d.ask(Function.NEXT, b"none", flags=Flag.LISTEN, ttl=at)
+    return lambda: d.ask(Function.NEXT, b"none", flags=Flag.LISTEN, ttl=INSTANT_MAX)
+
+
+@case(Function.GET)
+def get_leases_at_the_saturated_instant(d: Daemon) -> Call:
+    d.set(key_of(0))
+    for _ in range(NEXT):
+        d.ask(Function.GET, key_of(0), timeout=INSTANT_MAX)
+        entry = d.store.find(key_of(0))
+        assert entry is not None
+        d.ask(Function.RELEASE, key_of(0), flags=Flag.WORKED_ON, timeout=entry.token)
+    return lambda: d.ask(Function.GET, key_of(0), timeout=INSTANT_MAX)
+
+
+@case(Function.GET)
+def get_of_a_large_value(d: Daemon) -> Call:
+    d.set(b"k", value=bytes(LARGE))
+    return lambda: d.ask(Function.GET, b"k", flags=Flag.DATA | Flag.META)
+
+
+@case(Function.SET)
+def set_over_an_entry_with_links(d: Daemon) -> Call:
+    d.set(b"k")
+    d.links(b"k")
+    return lambda: d.set(b"k", flags=Flag.OVERWRITE | Flag.PERSIST)
+
+
+@case(Function.SET)
+def set_of_a_uri_worked_on(d: Daemon) -> Call:
+    d.jobs(NEXT, b"uri")
+    d.lease(NEXT)
+    return lambda: d.set(b"d:1:0:new", b"uri/7")
+
+
+@case(Function.SET)
+def set_of_a_large_value(d: Daemon) -> Call:
+    return lambda: d.set(b"k", value=bytes(LARGE))
+
+
+@case(Function.DELETE)
+def delete_of_an_entry_with_links(d: Daemon) -> Call:
+    d.set(b"k")
+    d.links(b"k")
+    return lambda: d.ask(Function.DELETE, b"k/7")
+
+
+@case(Function.DELETE)
+def delete_where_all_tombstones_are_over(d: Daemon) -> Call:
+    for at in range(MANY):
+        d.ask(Function.DELETE, b"k%d" % at)
+    d.now += limits.TOMBSTONE_TTL_US
+    return lambda: d.ask(Function.DELETE, b"k")
+
+
+@case(Function.ADD)
+def add(d: Daemon) -> Call:
+    return lambda: d.ask(
+        Function.ADD, b"n", flags=Flag.OVERWRITE | Flag.PERSIST, value_type=3, value=b"\1"
+    )
+
+
+@case(Function.NOT)
+def not_(d: Daemon) -> Call:
+    d.ask(Function.SET, b"b", value_type=5, value=b"\1")
+    return lambda: d.ask(Function.NOT, b"b")
+
+
+@case(Function.TRUNCATE)
+def truncate_of_a_large_value(d: Daemon) -> Call:
+    d.set(b"k")
+    size = LARGE.to_bytes(8, "big")
+    return lambda: d.ask(Function.TRUNCATE, b"k", value_type=3, value=size)
+
+
+@case(Function.LOCK)
+def lock_the_thousandth(d: Daemon) -> Call:
+    d.jobs(MANY)
+    for at in range(limits.LOCKS_PER_CONNECTION_MAX - 1):
+        d.ask(Function.LOCK, key_of(at))
+    return lambda: d.ask(Function.LOCK, key_of(limits.LOCKS_PER_CONNECTION_MAX - 1))
+
+
+@case(Function.UNLOCK)
+def unlock(d: Daemon) -> Call:
+    d.jobs(MANY)
+    for at in range(limits.LOCKS_PER_CONNECTION_MAX):
+        d.ask(Function.LOCK, key_of(at))
+    return lambda: d.ask(Function.UNLOCK, key_of(7))
+
+
+@case(Function.RENAME)
+def rename_of_an_entry_leased_with_many(d: Daemon) -> Call:
+    d.jobs(NEXT)
+    d.lease(NEXT)
+    return lambda: d.ask(Function.RENAME, key_of(7), b"e:1:0:new")
+
+
+@case(Function.LINK)
+def link_the_last(d: Daemon) -> Call:
+    d.set(b"k")
+    d.links(b"k", LINKS - 1)
+    return lambda: d.ask(Function.LINK, b"k", b"one more")
+
+
+@case(Function.RELEASE)
+def release_of_a_superseded_entry_with_successors(d: Daemon) -> Call:
+    token = superseded(d)
+    return lambda: d.ask(Function.RELEASE, key_of(0), flags=Flag.WORKED_ON, timeout=token)
+
+
+@case(Function.TOUCH)
+def touch_of_a_superseded_entry_with_successors(d: Daemon) -> Call:
+    token = superseded(d)
+    return lambda: d.ask(Function.TOUCH, key_of(0), flags=Flag.WORKED_ON, timeout=token, ttl=9)
+
+
+def superseded(d: Daemon) -> int:
+    """An entry worked on, whose URI and links newer entries have; return its token."""
+    d.set(key_of(0), b"uri")
+    d.links(key_of(0))
+    d.lease(1)
+    entry = d.store.find(key_of(0))
+    assert entry is not None
+    for at in range(LINKS):
+        d.set(b"e:1:0:%d" % at, b"%b/%d" % (key_of(0), at))
+    d.set(b"e:1:0:x", b"uri")
+    return entry.token
+
+
+@case(Function.BURY)
+def bury_of_a_large_value_for_another_reason(d: Daemon) -> Call:
+    d.set(b"k", value=bytes(LARGE))
+    d.ask(Function.BURY, b"k", value_type=1, value=b"why")
+    return lambda: d.ask(Function.BURY, b"k", value_type=1, value=b"why not")
+
+
+@case(Function.KICK)
+def kick_of_many(d: Daemon) -> Call:
+    d.jobs(MANY, b"uri", value=bytes(4000))
+    d.bury(MANY)
+    return lambda: d.ask(Function.KICK, second_key=b"d", count=65_535)
+
+
+@case(Function.KICK)
+def kick_of_long_keys(d: Daemon) -> Call:
+    for at in range(NEXT):
+        key = b"d:1:0:%04080d" % at
+        d.set(key, b"%04096d" % at)
+        d.ask(Function.BURY, key)
+    return lambda: d.ask(Function.KICK, second_key=b"d", count=65_535)
+
+
+@case(Function.KICK)
+def kick_behind_what_others_have_locked(d: Daemon) -> Call:
+    number = limits.KICK_LOOKS_MAX + 1
+    d.jobs(number)
+    d.bury(number)
+    for at in range(number):
+        d.ask(Function.LOCK, key_of(at), session=at)
+    return lambda: d.ask(Function.KICK, second_key=b"d", count=65_535)
+
+
+@case(Function.STATS)
+def stats_of_many_domains(d: Daemon) -> Call:
+    for at in range(limits.OLDEST_DUE_LOOKS_MAX + 1):
+        d.set(b"d%d:1:0:x" % at)
+    return lambda: d.ask(Function.STATS)
+
+
+@case(Function.STATS)
+def stats_of_all_priorities(d: Daemon) -> Call:
+    for priority in range(256):
+        d.set(b"d:%d:0:x" % priority)
+        d.set(b"d:%d:1:x" % priority)
+    return lambda: d.ask(Function.STATS, b"d")
+
+
+@case(Function.STATS)
+def stats_of_an_entry_with_links(d: Daemon) -> Call:
+    d.set(b"k")
+    d.links(b"k")
+    return lambda: d.ask(Function.STATS, b"k", flags=Flag.DATA)
+
+
+@case(Function.PAUSE)
+def pause_of_a_domain_with_much(d: Daemon) -> Call:
+    d.jobs(MANY)
+    return lambda: d.ask(Function.PAUSE, b"d", ttl=9)
+
+
+@case(Function.NOP)
+def nop_behind_all_that_time_has_brought(d: Daemon) -> Call:
+    d.jobs(MANY, b"uri")
+    d.lease(MANY)
+    for at in range(100):
+        d.set(b"k%d" % at, timeout=LATER)
+        d.links(b"k%d" % at)
+        d.ask(Function.LOCK, b"k%d" % at, timeout=9)
+    d.now = LATER + 10_000
+    return lambda: d.ask(Function.NOP)
+
+
+@case(Function.NOP)
+def nop_behind_lives_of_entries_with_links(d: Daemon) -> Call:
+    for at in range(200):
+        d.set(b"k%d" % at, timeout=LATER)
+        d.links(b"k%d" % at)
+    d.now = LATER
+    return lambda: d.ask(Function.NOP)
+
+
+@case(Function.NOP)
+def nop_behind_pauses_that_ended(d: Daemon) -> Call:
+    for at in range(MANY):
+        d.set(b"d%d:1:0:x" % at)
+        d.ask(Function.PAUSE, b"d%d" % at, ttl=LATER - NOW)
+    d.now = LATER
+    return lambda: d.ask(Function.NOP)
+
+
+@case(Function.QUIT)
+def quit_of_a_connection_that_waits(d: Daemon) -> Call:
+    for at in range(limits.WAITS_PER_CONNECTION_MAX):
+        d.ask(Function.NEXT, b"none%d" % at, flags=Flag.LISTEN)
+    return lambda: d.ask(Function.QUIT)
+
+
+@case(Function.CANCEL)
+def cancel_of_the_last_that_waits(d: Daemon) -> Call:
+    for at in range(limits.WAITS_PER_CONNECTION_MAX):
+        d.ask(Function.NEXT, b"none%d" % at, flags=Flag.LISTEN)
+    return lambda: d.ask(Function.CANCEL, count=0)
+
+
+@case(Function.AUTH)
+def auth(d: Daemon) -> Call:
+    return lambda: d.ask(Function.AUTH, value_type=1, value=b"t" * 1024)
+
+
+# --- what is no request ---------------------------------------------------------------------------
+
+
+def wait_for(d: Daemon, number: int, key: bytes = b"", **fields: Any) -> None:
+    for at in range(number):
+        d.ask(Function.NEXT, key, session=at, flags=Flag.LISTEN | Flag.DATA, **fields)
+
+
+@case()
+def serve_waiters_of_500_each_when_their_domain_resumes(d: Daemon) -> Call:
+    d.ask(Function.PAUSE, b"d", ttl=10_000_000)
+    d.jobs(10 * NEXT)
+    wait_for(d, 100, b"d", count=NEXT)
+    d.ask(Function.PAUSE, b"d", ttl=0)
+    return lambda: d.engine.serve_waiters(d.now)
+
+
+@case()
+def serve_waiters_that_waited_long_enough(d: Daemon) -> Call:
+    wait_for(d, MANY, b"none", ttl=5)
+    d.now += 10
+    return lambda: d.engine.serve_waiters(d.now)
+
+
+@case()
+def serve_waiters_of_many_domains(d: Daemon) -> Call:
+    for at in range(MANY):
+        wait_for(d, 1, b"d%d" % at, ttl=60_000_000)
+    for at in range(MANY):
+        d.set(b"d%d:1:0:x" % at)
+    return lambda: d.engine.serve_waiters(d.now)
+
+
+@case()
+def serve_waiters_behind_leases_that_ended(d: Daemon) -> Call:
+    d.jobs(MANY)
+    d.lease(MANY)
+    wait_for(d, 100, b"d", count=NEXT)
+    d.now = LATER + 10_000
+    return lambda: d.engine.serve_waiters(d.now)
+
+
+@case()
+def forget_of_a_session_with_locks(d: Daemon) -> Call:
+    d.jobs(MANY)
+    for at in range(limits.LOCKS_PER_CONNECTION_MAX):
+        d.ask(Function.LOCK, key_of(at))
+    return lambda: d.engine.forget("s")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
+    daemon = Daemon()
+    call = CASES[name](daemon)
+    before = daemon.store.work
+    with lines_of(LINES_A_UNIT * CALL_WORK_MAX) as lines:
+        call()
+    work = daemon.store.work - before
+    assert work <= CALL_WORK_MAX
+    assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+
+
+def test_every_function_has_a_case() -> None:
+    assert set(FUNCTIONS.values()) == set(HANDLERS)
+
+
+# --- scans ----------------------------------------------------------------------------------------
+
+SCANS: dict[str, tuple[bytes, bytes | None, Query, int | None]] = {
+    "range": (b"", b"", Query.RANGE, None),
+    "expression": (b"[0-9]+5", None, Query.REGEX, None),
+    "leases": (b"", b"", Query.RANGE, INSTANT_MAX),
+}
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_step_of_a_scan_does_bounded_work_and_counts_it(name: str) -> None:
+    daemon = Daemon()
+    daemon.jobs(3 * NEXT, b"uri")
+    for at in range(10):
+        daemon.set(b"long/%04080d" % at)
+    key, last, query, timeout = SCANS[name]
+    flags = int(Flag.DATA | Flag.META) | query << QUERY_SHIFT
+    scan = daemon.ask(Function.GET, key, last, flags=flags, timeout=timeout, count=0)
+    assert isinstance(scan, Scan)
+    done: object = None
+    while done is None:
+        before = daemon.store.work
+        with lines_of(LINES_A_UNIT * CALL_WORK_MAX) as lines:
+            done = daemon.engine.step(scan, daemon.now)
+        work = daemon.store.work - before
+        assert work <= 2 * limits.SCAN_STEP_WORK
+        assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+
+
+# --- going on -------------------------------------------------------------------------------------
+
+
+def test_all_who_wait_are_served_in_the_end_each_call_within_its_bound() -> None:
+    daemon = Daemon()
+    serve = serve_waiters_of_500_each_when_their_domain_resumes(daemon)
+    calls = 0
+    answered = 0
+    while daemon.engine.next_wake() == 0:
+        before = daemon.store.work
+        answers = serve()
+        assert daemon.store.work - before <= CALL_WORK_MAX
+        assert isinstance(answers, list)
+        answered += len(answers)
+        calls += 1
+    assert answered == 10
+    assert calls == 10, "one of 500 is more than the budget of one call"
+    assert daemon.store.worked_on == 10 * NEXT
+
+
+def test_only_the_timers_apply_what_is_too_much_for_one_request() -> None:
+    daemon = Daemon()
+    daemon.jobs(MANY)
+    daemon.lease(MANY)
+    daemon.now = LATER + 10_000
+    daemon.ask(Function.NOP)
+    for number in range(50):
+        before = daemon.store.work
+        daemon.now += 1
+        daemon.ask(Function.NOP, session=number)
+        assert daemon.store.work - before == limits.REQUEST_WORK
+    parts = 0
+    while (wake := daemon.engine.next_wake()) is not None and wake <= daemon.now:
+        daemon.engine.advance(daemon.now)
+        parts += 1
+    assert parts == MANY * limits.ENTRY_WORK // limits.ADVANCE_WORK_MAX - 1
+    assert daemon.store.worked_on == 0
+    daemon.engine.check()

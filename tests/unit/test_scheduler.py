@@ -1,0 +1,171 @@
+"""The scheduler: one budget a turn of the event loop, and who has it next. Without clocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.limits import CREDIT_WORK, TURN_WORK
+from fastjournald.scheduler import Scheduler, Share
+from fastjournald.store import Store
+
+SMALL = 10
+
+
+class Loop:
+    """Clients that work, and the work of each turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.store = SimpleNamespace(work=0)
+        self.scheduler = Scheduler(cast(Store, self.store))
+        self.by_turn: Counter[int] = Counter()
+        self.turn = 0
+        self.order: list[str] = []
+
+    def do(self, name: str, work: int) -> None:
+        self.store.work += work
+        self.by_turn[self.turn] += work
+        self.order.append(name)
+
+    async def count_turns(self) -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            self.turn += 1
+
+    async def client(self, name: str, works: list[int]) -> None:
+        """Do these pieces of work, one after the other, as soon as it may."""
+        share = Share()
+        if not self.scheduler.admits(share):
+            await self.scheduler.wait(share, works[0])
+        for work in works:
+            self.do(name, work)
+            if self.store.work - share.began >= TURN_WORK:
+                self.scheduler.charge(share)
+                await self.scheduler.pass_on(share)
+
+    async def run(self, *clients: tuple[str, list[int]]) -> None:
+        async with trio.open_nursery() as background:
+            background.start_soon(self.count_turns)
+            background.start_soon(self.scheduler.run)
+            await trio.lowlevel.checkpoint()
+            async with trio.open_nursery() as nursery:
+                for name, works in clients:
+                    nursery.start_soon(self.client, name, works)
+            background.cancel_scope.cancel()
+
+
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
+
+
+async def test_fifty_busy_clients_do_no_more_in_a_turn_than_one(loop: Loop) -> None:
+    with trio.fail_after(60):
+        await loop.run(*((f"busy {number}", [TURN_WORK] * 4) for number in range(50)))
+    # in the first turn all come from idleness, and use the budget of the next one too
+    assert max(loop.by_turn.values()) <= 3 * TURN_WORK
+    assert len(loop.by_turn) >= 50
+    assert Counter(loop.order) == {f"busy {number}": 4 for number in range(50)}
+
+
+async def test_busy_clients_have_equal_shares_whatever_they_ask_for_at_a_time(loop: Loop) -> None:
+    """One asks for much at a time, the other for a tenth of it: both have done about as much."""
+    with trio.fail_after(60):
+        await loop.run(("much", [2 * TURN_WORK] * 30), ("less", [TURN_WORK // 5] * 300))
+    done: Counter[str] = Counter()
+    for name in loop.order[: len(loop.order) // 2]:
+        done[name] += 2 * TURN_WORK if name == "much" else TURN_WORK // 5
+    # in a turn that nobody waits for, whoever comes may begin
+    assert 0.5 <= done["much"] / done["less"] <= 2
+
+
+async def test_client_that_was_idle_begins_before_those_that_are_busy(loop: Loop) -> None:
+    scheduler, store = loop.scheduler, loop.store
+    shares = [Share() for _ in range(20)]
+    began: list[object] = []
+
+    async def wait(share: Share, name: object, expected: int) -> None:
+        if not scheduler.admits(share):
+            await scheduler.wait(share, expected)
+        began.append(name)
+        store.work += expected
+        scheduler.charge(share)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as background:
+            background.start_soon(scheduler.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(3):
+                async with trio.open_nursery() as nursery:
+                    for number, share in enumerate(shares):
+                        nursery.start_soon(wait, share, number, TURN_WORK)
+            began.clear()
+            async with trio.open_nursery() as nursery:
+                for number, share in enumerate(shares):
+                    nursery.start_soon(wait, share, number, TURN_WORK)
+                await trio.lowlevel.checkpoint()
+                nursery.start_soon(wait, Share(), "small", SMALL)
+            background.cancel_scope.cancel()
+    assert began.index("small") <= 3
+    assert len(began) == 21
+
+
+async def test_call_over_the_budget_is_taken_off_the_next_turns(loop: Loop) -> None:
+    scheduler, store = loop.scheduler, loop.store
+    with trio.fail_after(60):
+        async with trio.open_nursery() as background:
+            background.start_soon(scheduler.run)
+            await trio.testing.wait_all_tasks_blocked()
+            busy = Share()
+            assert scheduler.admits(busy)
+            store.work += 4 * TURN_WORK
+            scheduler.charge(busy)
+            rested = 0
+            while not scheduler.open:
+                rested += 1
+                assert not scheduler.admits(busy)
+                await trio.lowlevel.checkpoint()
+            assert rested >= 3
+            background.cancel_scope.cancel()
+
+
+async def test_waiting_client_that_is_cancelled_leaves_the_others_their_turn(loop: Loop) -> None:
+    scheduler, store = loop.scheduler, loop.store
+    with trio.fail_after(60):
+        async with trio.open_nursery() as background:
+            background.start_soon(scheduler.run)
+            await trio.testing.wait_all_tasks_blocked()
+            first, gone, last = Share(), Share(), Share()
+            assert scheduler.admits(first)
+            store.work += 10 * TURN_WORK
+            scheduler.charge(first)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(scheduler.wait, gone)
+                await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            await scheduler.wait(last)
+            background.cancel_scope.cancel()
+
+
+def test_virtual_time_of_an_idle_client_follows_the_others(loop: Loop) -> None:
+    """Who has done much alone is not behind for ever, and who slept long is not ahead for ever."""
+    scheduler, store = loop.scheduler, loop.store
+    alone, idle = Share(), Share()
+    for _ in range(100):
+        assert scheduler.admits(alone)
+        store.work += TURN_WORK
+        scheduler.charge(alone)
+    assert scheduler.admits(idle)
+    assert idle.virtual >= alone.virtual - TURN_WORK - CREDIT_WORK
+    assert scheduler.admits(alone)
+
+
+async def test_turns_are_measured(loop: Loop) -> None:
+    with trio.fail_after(60):
+        await loop.run(("one", [TURN_WORK] * 8))
+    assert loop.scheduler.turn_us.cumulative()[-1] >= 5
