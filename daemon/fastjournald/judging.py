@@ -49,6 +49,7 @@ from fastjournal.cmdlog.records import (
     decode_time,
     encode_simple,
 )
+from fastjournal.cmdlog.state import pause_name
 from fastjournal.limits import SIFTED_WAITS_MAX
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Judging:
         waits: Some of the segments with records of jobs that are removed here.
         pauses: Some of the domains of which a pause ends here that began before.
         tells: Segments of which a record that stays tells size and checksum.
-        paused_until: Domain to the last end of a pause that a record names that stays.
+        paused_until: ``pause_name`` to the last end of a pause that a record names that stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
 
@@ -274,8 +275,8 @@ class Judging:
                 self.stuck = True
                 if len(self.pauses) < SIFTED_WAITS_MAX:
                     self.pauses.add(operation.domain)
-            last = self.paused_until.get(operation.domain, 0)
-            self.paused_until[operation.domain] = max(last, operation.until)
+            name = pause_name(operation.domain)
+            self.paused_until[name] = max(self.paused_until.get(name, 0), operation.until)
             return True
         if isinstance(operation, Rename):
             self._past.discard(space.may_still_hold(operation.job_id))

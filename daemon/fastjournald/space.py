@@ -20,6 +20,7 @@ from collections.abc import Collection
 import msgspec
 
 from fastjournal.cmdlog.records import RUN_BYTES, SEGMENT_HEADER
+from fastjournal.cmdlog.state import pause_name
 
 
 class Look(msgspec.Struct, frozen=True, gc=False):
@@ -68,7 +69,7 @@ class Space:
         self.looks: dict[int, Look] = {}
         """Segment number to what the last look at it found."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
-        """Segment number and domain to the last end of a pause that a record in it names."""
+        """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.previous: dict[int, int] = {}
         """Segment number to that of the one before it, as its first record says."""
         self.told_in: dict[int, set[int]] = {}
@@ -167,16 +168,18 @@ class Space:
     def paused(self, number: int, domain: bytes, until: int) -> None:
         """A record in this segment pauses a domain. O(1)."""
         paused = self.paused_until.setdefault(number, {})
-        if until > paused.get(domain, 0):
-            paused[domain] = until
+        name = pause_name(domain)
+        if until > paused.get(name, 0):
+            paused[name] = until
 
     def pauses_before(self, number: int, domain: bytes, now: int) -> bool:
         """Whether a pause of a domain that is not over may be on the disk before this segment.
 
         O(segments).
         """
+        name = pause_name(domain)
         return any(
-            paused.get(domain, 0) > now
+            paused.get(name, 0) > now
             for other, paused in self.paused_until.items()
             if other < number
         )

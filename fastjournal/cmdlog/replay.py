@@ -57,7 +57,7 @@ from fastjournal.cmdlog.records import (
 from fastjournal.cmdlog.removals import NOT_APPLIED, doubtful_behind, stands
 from fastjournal.cmdlog.scan import Damage, Run
 from fastjournal.cmdlog.segments import OFFSET_BITS
-from fastjournal.cmdlog.state import LogState, Tomb
+from fastjournal.cmdlog.state import LogState, Tomb, pause_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
 
@@ -437,8 +437,8 @@ class Replay:
         else:
             if isinstance(operation, Pause):
                 paused = state.paused_until.setdefault(self._segment, {})
-                until = paused.get(operation.domain, 0)
-                paused[operation.domain] = max(until, operation.until)
+                name = pause_name(operation.domain)
+                paused[name] = max(paused.get(name, 0), operation.until)
             apply_operation(state, operation, _time_us(self._data, start))
 
     def _damaged(self, start: int, end: int, reason: str) -> None:

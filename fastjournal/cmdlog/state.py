@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import blake2b
 from itertools import islice
 
 import msgspec
@@ -21,6 +22,8 @@ from fastjournal.limits import (
     TOMBSTONES_MAX,
 )
 
+_NAME_BYTES = 32
+
 
 class Tomb(msgspec.Struct, frozen=True, gc=False):
     """What is left of a deleted entry."""
@@ -37,6 +40,16 @@ class _Implied(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     before: Tomb | None
     laid: Tomb
+
+
+def pause_name(domain: bytes) -> bytes:
+    """Return by what a segment remembers that it pauses a domain: a long name by its digest.
+
+    A segment may name each paused domain many times, and no bound holds for all segments.
+    """
+    return (
+        domain if len(domain) <= _NAME_BYTES else blake2b(domain, digest_size=_NAME_BYTES).digest()
+    )
 
 
 class LogState:
@@ -71,7 +84,7 @@ class LogState:
         self.pauses_bytes = 0
         """What these take in memory."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
-        """Segment number and domain to the last end of a pause that a record in it names."""
+        """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
