@@ -520,11 +520,35 @@ OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024."""
 
-UNBURIED_MAX = 1024
-"""Refused records that a forwarder holds while dead/ takes nothing; then it ends."""
+STRETCHES_MAX = 16 * 1024
+"""Places of delayed records that a forwarder remembers one by one, in some 300 bytes each; with
+more, those of each slot become one. Frames are not kept, so this bounds how exactly each record is
+tried again when its own pause is over, and nothing else."""
 
-UNBURIED_BYTES_MAX = 64 * 1024 * 1024
-"""The bytes of their frames."""
+UNERASED_MAX = 1024
+"""Delivered records that a forwarder could not erase, and remembers so as not to send them again;
+with more, it ends: this disk takes nothing."""
+
+RESCAN_US = 5_000_000
+"""The longest time between two looks of a forwarder at the spool, whatever wakes and whatever does
+not; also how long it leaves out a slot that fails, and ``dead/`` when that takes nothing."""
+
+SUSPECT_LOSSES = 2
+"""Connections that ended with a record on its way until it is tried alone: once may be chance."""
+
+SUSPECT_GAP_US = 1_000_000
+"""So long after a suspect ended another connection no suspect is tried: however many there are, the
+others lose one connection a second."""
+
+SKIP_AFTER = 4
+"""Suspects in a row after which more and more untried records are passed over in search of a good
+one."""
+
+SKIP_MAX = 64 * 1024
+"""Records passed over in one go: so many are found whole in a second or two."""
+
+REFUSING_US_MAX = 30_000_000
+"""A daemon that refuses everything for so long is left for the next of the list."""
 
 RETRY_PAUSE_US_MAX = 30_000_000
 """The longest pause between two tries of the forwarder."""

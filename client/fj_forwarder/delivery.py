@@ -1,37 +1,55 @@
-"""Between the spool and the engine: records in, verdicts carried out. Blocking, no sockets."""
+"""Between the spool and the engine: records in, verdicts carried out. Blocking, no sockets,
+no clocks.
+
+What the engine puts off is delayed in the store: forgotten here, and read again when it is due. So
+is what cannot be carried out: a dead record while ``dead/`` takes nothing, one that cannot be
+erased. No record ends the forwarder, and none holds up another.
+"""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
 from typing import Final, NamedTuple
 
 from fastjournal.errors import ProtocolError, SpoolFailedError
-from fastjournal.limits import UNBURIED_BYTES_MAX, UNBURIED_MAX
+from fastjournal.limits import (
+    RESCAN_US,
+    RETRY_PAUSE_US_MAX,
+    SUSPECT_GAP_US,
+    UNERASED_MAX,
+)
 from fastjournal.protocol import Reply, decode_request
 from fastjournal.spool.dead import DeadDirectory, Reason
+from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.writer import WRITES
-from fj_forwarder.engine import Engine, Outgoing
+from fj_forwarder.delays import Settled, Stretch
+from fj_forwarder.engine import Engine, Outcome, Outgoing
 from fj_forwarder.slotfile import SlotFile
 from fj_forwarder.store import SlotStore, Taken
 from fj_forwarder.verdicts import Verdict
 
 log = logging.getLogger("fj_forwarder")
 
-RESCAN_SECONDS: Final = 5.0
-"""The longest time between two looks at the spool, whatever wakes and whatever does not."""
+_FILLS_MAX: Final = 64
+"""Rounds of one ``fill`` that passes records over: then others have a turn."""
 
 
-class _Refused(NamedTuple):
-    """A record that goes to dead/, and why."""
+_SUSPECT_TRIES_AWAITED: Final = 3
+"""So often ``--once`` tries a suspect: its connections may have ended by chance."""
+
+_STALL_US: Final = 10_000
+"""So long after a look that found nothing, nothing is looked for but on
+waking: a slot that is due may have to wait until another one is closed."""
+
+
+class _Record(NamedTuple):
+    """Where a record is, and its frame."""
 
     slot: SlotFile
     offset: int
     frame: bytes
-    code: str
-    sentence: str
+    tries: int = 0
 
 
 class Delivery:
@@ -41,19 +59,26 @@ class Delivery:
         spool: The directory. The caller holds its forwarder.lock.
         slot_seconds: Length of the writers' slots.
         engine: Decides what is sent and what a reply means.
+        now_us: The time, by a clock that does not jump. All other methods are told it, so that one
+            turn has one instant; ``wall_us`` is the time by the clock that names slots.
 
-    Every method raises SpoolFailedError where a call of the operating system on the spool fails.
+    Every method raises SpoolFailedError where the directory cannot be read any more.
     """
 
-    def __init__(self, spool: str, *, slot_seconds: int, engine: Engine) -> None:
+    def __init__(self, spool: str, *, slot_seconds: int, engine: Engine, now_us: int) -> None:
         self._engine = engine
         self._dead = DeadDirectory(spool)
         self._store = SlotStore(spool, slot_seconds=slot_seconds, put_aside=self._put_damage_aside)
-        self._next_rescan = 0.0
-        self._unburied: deque[_Refused] = deque()
-        """What dead/ did not take, on a full disk for instance; it is pending all the while."""
-        self._unburied_bytes = 0
-        self._next_burial = 0.0
+        self._now_us = self._wall_us = now_us
+        self._next_rescan_us = now_us
+        self._stalled_until_us = 0
+        """Nothing was found before this instant, whatever is due."""
+        self._suspect: Outgoing | None = None
+        """The one suspect that is in memory."""
+        self._dead_from_us = 0
+        """Before this instant dead/ is not tried again: it took nothing."""
+        self._dead_error: SpoolFailedError | None = None
+        self._unerased = 0
         self._pause_told = 0
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
@@ -62,49 +87,101 @@ class Delivery:
         self.dead = 0
         """Records and pieces of damage that went to dead/."""
 
-    def tidy(self) -> None:
-        """Remove what killed writers left behind."""
-        self._store.remove_temporary_files(time.time())
+    @property
+    def delayed(self) -> int:
+        """Stretches of delayed records."""
+        return len(self._store.delays)
 
-    def fill(self) -> None:
+    @property
+    def suspects(self) -> int:
+        """Stretches of suspects, and the one that is being tried."""
+        return self._store.delays.suspects + (self._suspect is not None)
+
+    @property
+    def ignored(self) -> int:
+        """Files in the directory that are nothing of a spool."""
+        return self._store.ignored
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something is delayed that ``--once`` has to wait for."""
+        return self._store.delays.is_awaited
+
+    def tidy(self, wall_us: int) -> None:
+        """Remove what killed writers left behind."""
+        self._store.remove_temporary_files(wall_us)
+
+    def next_due(self, now_us: int) -> int:
+        """Return when ``fill`` may find something though nothing happens; never before ``now_us``.
+
+        A suspect counts while there is none in memory.
+        """
+        if not all(self._engine.room()):
+            return now_us + RESCAN_US  # a reply makes room, and wakes
+        store = self._store
+        instants = (
+            self._next_rescan_us,
+            store.next_look_us(),
+            store.delays.next_due_us(suspects=self._suspect is None),
+        )
+        due_us = min(instant for instant in instants if instant is not None)
+        return max(due_us, self._stalled_until_us, now_us)
+
+    def fill(self, now_us: int, wall_us: int) -> None:
         """Give the engine what it has room for."""
-        if self._unburied and time.monotonic() >= self._next_burial:
-            self._bury_again()
-        count, size = self._engine.room()
-        if not count or not size:
-            self.exhausted = False
-            return
-        self._store.refresh()
-        taken = self._store.take(count, size)
-        while not taken:
-            taken = self._store.finish_old(time.time(), count, size)
-            if taken or not self._store.can_begin:
-                break
-            taken = self._store.take(count, size)
-        if not taken and time.monotonic() >= self._next_rescan:
-            self._next_rescan = time.monotonic() + RESCAN_SECONDS
-            taken = self._store.take_behind_torn(count, size)
-            self._store.retry_refused()
-        self.exhausted = not taken
-        self._engine.offer(filter(None, map(self._outgoing, taken)))
+        self._now_us, self._wall_us = now_us, wall_us
+        for _ in range(_FILLS_MAX):
+            self._carry_out(self._engine.skip(now_us))
+            count, size = self._engine.room()
+            if not count or not size:
+                self.exhausted = False
+                return
+            taken = self._look(count, size)
+            if not taken:
+                self._engine.stop_skipping()
+                self.exhausted = not self._store.can_begin
+                self._stalled_until_us = now_us + _STALL_US
+                return
+            self._engine.offer(filter(None, map(self._outgoing, taken)))
 
     def handle(self, reply: Reply, now_us: int) -> None:
         """Do what a reply asks for."""
+        self._now_us = now_us
         outcome = self._engine.receive(reply, now_us)
         if outcome is None:
             return
-        record, result, error = outcome
+        record, result, error = outcome.record, outcome.verdict, outcome.error
+        if record is self._suspect and (result is not Verdict.HOLD or outcome.due_us):
+            self._suspect = None
+            self._store.delays.suspects_from_us = now_us  # the next one may fare as well
         if result is Verdict.DONE:
-            record.slot.erase(record.offset, len(record.frame))
-            self.done += 1
-        elif result is Verdict.DEAD:
+            self._erase(_Record(record.slot, record.offset, record.frame, record.tries))
+            return
+        if result is Verdict.DEAD:
             code, _, sentence = error.partition(" ")
-            self._bury(_Refused(record.slot, record.offset, record.frame, code, sentence))
-        elif result is not Verdict.HOLD:
+            self._bury(
+                _Record(record.slot, record.offset, record.frame, record.tries),
+                Settled(code, sentence),
+            )
+            return
+        if result is not Verdict.HOLD:
             log.debug("a record is kept, to be sent again: %s", error)
         elif self._pause_told != self._engine.paused_until:
             self._pause_told = self._engine.paused_until
             log.info("the daemon takes nothing, all wait: %s", error)
+        if outcome.due_us:
+            self._carry_out([outcome])
+
+    def lost(self, now_us: int) -> bool:
+        """The connection is gone, or there was none to be had.
+
+        Returns:
+            Whether the daemon is well, and is to be connected to again.
+        """
+        self._now_us = now_us
+        loss = self._engine.lost(now_us)
+        self._carry_out(loss.put_off)
+        return loss.stay
 
     def finish(self) -> None:
         """Try a last time to put aside what dead/ has not taken so far.
@@ -112,72 +189,157 @@ class Delivery:
         Raises:
             SpoolFailedError: It still does not; the records are pending, for the next start.
         """
-        while self._unburied:
-            self._put_frame_aside(self._unburied[0])
-            self._unburied.popleft()
+        if self._dead_error is None:
+            return
+        self._dead_from_us = 0
+        for due in list(self._store.delays):
+            if due.stretch.settled is not None and due.stretch.alive:
+                for taken in self._store.take_one(due, self._now_us):
+                    self._outgoing(taken)
+                if self._dead_error is not None:
+                    raise self._dead_error
 
     def close(self) -> None:
         """Close the slots."""
         self._store.close()
 
+    # --- reading --------------------------------------------------------------------------------
+
+    def _look(self, count: int, size: int) -> list[Taken]:
+        """Return the next records: new ones, delayed ones that are due, at times a suspect."""
+        store, now_us = self._store, self._now_us
+        taken: list[Taken] = []
+        if now_us >= self._next_rescan_us:
+            self._next_rescan_us = now_us + RESCAN_US
+            taken = store.take_behind_torn(count, size, now_us)
+            store.retry_refused()
+            store.wake_resting()
+        store.refresh(now_us)
+        taken += store.take(count - len(taken), size, now_us)
+        if not taken:
+            taken = store.finish_old(self._wall_us, count, size)
+        if not taken and store.can_begin:
+            taken = store.take(count, size, now_us)
+        if self._suspect is None and len(taken) < count:
+            taken += store.take_suspect(size, now_us)
+        return taken
+
     def _outgoing(self, taken: Taken) -> Outgoing | None:
-        """Return the record to send; None: it is no request that may be sent, and was put aside."""
-        slot, piece = taken
+        """Return the record to send; None: it may not or need not be sent, and that is seen to."""
+        slot, piece, stretch = taken
+        tries = 0 if stretch is None else stretch.tries
+        record = _Record(slot, piece.offset, piece.data, tries)
+        if stretch is not None and stretch.settled is not None:
+            if stretch.settled.code:
+                self._bury(record, stretch.settled)
+            else:
+                self._unerased -= 1
+                self._erase(record)
+            return None
         try:
             request = decode_request(piece.data)
         except ProtocolError as error:
-            self._bury(_Refused(slot, piece.offset, piece.data, error.code, error.message))
+            self._bury(record, Settled(error.code, error.message))
             return None
         if request.function not in WRITES:
-            sentence = f"function {request.function} is no write"
-            self._bury(_Refused(slot, piece.offset, piece.data, "bad-request", sentence))
+            self._bury(record, Settled("bad-request", f"function {request.function} is no write"))
             return None
-        return Outgoing(
+        outgoing = Outgoing(
             slot, piece.offset, piece.data, request.function, request.flags, request.timestamp
         )
+        if stretch is not None:
+            outgoing.tries, outgoing.losses = tries, stretch.losses
+            outgoing.skewed_us = stretch.skewed_us
+            if stretch.is_suspect:
+                self._suspect = outgoing
+        return outgoing
 
-    def _bury(self, refused: _Refused) -> None:
-        """Put a record aside; where that fails, keep it for later, and let the others go on."""
+    # --- what becomes of a record ---------------------------------------------------------------
+
+    def _carry_out(self, outcomes: list[Outcome]) -> None:
+        """Delay what was put off."""
+        for record, result, _, due_us in outcomes:
+            stretch = Stretch(
+                record.offset,
+                record.offset + len(record.frame) + RECORD_OVERHEAD,
+                due_us,
+                record.tries,
+                record.losses,
+                record.skewed_us,
+                awaited=result in (Verdict.HOLD, Verdict.PASSED)
+                or (result is Verdict.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
+            )
+            if result is Verdict.SUSPECT:
+                self._store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
+                if not record.was_suspect:
+                    log.warning(
+                        "%s: the daemon ends the connection at the record at offset %d; it waits "
+                        "behind the others",
+                        record.slot.path,
+                        record.offset,
+                    )
+            if record is self._suspect:
+                self._suspect = None
+            self._store.delay(record.slot, stretch)
+
+    def _delay_settled(self, record: _Record, settled: Settled) -> None:
+        """Keep in mind what is known of a record, until it can be carried out."""
+        end = record.offset + len(record.frame) + RECORD_OVERHEAD
+        due_us = self._now_us + min(RESCAN_US << min(record.tries, 8), RETRY_PAUSE_US_MAX)
+        tries = record.tries + 1
+        self._store.delay(record.slot, Stretch(record.offset, end, due_us, tries, settled=settled))
+
+    def _erase(self, record: _Record) -> None:
         try:
-            self._put_frame_aside(refused)
+            record.slot.erase(record.offset, len(record.frame))
         except SpoolFailedError as error:
-            size = self._unburied_bytes + len(refused.frame)
-            if len(self._unburied) >= UNBURIED_MAX or size > UNBURIED_BYTES_MAX:
+            self._unerased += 1
+            if self._unerased > UNERASED_MAX:
                 raise
-            if not self._unburied:
-                log.error("%s; it stays in the spool, and is tried again", error)
-                self._next_burial = time.monotonic() + RESCAN_SECONDS
-            self._unburied.append(refused)
-            self._unburied_bytes = size
+            if self._unerased == 1:
+                log.error("%s; what is delivered is kept in mind, and erased later", error)
+            self._delay_settled(record, Settled("", ""))
+        else:
+            self.done += 1
 
-    def _bury_again(self) -> None:
-        self._next_burial = time.monotonic() + RESCAN_SECONDS
-        while self._unburied:
-            refused = self._unburied[0]
-            try:
-                self._put_frame_aside(refused)
-            except SpoolFailedError:
-                return  # told of already
-            self._unburied.popleft()
-            self._unburied_bytes -= len(refused.frame)
+    def _bury(self, record: _Record, settled: Settled) -> None:
+        """Put a record aside, then erase it: killed in between, it is put aside again."""
+        slot, offset, frame, _ = record
+        reason = Reason(
+            slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
+        )
+        if not self._put_aside(frame, reason):
+            self._delay_settled(record, settled)
+            return
+        try:
+            slot.erase(offset, len(frame))
+        except SpoolFailedError:
+            self._delay_settled(record, settled)
 
-    def _put_frame_aside(self, refused: _Refused) -> None:
-        """Put a frame aside, then erase it: killed in between, it is put aside again."""
-        slot, offset, frame, code, sentence = refused
-        reason = Reason(slot.name, offset, len(frame), "frame", code, sentence, _now_us())
-        self._put_aside(frame, reason)
-        slot.erase(offset, len(frame))
-
-    def _put_damage_aside(self, slot: str, piece: Piece, code: str, sentence: str) -> None:
+    def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         size = len(piece.data)
-        reason = Reason(slot, piece.offset, size, "damage", code, sentence, _now_us())
-        self._put_aside(piece.data, reason)
+        reason = Reason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
+        if self._put_aside(piece.data, reason):
+            return True
+        due_us = self._now_us + RESCAN_US
+        self._store.delays.add(
+            slot, Stretch(piece.offset, piece.end, due_us, settled=Settled(code, sentence))
+        )
+        return False
 
-    def _put_aside(self, raw: bytes, reason: Reason) -> None:
-        name = self._dead.put(raw, reason)
+    def _put_aside(self, raw: bytes, reason: Reason) -> bool:
+        """Put bytes into dead/; False: it takes nothing now."""
+        if self._now_us < self._dead_from_us:
+            return False
+        try:
+            name = self._dead.put(raw, reason)
+        except SpoolFailedError as error:
+            if self._dead_error is None:
+                log.error("%s; it stays in the spool, and is tried again", error)
+            self._dead_error = error
+            self._dead_from_us = self._now_us + RESCAN_US
+            return False
+        self._dead_error = None
         self.dead += 1
         log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
+        return True

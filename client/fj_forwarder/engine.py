@@ -1,19 +1,25 @@
 """What is sent when, and what a reply means: the forwarder without files, sockets and clocks.
 
-Records come in by ``offer``, oldest first. ``take`` gives the bytes to send now, each frame with an
-identifier of this connection in place of its own. ``receive`` says what a reply means; ``lost``
-puts everything that had no reply back in its order. All times are instants in microseconds and
-arguments; the randomness is the caller's.
+Records come in by ``offer``. ``take`` gives the bytes to send now, each frame with an identifier of
+this connection in place of its own. ``receive`` says what a reply means; ``lost`` says what the end
+of a connection means. What is put off leaves the engine: the caller keeps it on disk and offers it
+again when its time has come. All times are instants in microseconds and arguments; the randomness
+is the caller's.
 
 Pauses: where the daemon takes nothing (or cannot be reached) everything waits, and after the pause
 one record goes ahead; each success doubles how many may be in flight. Where only one record is
 refused for now it alone waits. Pauses double up to 30 s and are jittered to between a half and all
 of that, so that many forwarders do not come back at once.
+
+Poison: a record at which the daemon ends the connection must hold up no other. After a loss a
+connection begins with a NOP: once that is answered the daemon is well, and it is a record that ends
+connections. Those that had no reply when two connections ended are tried alone; one that ends a
+connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
+the other, records are passed over untried, twice as many each time, to find the good ones behind.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable
 from random import Random
@@ -21,9 +27,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from fastjournal.limits import IDENTIFIER_MAX, RETRY_PAUSE_US_MAX
-from fastjournal.protocol import Flag, Reply
-from fj_forwarder.verdicts import SKEW_PATIENCE_US, Verdict, verdict
+from fastjournal.limits import (
+    IDENTIFIER_MAX,
+    REFUSING_US_MAX,
+    RETRY_PAUSE_US_MAX,
+    SKIP_AFTER,
+    SKIP_MAX,
+    SUSPECT_LOSSES,
+)
+from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
+from fj_forwarder.verdicts import CLOSING, SKEW_PATIENCE_US, Verdict, verdict
 
 if TYPE_CHECKING:
     from fj_forwarder.slotfile import SlotFile
@@ -34,11 +47,12 @@ PAUSE_US_MIN: Final = 100_000
 IN_FLIGHT_BYTES_MAX: Final = 16 * 1024 * 1024
 """Frames in memory that are queued or wait for a reply; one larger goes alone."""
 
-DELAYED_MAX: Final = 16 * 1024
-"""Records that wait for their own next try. Beyond it nothing more is read from the spool."""
+HOLDS_MAX: Final = 2
+"""A record that met this many refusals of everything waits behind the others: perhaps it is only
+this one."""
 
-DELAYED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The bytes of their frames."""
+PASSED_TRIES: Final = 3
+"""What was not tried waits no longer than after so many tries: 0.8 s."""
 
 _LISTEN: Final = int(Flag.LISTEN)
 
@@ -58,17 +72,34 @@ class Outgoing(msgspec.Struct, gc=False):
     """How many pauses of all there had been when it was sent."""
     tries: int = 0
     """How often it alone was put off."""
+    losses: int = 0
+    """On how many connections it had no reply when they ended."""
+    was_suspect: bool = False
+    """It was one when it was offered."""
+    holds: int = 0
+    """How often it was refused with all others, since it was read."""
     skewed_us: int = 0
     """When it was first refused as clock-skew; 0: never."""
 
 
 class Outcome(NamedTuple):
-    """What to do with a record that was answered."""
+    """What to do with a record."""
 
     record: Outgoing
     verdict: Verdict
     error: str
     """The reply's error; empty for success."""
+    due_us: int = 0
+    """When to offer it again; 0: it is still here (HOLD), or never."""
+
+
+class Loss(NamedTuple):
+    """What the end of a connection means."""
+
+    put_off: list[Outcome]
+    """Records that leave the engine."""
+    stay: bool
+    """The daemon is well: connect to it again, at once."""
 
 
 class Engine:
@@ -88,37 +119,44 @@ class Engine:
         self._returned: list[Outgoing] = []
         """Answered "not now" or lost; sorted into the front of the queue before the next send."""
         self._in_flight: dict[int, Outgoing] = {}
-        self._delayed: list[tuple[int, int, Outgoing]] = []
-        """Heap of (when to try again, serial, record)."""
         self._bytes = 0
-        self._delayed_bytes = 0
         self._serial = 0
         self._identifier = 0
         self._epoch = 0
         self._failures = 0
         self._window = in_flight_max
+        self._probe = 0
+        """The identifier of the NOP on its way; 0: none is."""
+        self._in_doubt = False
+        """The connection has to answer a NOP before any record is sent."""
+        self._proven = False
+        """Something was answered on this connection."""
+        self._last_code = ""
+        """The code of the last reply of this connection."""
+        self._alone = False
+        """What is in flight is tried alone."""
+        self._takes = False
+        """A record was taken or refused for itself since the last pause of all."""
+        self._guilty = 0
+        """Suspects in a row."""
+        self._to_skip = 0
+        self._refusing_since = 0
+        """Since when the daemon has refused everything; 0: it does not."""
         self.paused_until = 0
         """Nothing is sent before this instant, and no connection is tried."""
 
     @property
     def in_flight(self) -> int:
         """Requests without a reply."""
-        return len(self._in_flight)
-
-    @property
-    def delayed(self) -> int:
-        """Records that wait for their own next try."""
-        return len(self._delayed)
+        return len(self._in_flight) + bool(self._probe)
 
     @property
     def waiting(self) -> int:
-        """Records that were offered and are not in flight nor delayed."""
+        """Records that were offered and are not in flight."""
         return len(self._queue) + len(self._returned)
 
     def room(self) -> tuple[int, int]:
         """Return how many records more to offer, and how many bytes of frames."""
-        if len(self._delayed) >= DELAYED_MAX or self._delayed_bytes >= DELAYED_BYTES_MAX:
-            return 0, 0
         count = self._in_flight_max - self.waiting - len(self._in_flight)
         return max(0, count), max(0, IN_FLIGHT_BYTES_MAX - self._bytes)
 
@@ -127,18 +165,25 @@ class Engine:
         for record in records:
             self._serial += 1
             record.serial = self._serial
+            record.was_suspect = record.losses >= SUSPECT_LOSSES
             self._bytes += len(record.frame)
             self._queue.append(record)
 
     def take(self, now_us: int) -> bytes:
         """Return the frames to send now, in one piece; empty: none."""
-        if now_us < self.paused_until:
+        if now_us < self.paused_until or not self.waiting or self._probe:
             return b""
-        self._sort_in(now_us)
+        if self._in_doubt:
+            self._probe = self._next_identifier()
+            return encode_request(Request(Function.NOP, self._probe, timestamp=now_us))
+        self._sort_in()
         queue, in_flight = self._queue, self._in_flight
-        count = min(len(queue), self._window - len(in_flight))
         parts: list[bytes] = []
-        for _ in range(count):
+        while queue and len(in_flight) < self._window and not self._alone:
+            if queue[0].losses >= SUSPECT_LOSSES:
+                if in_flight:
+                    break
+                self._alone = True
             record = queue.popleft()
             record.epoch = self._epoch
             identifier = self._next_identifier()
@@ -147,68 +192,113 @@ class Engine:
             parts += (frame[:6], identifier.to_bytes(2), frame[8:])
         return b"".join(parts)
 
+    def skip(self, now_us: int) -> list[Outcome]:
+        """Return records that are passed over untried: they are put off, and leave the engine."""
+        if not self._to_skip:
+            return []
+        self._sort_in()
+        passed = []
+        while self._to_skip and self._queue:
+            self._to_skip -= 1
+            passed.append(self._put_off(self._queue.popleft(), Verdict.PASSED, "", now_us))
+        return passed
+
+    def stop_skipping(self) -> None:
+        """Nothing is behind what was passed over: what comes next is tried, in small steps."""
+        if self._to_skip:
+            self._to_skip = self._guilty = 0
+
     def receive(self, reply: Reply, now_us: int) -> Outcome | None:
         """Return what a reply means.
 
         Returns:
-            DONE or DEAD: the caller erases the record. LATER, SKEWED or HOLD: it is kept here, and
-            will be sent again. None: nobody waits for this reply.
+            DONE or DEAD: the caller erases the record. Anything else with ``due_us``: it leaves the
+            engine until then. HOLD without it: it is kept here. None: no record waits for this
+            reply.
         """
         if reply.flags & _LISTEN:
+            return None
+        if self._probe and reply.identifier == self._probe:
+            self._hear_probe(reply.code, now_us)
             return None
         record = self._in_flight.pop(reply.identifier, None)
         if record is None:
             return None
-        if not reply.error:
-            result = Verdict.DONE
-        else:
-            result = self._judge(reply.code, record, now_us)
+        self._proven, self._alone = True, False
+        self._last_code = reply.code
+        result = self._judge(reply.code, record, now_us) if reply.error else Verdict.DONE
         if result is Verdict.HOLD:
-            self._returned.append(record)
-            self._hold(record.epoch, now_us)
-            return Outcome(record, result, reply.error)
+            return self._refused_all(record, reply.error, now_us)
+        self._guilty = self._to_skip = self._refusing_since = 0
         if record.epoch == self._epoch:
             self._failures = 0
+            self._takes = True
             self._window = min(self._window * 2, self._in_flight_max)
-        self._bytes -= len(record.frame)
-        if result in (Verdict.LATER, Verdict.SKEWED):
-            due = now_us + self._pause(record.tries)
-            record.tries += 1
-            self._delayed_bytes += len(record.frame)
-            heapq.heappush(self._delayed, (due, record.serial, record))
-        return Outcome(record, result, reply.error)
+        if result in (Verdict.DONE, Verdict.DEAD):
+            self._bytes -= len(record.frame)
+            return Outcome(record, result, reply.error)
+        record.losses = 0
+        return self._put_off(record, result, reply.error, now_us)
 
-    def lost(self, now_us: int) -> None:
-        """The connection is gone, or there was none to be had: all without a reply goes again."""
+    def lost(self, now_us: int) -> Loss:
+        """The connection is gone, or there was none to be had."""
+        unanswered = list(self._in_flight.values())
+        self._in_flight.clear()
+        proven, code = self._proven, self._last_code
+        self._end_connection()
+        if code in CLOSING:  # said why: no fault of those behind
+            self._returned += unanswered
+            self._begin_epoch()
+            stay = verdict(code, Function.SET, 0) is Verdict.DEAD
+            self._refusing_since = self._refusing_since if stay else 0
+            return Loss([], stay)
+        for record in unanswered:
+            record.losses += 1
+        if not proven or not unanswered:
+            self._returned += unanswered
+            self._refusing_since = 0  # another daemon is tried next
+            self._hold(self._epoch, now_us)
+            return Loss([], stay=False)
+        self._begin_epoch()
+        if len(unanswered) > 1 or unanswered[0].losses < SUSPECT_LOSSES:
+            self._returned += unanswered
+            return Loss([], stay=True)
+        if not unanswered[0].was_suspect:
+            self._guilty += 1
+            if self._guilty >= SKIP_AFTER:
+                self._to_skip = min(2 ** (self._guilty - SKIP_AFTER), SKIP_MAX)
+        suspect = self._put_off(unanswered[0], Verdict.SUSPECT, "", now_us)
+        return Loss([suspect], stay=True)
+
+    def has_to_leave(self, now_us: int) -> bool:
+        """Whether this daemon has refused everything for so long that another should be tried."""
+        return bool(self._refusing_since) and now_us >= self._refusing_since + REFUSING_US_MAX
+
+    def leave(self) -> None:
+        """The caller ends the connection, to try another daemon."""
         self._returned += self._in_flight.values()
         self._in_flight.clear()
-        self._hold(self._epoch, now_us)
+        self._end_connection()
+        self._begin_epoch()
+        self.paused_until = self._refusing_since = self._failures = 0
 
     def next_due(self, now_us: int) -> int | None:
         """Return when ``take`` may give more though nothing happens; None: never.
 
         ``now_us`` says: at once; no instant before it is returned.
         """
-        if len(self._in_flight) >= self._window:
+        if not self.waiting or self._probe or self._alone or len(self._in_flight) >= self._window:
             return None
-        if self.waiting:
-            return max(self.paused_until, now_us)
-        if self._delayed:
-            return max(self.paused_until, self._delayed[0][0], now_us)
-        return None
+        if self._in_flight and not self._returned and self._queue[0].losses >= SUSPECT_LOSSES:
+            return None
+        return max(self.paused_until, now_us)
 
-    def _sort_in(self, now_us: int) -> None:
+    def _sort_in(self) -> None:
         """Put what comes again before what is new, the oldest first."""
-        again = self._returned
-        while self._delayed and self._delayed[0][0] <= now_us:
-            record = heapq.heappop(self._delayed)[2]
-            self._delayed_bytes -= len(record.frame)
-            self._bytes += len(record.frame)
-            again.append(record)
-        if again:
-            again.sort(key=_serial, reverse=True)
-            self._queue.extendleft(again)
-            again.clear()
+        if self._returned:
+            self._returned.sort(key=_serial, reverse=True)
+            self._queue.extendleft(self._returned)
+            self._returned.clear()
 
     def _judge(self, code: str, record: Outgoing, now_us: int) -> Verdict:
         result = verdict(code, record.function, record.flags)
@@ -218,14 +308,59 @@ class Engine:
                 return Verdict.DEAD
         return result
 
+    def _hear_probe(self, code: str, now_us: int) -> None:
+        self._probe = 0
+        self._last_code = code
+        if code and verdict(code, Function.NOP, 0) is Verdict.HOLD:
+            self._refuses(now_us)
+            self._hold(self._epoch, now_us)
+            return
+        self._proven, self._in_doubt = True, False
+
+    def _refused_all(self, record: Outgoing, error: str, now_us: int) -> Outcome:
+        """The daemon refuses everything, or perhaps this record only: then it waits alone."""
+        record.holds += 1
+        self._refuses(now_us)
+        if not record.tries or not self._takes:
+            self._hold(record.epoch, now_us)
+        if record.tries or record.holds >= HOLDS_MAX:
+            return self._put_off(record, Verdict.HOLD, error, now_us)
+        self._returned.append(record)
+        return Outcome(record, Verdict.HOLD, error)
+
+    def _refuses(self, now_us: int) -> None:
+        self._refusing_since = self._refusing_since or now_us
+
     def _hold(self, epoch: int, now_us: int) -> None:
         """Let all wait, once for all refusals of what was sent before this pause."""
         if epoch != self._epoch:
             return
         self.paused_until = now_us + self._pause(self._failures)
+        leave_us = self._refusing_since + REFUSING_US_MAX
+        if now_us < leave_us < self.paused_until:
+            self.paused_until = leave_us
         self._failures += 1
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         self._epoch += 1
         self._window = 1
+        self._takes = False
+
+    def _end_connection(self) -> None:
+        self._probe = 0
+        self._proven = self._alone = False
+        self._in_doubt = True
+        self._last_code = ""
+
+    def _put_off(self, record: Outgoing, result: Verdict, error: str, now_us: int) -> Outcome:
+        self._bytes -= len(record.frame)
+        is_passed = result is Verdict.PASSED
+        due_us = now_us + self._pause(
+            min(record.tries, PASSED_TRIES) if is_passed else record.tries
+        )
+        record.tries += 1
+        return Outcome(record, result, error, due_us)
 
     def _pause(self, tries: int) -> int:
         longest = min(PAUSE_US_MIN << min(tries, 20), RETRY_PAUSE_US_MAX)

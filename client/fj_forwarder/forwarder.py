@@ -20,10 +20,10 @@ from fastjournal.client.access import Access
 from fastjournal.client.address import Address
 from fastjournal.client.streams import close_stream, open_stream
 from fastjournal.errors import CannotConnectError, ConfigError, ProtocolError, RefusedError
-from fastjournal.limits import RECEIVE_BYTES_MAX, SLOT_SECONDS
+from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
-from fj_forwarder.delivery import RESCAN_SECONDS, Delivery
+from fj_forwarder.delivery import Delivery
 from fj_forwarder.engine import Engine
 from fj_forwarder.watch import Source, Watch
 
@@ -57,15 +57,20 @@ class Forwarder:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._engine = Engine(in_flight_max=settings.in_flight_max, random=Random(settings.seed))
+        self._start_us = time.time_ns() // 1000
+        self._start = time.monotonic()
         self._delivery = Delivery(
-            settings.spool, slot_seconds=settings.slot_seconds, engine=self._engine
+            settings.spool,
+            slot_seconds=settings.slot_seconds,
+            engine=self._engine,
+            now_us=self._start_us,
         )
         self._server = 0
         self._woken = trio.Event()
         self._stopping = False
         self._last_heard = 0.0
-        self._start_us = time.time_ns() // 1000
-        self._start = time.monotonic()
+        self._told_well = False
+        """The last connection was lost, and the daemon is well: the next one is no news."""
         self._scope = trio.CancelScope()
 
     @property
@@ -84,7 +89,7 @@ class Forwarder:
         Raises:
             SpoolFailedError: A call of the operating system on the spool failed.
         """
-        self._delivery.tidy()
+        self._delivery.tidy(_wall_us())
         with Watch(self._settings.spool) as watch:
             try:
                 async with trio.open_nursery() as nursery:
@@ -107,23 +112,26 @@ class Forwarder:
         while await self._wait_for_work():
             stream = await self._connect()
             if stream is None:
-                self._engine.lost(self._now_us())
+                self._delivery.lost(self._now_us())
                 continue
             try:
                 lost = await self._session(stream)
             finally:
                 await close_stream(stream)
             if lost:
-                log.warning("%s: connection lost: %s", self._address(), lost)
-                self._server += 1
-                self._engine.lost(self._now_us())
+                self._told_well = self._delivery.lost(self._now_us())
+                if self._told_well:
+                    log.debug("%s: connection lost: %s", self._address(), lost)
+                else:
+                    log.warning("%s: connection lost: %s", self._address(), lost)
+                    self._server += 1
 
     async def _wait_for_work(self) -> bool:
         """Return True when something may be sent now, False when there is nothing to wait for."""
         while True:
-            if not self._stopping:
-                self._delivery.fill()
             now_us = self._now_us()
+            if not self._stopping:
+                self._delivery.fill(now_us, _wall_us())
             due_us = self._engine.next_due(now_us)
             if due_us is not None and due_us <= now_us and not self._stopping:
                 return True
@@ -145,7 +153,9 @@ class Forwarder:
                 log.error("%s: %s: %s", address, error.code, error)
                 self._server += 1
             else:
-                log.info("%s: connected", address)
+                log.log(
+                    logging.DEBUG if self._told_well else logging.INFO, "%s: connected", address
+                )
                 return stream
         return None
 
@@ -180,7 +190,9 @@ class Forwarder:
         while True:
             now_us = self._now_us()
             if not self._stopping:
-                self._delivery.fill()
+                if self._leaves(now_us):
+                    return
+                self._delivery.fill(now_us, _wall_us())
                 if not self._engine.in_flight:
                     self._last_heard = trio.current_time()  # nothing was owed until here
                 frames = self._engine.take(now_us)
@@ -190,6 +202,15 @@ class Forwarder:
             if self._is_finished():
                 return
             await self._wait(now_us)
+
+    def _leaves(self, now_us: int) -> bool:
+        """Whether this daemon is left for the next one, since it refuses everything."""
+        if len(self._settings.servers) < 2 or not self._engine.has_to_leave(now_us):
+            return False
+        log.warning("%s: it refuses everything, the next server is tried", self._address())
+        self._engine.leave()
+        self._server += 1
+        return True
 
     async def _receive(self, stream: trio.abc.Stream) -> str:
         """Take replies until the connection is lost; return why."""
@@ -222,8 +243,10 @@ class Forwarder:
         engine = self._engine
         if engine.in_flight:
             return False
+        if self._stopping:
+            return True
         exhausted = self._delivery.exhausted and not engine.waiting
-        return self._stopping or (self._settings.once and exhausted)
+        return self._settings.once and exhausted and not self._delivery.is_awaited
 
     async def _wait(self, now_us: int) -> None:
         """Return when something happened, or a record or a rescan is due.
@@ -232,10 +255,10 @@ class Forwarder:
             now_us: When it was found that there is nothing to do: what comes due after that is
                 waited for, also when it is over by now.
         """
-        timeout = RESCAN_SECONDS
-        due_us = None if self._stopping else self._engine.next_due(now_us)
-        if due_us is not None:
-            timeout = min(timeout, (due_us - now_us) / 1_000_000)
+        due_us = self._delivery.next_due(now_us)
+        if not self._stopping and (engine_due_us := self._engine.next_due(now_us)) is not None:
+            due_us = min(due_us, engine_due_us)
+        timeout = RESCAN_US / 1e6 if self._stopping else (due_us - now_us) / 1e6
         with trio.move_on_after(timeout):
             await self._woken.wait()
         self._woken = trio.Event()
@@ -263,3 +286,8 @@ class Forwarder:
     def _now_us(self) -> int:
         """Return the instant by a clock that never jumps: the machine's at the start, going on."""
         return self._start_us + int((time.monotonic() - self._start) * 1_000_000)
+
+
+def _wall_us() -> int:
+    """Return the time by the machine's clock, which names slots."""
+    return time.time_ns() // 1000

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from fastjournal.errors import SpoolFailedError
@@ -24,11 +25,13 @@ from fastjournal.spool.format import (
     erased_ends,
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
-from fastjournal.spool.slots import Slot, spool_failed
+from fastjournal.spool.slots import Slot, SlotName, open_slot, spool_failed
 from fj_forwarder.holes import punch_hole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from fj_forwarder.delays import Stretch
 
 log = logging.getLogger("fj_forwarder")
 
@@ -36,8 +39,12 @@ RELEASE_BYTES: Final = 1024 * 1024
 """An erased run at the start is released when it has grown by this much: one call for thousands
 of records."""
 
-PutAside = Callable[[str, Piece, str, str], None]
-"""Takes the slot's name, a piece of damage, a code and a sentence, and keeps it durably."""
+_NOWHERE: Final = 1 << 62
+
+PutAside = Callable[["SlotFile", Piece, str, str], bool]
+"""Takes the slot, a piece of damage, a
+code and a sentence, and keeps it durably. False: it cannot be kept now; it stays in the slot, and
+was added to ``delayed``."""
 
 
 class SlotFile:
@@ -51,23 +58,44 @@ class SlotFile:
         SpoolFailedError: It cannot be opened for reading and writing, or is of another version.
     """
 
-    def __init__(self, slot: Slot, put_aside: PutAside) -> None:
+    __slots__ = (
+        "_blocked_at",
+        "_can_release",
+        "_descriptor",
+        "_inode",
+        "_last_record",
+        "_outstanding",
+        "_put_aside",
+        "_reader",
+        "_released",
+        "_unreleased",
+        "delayed",
+        "name",
+        "path",
+        "retry_us",
+        "start_s",
+    )
+
+    def __init__(self, slot: Slot | SlotName, put_aside: PutAside) -> None:
         self.name: Final = slot.name
         self.start_s: Final = slot.start_s
         self.path: Final = slot.path
         self._put_aside = put_aside
-        try:
-            self._descriptor = os.open(slot.path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise spool_failed("open the slot", slot.path, error) from error
+        self._descriptor = open_slot(slot.path, os.O_RDWR)
         self._reader = SlotReader(slot.path, self._descriptor)
         try:
             self._reader.read(0)
+            with self._translating("look at"):
+                self._inode = os.fstat(self._descriptor).st_ino
         except SpoolFailedError:
             os.close(self._descriptor)
             raise
-        self._outstanding: dict[int, None] = {}
-        """Offsets of the records that were returned by ``take`` and not erased, in file order."""
+        self._outstanding: set[int] = set()
+        """Offsets of the records that were returned, and are neither erased nor given back."""
+        self.retry_us = 0
+        """Before this instant it is left out: a call of the operating system on it failed."""
+        self.delayed: dict[int, Stretch] = {}
+        """What is pending and not outstanding, by the ``id`` of the stretch: waits on the disk."""
         self._unreleased = 0
         """Erased bytes that are not released, wherever in the file."""
         self._released = -1
@@ -75,11 +103,28 @@ class SlotFile:
         self._last_record = -1
         """Where the last record that was read starts."""
         self._can_release = True
+        self._blocked_at = _NOWHERE
+        """The first pending record, where that kept space from being released."""
 
     @property
     def outstanding(self) -> int:
         """Records that were taken and are not erased."""
         return len(self._outstanding)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether all was read and nothing of it is in memory: it can rest."""
+        return (
+            not self._outstanding
+            and self._reader.position > 0
+            and not self._reader.waiting_bytes
+            and not self.has_more()
+        )
+
+    @property
+    def position(self) -> int:
+        """Everything before this byte was read."""
+        return self._reader.position
 
     @property
     def waiting_bytes(self) -> int:
@@ -112,7 +157,7 @@ class SlotFile:
                 if piece.kind is not Kind.DAMAGE:
                     self._last_record = piece.offset
                 if piece.kind is Kind.PENDING:
-                    self._outstanding[piece.offset] = None
+                    self._outstanding.add(piece.offset)
                     bytes_max -= len(piece.data)
                     found.append(piece)
                 elif piece.kind is Kind.ERASED:
@@ -120,6 +165,66 @@ class SlotFile:
                 else:
                     self._bury(piece, torn=final or settled)
         return found
+
+    def take_again(self, stretch: Stretch, count_max: int, bytes_max: int) -> list[Piece]:
+        """Return the next pending records of a stretch, which is then shorter, or done with.
+
+        What is in memory of it already is left out.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
+        """
+        found: list[Piece] = []
+        stretch.begun = True
+        reader = SlotReader(self.path, self._descriptor, start=stretch.start, end=stretch.end)
+        while len(found) < count_max and bytes_max > 0:
+            pieces = reader.read(count_max - len(found), bytes_max=bytes_max, final=True)
+            for piece in pieces:
+                if piece.kind is Kind.DAMAGE:
+                    torn = stretch.settled is not None and stretch.settled.code == "torn"
+                    self._bury(piece, torn=torn)
+                elif piece.kind is Kind.PENDING and piece.offset not in self._outstanding:
+                    self._outstanding.add(piece.offset)
+                    bytes_max -= len(piece.data)
+                    found.append(piece)
+            if not pieces:
+                break
+        stretch.start = reader.position
+        if stretch.start >= stretch.end:
+            self.drop(stretch)
+        return found
+
+    def drop(self, stretch: Stretch) -> None:
+        """A stretch waits no more; it may have become a part of another one meanwhile."""
+        stretch.alive = False
+        self._blocked_at = _NOWHERE
+        self.delayed.pop(id(stretch), None)
+
+    def give_back(self, offset: int) -> None:
+        """The record at ``offset`` is in memory no more; the caller delays it."""
+        self._outstanding.discard(offset)
+
+    def rest(self) -> None:
+        """Close the file of a quiet slot, and forget all but what is delayed."""
+        self._reader = SlotReader(self.path, -1, start=self._reader.position)
+        self.close()
+
+    def wake(self) -> None:
+        """Open the file again.
+
+        Raises:
+            SpoolFailedError: It cannot be opened, or is another one.
+        """
+        descriptor = open_slot(self.path, os.O_RDWR)
+        if os.fstat(descriptor).st_ino != self._inode:
+            os.close(descriptor)
+            raise SpoolFailedError(
+                "this slot was replaced by another file",
+                path=self.path,
+                hint="nobody but the forwarder may delete a slot",
+            )
+        self._descriptor = descriptor
+        self._reader = SlotReader(self.path, descriptor, start=self._reader.position)
 
     def erase(self, offset: int, frame_bytes: int) -> None:
         """Mark the record at ``offset`` as erased.
@@ -131,10 +236,14 @@ class SlotFile:
             os.pwrite(self._descriptor, ERASED_BYTE, offset)
         except OSError as error:
             raise spool_failed("erase a record", self.path, error) from error
-        del self._outstanding[offset]
+        self._outstanding.discard(offset)
         self._unreleased += frame_bytes + RECORD_OVERHEAD
-        if self._unreleased >= RELEASE_BYTES and self._can_release:
-            self._release()
+        if self._unreleased >= RELEASE_BYTES and self._can_release and offset <= self._blocked_at:
+            pending = (stretch.start for stretch in self.delayed.values())
+            first = min(chain((self._last_record,), self._outstanding, pending))
+            self._release(first)
+            is_blocked = self._unreleased >= RELEASE_BYTES and first != self._last_record
+            self._blocked_at = first if is_blocked else _NOWHERE
 
     def wait_for_writes(self) -> None:
         """Return when every write that had begun is over.
@@ -160,7 +269,7 @@ class SlotFile:
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
-        if self._outstanding:
+        if self._outstanding or self.delayed:
             return False, []
         with self._translating("lock"):
             try:
@@ -169,7 +278,7 @@ class SlotFile:
                 return False, []
         try:
             found = self.take(count_max, bytes_max, final=True)
-            if found or self.has_more():
+            if found or self.has_more() or self.delayed:
                 return False, found
             with self._translating("delete"):
                 os.unlink(self.path)
@@ -185,25 +294,24 @@ class SlotFile:
 
     def _bury(self, piece: Piece, *, torn: bool) -> None:
         size = len(piece.data)
-        self._unreleased += size
         code = "torn" if torn else "damaged"
+        sentence = "a torn write" if torn else "bytes that are no whole record"
+        if not self._put_aside(self, piece, code, sentence):
+            return
+        self._unreleased += size
         log.warning("%s: %d bytes at offset %d are no record", self.path, size, piece.offset)
-        self._put_aside(
-            self.name, piece, code, "a torn write" if torn else "bytes that are no whole record"
-        )
         if size < RECORD_OVERHEAD:
             return  # too short for a record; found again after a restart, and put aside again
         head, crc = erased_ends(piece.data[HEAD_BYTES:-4])
         with self._translating("erase damage"):
             os.pwrite(self._descriptor, head + piece.data[HEAD_BYTES:-4] + crc, piece.offset)
 
-    def _release(self) -> None:
-        """Make the erased run at the start of the file one blank, and its frame a hole.
+    def _release(self, end: int) -> None:
+        """Make the erased run up to ``end`` one blank, and its frame a hole.
 
         The run ends where a whole record starts: until its CRC is written a blank counts only
         because it leads to one.
         """
-        end = next(iter(self._outstanding), self._last_record)
         while end - self._released >= RELEASE_BYTES:
             part_end = self._boundary(end)
             if part_end - self._released < RELEASE_BYTES:

@@ -1,4 +1,4 @@
-"""All slots of a spool: which to read next, which are over and can go."""
+"""All slots of a spool: which to read next, which rest, which are over and can go."""
 
 from __future__ import annotations
 
@@ -7,28 +7,43 @@ import logging
 import os
 from bisect import insort
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import OPEN_SLOTS_MAX
-from fastjournal.spool.appendfile import TEMPORARY_SUFFIX
+from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool.reader import Piece
-from fastjournal.spool.slots import SLOT_SUFFIX, Slot, list_slots, spool_failed
+from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, SlotName, spool_failed, survey
+from fj_forwarder.delays import Delays, Due, Stretch
 from fj_forwarder.slotfile import PutAside, SlotFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 log = logging.getLogger("fj_forwarder")
 
 TEMPORARY_SECONDS_MAX: Final = 3600
 """A file that a killed writer was about to create is removed after this."""
 
+LISTING_US_PER_NAME: Final = 20
+"""So long no listing follows another one, for each name in the directory: some ten times of what
+listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each time."""
+
+TOLD_MAX: Final = 1000
+"""Names of which the log has been told; with more, some may be told of again."""
+
+_ALL: Final = 1 << 62
+
 _start = attrgetter("start_s")
 
 
 class Taken(NamedTuple):
-    """A pending record and its slot."""
+    """A pending record, its slot, and what it waited in, if it did."""
 
     slot: SlotFile
     piece: Piece
+    stretch: Stretch | None = None
 
 
 class SlotStore:
@@ -44,130 +59,147 @@ class SlotStore:
         self._directory = directory
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
+        self.delays = Delays()
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
-        self._known: dict[str, Slot] = {}
-        """Slots that were listed and are not open yet, oldest first."""
+        self._resting: dict[str, SlotFile] = {}
+        """Slots that were read and closed: they wait for what is delayed, or for their writers."""
+        self._known: list[SlotName] = []
+        """Slots that were listed and are not begun yet, newest first."""
         self._refused: set[str] = set()
-        """Slots that could not be opened; left out until ``retry_refused``."""
+        """Slots that could not be opened or read; left out until ``retry_refused``."""
         self._told: set[str] = set()
-        """Slots that could not be opened at some time: each is told of once."""
+        """What could not be opened, or is nothing of a spool: each is told of once."""
         self._newest_s = 0
+        self._listed_us = self._list_from_us = 0
+        self._is_look_owed = False
+        self._new_first = True
+        self.ignored = 0
+        """Files in the directory that are nothing of a spool."""
 
     @property
     def can_begin(self) -> bool:
-        """Whether there is a slot that was not begun, and room for it."""
-        return bool(self._known) and len(self._open) < OPEN_SLOTS_MAX
+        """Whether there is a slot that was not begun."""
+        return bool(self._known)
 
-    def refresh(self) -> None:
-        """Look which slots there are.
+    def next_look_us(self) -> int | None:
+        """Return when the directory is to be listed, where that came too soon; None: it did not."""
+        return self._list_from_us if self._is_look_owed else None
+
+    def refresh(self, now_us: int) -> None:
+        """Look which slots there are, unless that was done just now or there is enough to do.
 
         Raises:
             SpoolFailedError: The directory cannot be read.
         """
-        listed = {slot.name: slot for slot in list_slots(self._directory)}
-        for file in self._open:
-            listed.pop(file.name, None)
-        self._refused &= listed.keys()
-        self._told &= listed.keys()
-        for name in self._refused:
-            del listed[name]
-        self._known = listed
-        newest = [slot.start_s for slot in listed.values()] + [f.start_s for f in self._open[-1:]]
+        if now_us < (self._listed_us + RESCAN_US if self._known else self._list_from_us):
+            self._is_look_owed = not self._known
+            return
+        found = survey(self._directory)
+        names = {slot.name for slot in found.slots}
+        self._listed_us, self._is_look_owed = now_us, False
+        self._list_from_us = now_us + LISTING_US_PER_NAME * (len(names) + found.ignored_count)
+        self.ignored = found.ignored_count
+        for name in found.ignored:
+            self._tell(name, f"{self._directory}/{name}: nothing of a spool; it is left alone")
+        self._refused &= names
+        self._told &= names | set(found.ignored)
+        begun = {file.name for file in self._open} | self._refused | self._resting.keys()
+        self._known = [slot for slot in reversed(found.slots) if slot.name not in begun]
+        newest = [slot.start_s for slot in found.slots[-1:]] + [f.start_s for f in self._open[-1:]]
         self._newest_s = max(newest, default=0)
 
-    def take(self, count_max: int, bytes_max: int) -> list[Taken]:
-        """Return the next pending records, oldest slots first.
+    def take(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
+        """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
-        Of many slots only so many are open at once: the next are begun when ``finish_old`` has
-        deleted some.
+        Of many slots only so many are open at once: those that were read rest.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
         """
-        taken: list[Taken] = []
+        sources = [self._take_new, self._take_due]
+        if not self._new_first:
+            sources.reverse()
+        self._new_first = not self._new_first
+        half = _Haul(count_max - count_max // 2, bytes_max - bytes_max // 2)
+        sources[0](half, now_us)
+        rest = _Haul(half.count + count_max // 2, half.size + bytes_max // 2)
+        sources[1](rest, now_us)
+        sources[0](rest, now_us)
+        return half.taken + rest.taken
 
-        def take_from(file: SlotFile) -> None:
-            nonlocal bytes_max
-            for piece in file.take(count_max - len(taken), bytes_max):
-                bytes_max -= len(piece.data)
-                taken.append(Taken(file, piece))
+    def take_suspect(self, bytes_max: int, now_us: int) -> list[Taken]:
+        """Return one suspect that is due, if there is one."""
+        haul = _Haul(1, bytes_max)
+        while haul.has_room and (due := self.delays.first_suspect(now_us)):
+            if not self._take_stretch(due, haul, now_us):
+                break
+        return haul.taken
 
-        for file in self._open:
-            if len(taken) < count_max and bytes_max > 0 and file.has_more():
-                take_from(file)
-        while self.can_begin and len(taken) < count_max and bytes_max > 0:
-            name, slot = next(iter(self._known.items()))
-            del self._known[name]
-            try:
-                file = SlotFile(slot, self._put_aside)
-            except SpoolFailedError as error:
-                if name not in self._told:
-                    log.error("this slot is left out until it can be opened: %s", error)
-                self._refused.add(name)
-                self._told.add(name)
-                continue
-            insort(self._open, file, key=_start)
-            take_from(file)
-        return taken
+    def take_one(self, due: Due, now_us: int) -> list[Taken]:
+        """Return what is pending in one stretch, due or not."""
+        haul = _Haul(_ALL, _ALL)
+        while due.stretch.alive and self._take_stretch(due, haul, now_us):
+            pass
+        return haul.taken
+
+    def delay(self, slot: SlotFile, stretch: Stretch) -> None:
+        """Let a stretch of a slot, of which nothing is in memory any more, wait."""
+        slot.give_back(stretch.start)
+        self.delays.add(slot, stretch)
 
     def retry_refused(self) -> None:
-        """Let the next ``refresh`` list the slots again that could not be opened."""
+        """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
         self._refused.clear()
 
-    def take_behind_torn(self, count_max: int, bytes_max: int) -> list[Taken]:
-        """Look behind what has been incomplete since the last read: a write may have been torn.
+    def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
+        """Look behind what has been incomplete since the last read: a write may have been torn."""
+        haul = _Haul(count_max, bytes_max)
+        for file in list(self._open):
+            if haul.has_room and file.waiting_bytes and now_us >= file.retry_us:
+                with self._leaving_out(file, now_us):
+                    file.wait_for_writes()
+                    haul.add(file, file.take(haul.count, haul.size, settled=True))
+        return haul.taken
 
-        Raises:
-            SpoolFailedError: A call of the operating system failed.
-        """
-        taken: list[Taken] = []
-        for file in self._open:
-            if file.waiting_bytes and len(taken) < count_max and bytes_max > 0:
-                file.wait_for_writes()
-                for piece in file.take(count_max - len(taken), bytes_max, settled=True):
-                    bytes_max -= len(piece.data)
-                    taken.append(Taken(file, piece))
-        return taken
-
-    def finish_old(self, now_s: float, count_max: int, bytes_max: int) -> list[Taken]:
+    def finish_old(self, wall_us: int, count_max: int, bytes_max: int) -> list[Taken]:
         """Delete the slots that are over and done; return what came in them at the last moment.
 
         Args:
-            now_s: Instant in seconds, by the clock that names slots.
+            wall_us: The time, by the clock that names slots.
             count_max: At most so many records.
             bytes_max: Stop after so many bytes.
-
-        Raises:
-            SpoolFailedError: A call of the operating system failed.
         """
-        taken: list[Taken] = []
+        haul = _Haul(count_max, bytes_max)
         for file in list(self._open):
-            over = file.start_s < self._newest_s or file.start_s + self._slot_seconds <= now_s
-            if not over or file.outstanding or len(taken) >= count_max or bytes_max <= 0:
-                continue
-            deleted, pieces = file.finish(count_max - len(taken), bytes_max)
-            if deleted:
-                log.info("%s: all is sent, deleted", file.path)
-                file.close()
-                self._open.remove(file)
-            taken += [Taken(file, piece) for piece in pieces]
-            bytes_max -= sum(len(piece.data) for piece in pieces)
-        return taken
+            if haul.has_room and self._is_over(file, wall_us):
+                self._finish(file, haul)
+        return haul.taken
 
-    def remove_temporary_files(self, now_s: float) -> None:
+    def wake_resting(self) -> None:
+        """Finish slots that rested because a writer held them, and read on where one wrote."""
+        for file in list(self._resting.values()):
+            with contextlib.suppress(OSError):
+                grown = os.stat(file.path, follow_symlinks=False).st_size > file.position
+                if (grown or not file.delayed) and self._make_room() and self._wake(file):
+                    self._finish(file, _Haul(0, 0))
+                    if file in self._open and file.is_quiet:
+                        self._rest(file)
+
+    def remove_temporary_files(self, now_us: int) -> None:
         """Remove what writers that were killed while creating a slot left behind.
 
         Raises:
             SpoolFailedError: The directory cannot be read.
         """
+        oldest_s = now_us / 1_000_000 - TEMPORARY_SECONDS_MAX
         try:
             with os.scandir(self._directory) as entries:
                 for entry in entries:
                     ours = entry.name.startswith(".") and entry.name.endswith(TEMPORARY_SUFFIX)
                     if ours and SLOT_SUFFIX in entry.name:
-                        with contextlib.suppress(FileNotFoundError):
-                            if entry.stat().st_mtime < now_s - TEMPORARY_SECONDS_MAX:
+                        with contextlib.suppress(FileNotFoundError, PermissionError):
+                            if entry.stat(follow_symlinks=False).st_mtime < oldest_s:
                                 os.unlink(entry.path)
         except OSError as error:
             raise spool_failed("tidy the spool", self._directory, error) from error
@@ -177,3 +209,145 @@ class SlotStore:
         for file in self._open:
             file.close()
         self._open.clear()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _take_new(self, haul: _Haul, now_us: int) -> None:
+        """Go on with the slots that are open, then begin others, the oldest first."""
+        for file in list(self._open):
+            if not haul.has_room:
+                return
+            if now_us >= file.retry_us:
+                with self._leaving_out(file, now_us):
+                    if file.has_more():
+                        haul.add(file, file.take(haul.count, haul.size))
+        while self._known and haul.has_room and self._make_room():
+            slot = self._known.pop()
+            try:
+                file = SlotFile(slot, self._put_aside)
+            except SpoolFailedError as error:
+                self._leave_out(slot.name, error)
+                continue
+            insort(self._open, file, key=_start)
+            with self._leaving_out(file, now_us):
+                haul.add(file, file.take(haul.count, haul.size))
+
+    def _take_due(self, haul: _Haul, now_us: int) -> None:
+        """Read what was delayed and is due."""
+        while haul.has_room and (due := self.delays.first_due(now_us)):
+            if not self._take_stretch(due, haul, now_us):
+                return
+
+    def _take_stretch(self, due: Due, haul: _Haul, now_us: int) -> bool:
+        """Read on in a stretch; False: no slot more may be open now."""
+        file, stretch = due.slot, due.stretch
+        if file.name in self._resting:
+            if not self._make_room():
+                return False
+            self._wake(file)
+        before = stretch.start
+        if file.name not in self._resting and stretch.alive:
+            with self._leaving_out(file, now_us):
+                haul.add(file, file.take_again(stretch, haul.count, haul.size), stretch)
+        if stretch.alive and stretch.start == before:
+            self._postpone(due, now_us)
+        return True
+
+    # --- opening and closing --------------------------------------------------------------------
+
+    def _make_room(self) -> bool:
+        """Have one slot less than may be open: those that are done go, those that are read rest."""
+        if len(self._open) < OPEN_SLOTS_MAX:
+            return True
+        for file in list(self._open):
+            if file.start_s < self._newest_s:
+                with self._leaving_out(file):
+                    if file.is_quiet and not self._finish(file, _Haul(0, 0)):
+                        self._rest(file)
+        return len(self._open) < OPEN_SLOTS_MAX
+
+    def _is_over(self, file: SlotFile, wall_us: int) -> bool:
+        end_us = (file.start_s + self._slot_seconds) * 1_000_000
+        return file.start_s < self._newest_s or end_us <= wall_us
+
+    def _finish(self, file: SlotFile, haul: _Haul) -> bool:
+        """Delete a slot that is over if it is done; whether it was."""
+        if file.outstanding or file.delayed:
+            return False
+        deleted = False
+        with self._leaving_out(file):
+            deleted, pieces = file.finish(haul.count, haul.size)
+            haul.add(file, pieces)
+        if deleted:
+            log.info("%s: all is sent, deleted", file.path)
+            file.close()
+            self._open.remove(file)
+        return deleted
+
+    def _rest(self, file: SlotFile) -> None:
+        file.rest()
+        self._open.remove(file)
+        self._resting[file.name] = file
+
+    def _wake(self, file: SlotFile) -> bool:
+        """Open a slot that rested; False: that cannot be done, or it is gone."""
+        try:
+            file.wake()
+        except SpoolFailedError as error:
+            if not os.path.lexists(file.path) or error.__cause__ is None:
+                log.error("this slot was taken away, and what was pending in it: %s", error)
+                del self._resting[file.name]
+                for stretch in list(file.delayed.values()):
+                    file.drop(stretch)
+            else:
+                self._tell(file.name, f"this slot is left out until it can be opened: {error}")
+            return False
+        del self._resting[file.name]
+        insort(self._open, file, key=_start)
+        return True
+
+    # --- what fails -----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _leaving_out(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
+        """A slot that cannot be read or written now is left out for a while; the others go on."""
+        try:
+            yield
+        except SpoolFailedError as error:
+            if now_us is not None:
+                file.retry_us = now_us + RESCAN_US
+            self._tell(file.name, f"this slot is left out for now: {error}")
+
+    def _postpone(self, due: Due, now_us: int) -> None:
+        stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
+        due.slot.drop(due.stretch)
+        self.delays.add(due.slot, stretch)
+
+    def _leave_out(self, name: str, error: SpoolFailedError) -> None:
+        self._refused.add(name)
+        self._tell(name, f"this slot is left out until it can be opened: {error}")
+
+    def _tell(self, name: str, sentence: str) -> None:
+        """Say it, once for each name."""
+        if name not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(name)
+            log.error("%s", sentence)
+
+
+class _Haul:
+    """What is taken in one go, and how many records and bytes more there is room for."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.taken: list[Taken] = []
+        self.count = count
+        self.size = size
+
+    @property
+    def has_room(self) -> bool:
+        return self.count > 0 and self.size > 0
+
+    def add(self, file: SlotFile, pieces: list[Piece], stretch: Stretch | None = None) -> None:
+        """Take the records of a slot."""
+        self.count -= len(pieces)
+        self.size -= sum(len(piece.data) for piece in pieces)
+        self.taken += [Taken(file, piece, stretch) for piece in pieces]

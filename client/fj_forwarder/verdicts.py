@@ -26,6 +26,10 @@ class Verdict(Enum):
     """As LATER for an hour, then DEAD."""
     HOLD = "hold"
     """Kept; the daemon takes nothing at the moment, so all wait."""
+    SUSPECT = "suspect"
+    """Kept; the daemon ended a connection on which it alone had no reply. Tried alone, rarely."""
+    PASSED = "passed"
+    """Kept, not sent: passed over in search of records at which connections do not end."""
 
 
 _BY_CODE: Final = {
@@ -51,6 +55,21 @@ _BY_CODE: Final = {
     "auth-failed": Verdict.HOLD,
     "unsupported-version": Verdict.HOLD,
 }
+
+
+CLOSING: Final = frozenset(
+    {
+        "bad-request",
+        "too-large",
+        "unsupported-version",
+        "busy",
+        "shutting-down",
+        "auth-required",
+        "auth-failed",
+    }
+)
+"""After these a daemon may close the connection: for what the reply says, and for no fault of what
+was sent behind."""
 
 
 def verdict(code: str, function: int, flags: int) -> Verdict:

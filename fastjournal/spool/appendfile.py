@@ -22,9 +22,13 @@ from fastjournal.spool.format import (
     RECORD_OVERHEAD,
     blank_ends,
 )
-from fastjournal.spool.slots import FILE_MODE, slot_name, spool_failed, sync_directory
-
-TEMPORARY_SUFFIX = ".tmp"
+from fastjournal.spool.slots import (
+    FILE_MODE,
+    TEMPORARY_SUFFIX,
+    slot_name,
+    spool_failed,
+    sync_directory,
+)
 
 
 class AppendFile:

@@ -27,10 +27,12 @@ from fastjournal.spool.format import (
     find_record,
     record_end,
 )
-from fastjournal.spool.slots import spool_failed
+from fastjournal.spool.slots import open_slot, spool_failed
 
 CHUNK_BYTES = 1024 * 1024
 """One read of the file: some thousand usual records."""
+
+_NO_END = 1 << 62
 
 
 class Kind(Enum):
@@ -58,21 +60,27 @@ class SlotReader:
         path: The file.
         descriptor: An open descriptor to read from, which stays the caller's.
         start: Where a record starts, to begin there instead of at the front.
+        end: Where a record ended, to read nothing from there on.
 
     Raises:
         SpoolFailedError: It cannot be opened.
     """
 
-    def __init__(self, path: str, descriptor: int | None = None, *, start: int = 0) -> None:
+    def __init__(
+        self,
+        path: str,
+        descriptor: int | None = None,
+        *,
+        start: int = 0,
+        end: int = _NO_END,
+    ) -> None:
         self.path = path
+        self._end = end
         self.position = start
         """Everything before this byte was returned."""
         self._owned = descriptor is None
         if descriptor is None:
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except OSError as error:
-                raise spool_failed("open the slot", path, error) from error
+            descriptor = open_slot(path, os.O_RDONLY)
         self._descriptor = descriptor
         self._data = b""
         self._base = start
@@ -183,8 +191,9 @@ class SlotReader:
         if len(head) == HEAD_BYTES:
             record_bytes = int.from_bytes(head[1:]) + RECORD_OVERHEAD
             wanted = max(wanted, min(record_bytes, RECORD_BYTES_MAX) - len(self._data) + at)
+        read_to = self._base + len(self._data)
         try:
-            more = os.pread(self._descriptor, wanted, self._base + len(self._data))
+            more = os.pread(self._descriptor, min(wanted, self._end - read_to), read_to)
         except OSError as error:
             raise spool_failed("read", self.path, error) from error
         if more:

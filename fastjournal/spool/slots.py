@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
-from calendar import timegm
+from datetime import datetime
 from typing import NamedTuple
 
 from fastjournal.errors import SpoolFailedError
@@ -17,11 +18,17 @@ SLOT_SUFFIX = ".fjs"
 WAKE_NAME = "wake"
 LOCK_NAME = "forwarder.lock"
 DEAD_NAME = "dead"
+STATUS_NAME = "status.json"
+TEMPORARY_SUFFIX = ".tmp"
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 
 _FORM = "%Y%m%dT%H%M%SZ" + SLOT_SUFFIX
 _NAME_CHARS = len("20261120T080000Z.fjs")
+_OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME})
+
+IGNORED_NAMES_MAX = 100
+"""So many files that are nothing of a spool are named; of more, only the number is told."""
 
 _HINTS = {
     errno.ENOSPC: "free some space on this file system",
@@ -34,8 +41,28 @@ _HINTS = {
     errno.ENFILE: "raise the limit of open files of this machine",
     errno.ENOENT: "check that the directory of the spool exists",
     errno.ENOTDIR: "the spool is a directory; something else has its name",
+    errno.ELOOP: "a slot is a regular file; take the link away",
     errno.EIO: "the device is failing: check the system's log",
 }
+
+
+class SlotName(NamedTuple):
+    """One file of a spool."""
+
+    start_s: int
+    """Instant of its start: seconds since the Unix epoch."""
+    name: str
+    path: str
+
+
+class Survey(NamedTuple):
+    """What is in the directory of a spool."""
+
+    slots: list[SlotName]
+    """Oldest first."""
+    ignored: list[str]
+    """Names of what is nothing of a spool, at most IGNORED_NAMES_MAX of them."""
+    ignored_count: int
 
 
 class Slot(NamedTuple):
@@ -63,38 +90,85 @@ def slot_name(start_s: int) -> str:
 
 def parse_slot_name(name: str) -> int | None:
     """Return the start, in seconds, of the slot with this file name; None: it names no slot."""
-    if len(name) != _NAME_CHARS:
+    if len(name) != _NAME_CHARS or not name.endswith("Z" + SLOT_SUFFIX) or not name.isascii():
+        return None
+    if name[8] != "T" or not (name[:8] + name[9:15]).isdigit():
         return None
     try:
-        return timegm(time.strptime(name, _FORM))
+        return int(datetime.fromisoformat(name[:16]).timestamp())
     except ValueError:
         return None
 
 
+def survey(directory: str | os.PathLike[str]) -> Survey:
+    """Return what is in a spool. Slots are regular files; no link is followed.
+
+    It takes a microsecond or two a name: no file is looked at.
+
+    Raises:
+        SpoolFailedError: The directory cannot be read.
+    """
+    slots: list[SlotName] = []
+    ignored: list[str] = []
+    count = 0
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                name = entry.name
+                start = parse_slot_name(name)
+                if start is not None and entry.is_file(follow_symlinks=False):
+                    slots.append(SlotName(start, name, entry.path))
+                elif start is not None or not _is_ours(name):
+                    count += 1
+                    if len(ignored) < IGNORED_NAMES_MAX:
+                        ignored.append(name)
+    except OSError as error:
+        raise spool_failed("read the spool", directory, error) from error
+    slots.sort()
+    return Survey(slots, sorted(ignored), count)
+
+
 def list_slots(directory: str | os.PathLike[str]) -> list[Slot]:
-    """Return the slots in a spool, oldest first; what has another name is left out.
+    """Return the slots in a spool, oldest first, with their sizes.
 
     Raises:
         SpoolFailedError: The directory cannot be read.
     """
     slots = []
     try:
-        with os.scandir(directory) as entries:
-            for entry in entries:
-                start = parse_slot_name(entry.name)
-                if start is None:
-                    continue
-                try:
-                    status = entry.stat()
-                except FileNotFoundError:
-                    continue  # finished and deleted meanwhile
-                blocks = status.st_blocks * 512 or status.st_size  # 0: the file system does not say
-                allocated = min(status.st_size, blocks)
-                slots.append(Slot(start, entry.name, entry.path, status.st_size, allocated))
+        for start, name, path in survey(directory).slots:
+            try:
+                status = os.stat(path, follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # finished and deleted meanwhile
+            blocks = status.st_blocks * 512 or status.st_size  # 0: the file system does not say
+            allocated = min(status.st_size, blocks)
+            slots.append(Slot(start, name, path, status.st_size, allocated))
     except OSError as error:
         raise spool_failed("read the spool", directory, error) from error
-    slots.sort()
     return slots
+
+
+def _is_ours(name: str) -> bool:
+    temporary = name.startswith(".") and SLOT_SUFFIX in name and name.endswith(TEMPORARY_SUFFIX)
+    return temporary or name in _OURS
+
+
+def open_slot(path: str, flags: int) -> int:
+    """Return a descriptor of a slot, which is a regular file and no link.
+
+    Raises:
+        SpoolFailedError: It cannot be opened, or is something else.
+    """
+    try:
+        # a FIFO would wait for its other end
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file")
+    except OSError as error:
+        raise spool_failed("open the slot", path, error) from error
+    return descriptor
 
 
 def spool_failed(

@@ -171,7 +171,7 @@ def test_a_lost_reply_is_answered_by_sending_the_same_timestamp_again(tmp_path: 
         keys = {spool.append(domain="d", uri=str(n)) for n in range(200)}
     with ScriptedDaemon(ledger.answer) as daemon:
         once(tmp_path, daemon.address)
-        stamps = {(r.key, r.timestamp) for r in daemon.requests}
+        stamps = {(r.key, r.timestamp) for r in daemon.requests if r.function != Function.NOP}
         assert daemon.connections == 6
     assert len(lost) == 5
     assert set(ledger.applied) == keys

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
 from fj_forwarder import slotfile
+from fj_forwarder.delays import Stretch
 from fj_forwarder.slotfile import SlotFile
 
 NAME = "20261120T080000Z.fjs"
@@ -121,6 +122,28 @@ class SlotMachine(RuleBasedStateMachine):
             del self.appended[offset]
             self.file.erase(offset, len(piece.data))
 
+    @rule(count=st.integers(1, 8))
+    def delay(self, count: int) -> None:
+        """Forget some records: one stretch from the first to the last, those between included."""
+        some = sorted(self.random.sample(sorted(self.taken), min(count, len(self.taken))))
+        if some:
+            stretch = Stretch(some[0], self.taken[some[-1]].end, due_us=0)
+            for offset in some:
+                self.file.give_back(offset)
+                del self.taken[offset]
+            self.file.delayed[id(stretch)] = stretch
+
+    @rule(count=st.integers(1, 8))
+    def take_again(self, count: int) -> None:
+        for stretch in list(self.file.delayed.values()):
+            self.keep(self.file.take_again(stretch, count, 10**6))
+
+    @rule()
+    def rest_and_wake(self) -> None:
+        if self.file.is_quiet:
+            self.file.rest()
+            self.file.wake()
+
     @rule()
     def kill(self) -> None:
         self.open_again()
@@ -150,7 +173,11 @@ class SlotMachine(RuleBasedStateMachine):
 
     def opened(self) -> SlotFile:
         (slot,) = list_slots(self.directory.name)
-        return SlotFile(slot, lambda _, piece, *__: self.aside.add(piece.data))
+        return SlotFile(slot, self.put_aside)
+
+    def put_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
+        self.aside.add(piece.data)
+        return True
 
     def open_again(self) -> None:
         self.os.calls_left = -1

@@ -22,9 +22,10 @@ class PutAside:
     def __init__(self) -> None:
         self.pieces: list[tuple[str, bytes, str]] = []
 
-    def __call__(self, slot: str, piece: Piece, code: str, sentence: str) -> None:
+    def __call__(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         assert sentence
-        self.pieces.append((slot, piece.data, code))
+        self.pieces.append((slot.name, piece.data, code))
+        return True
 
     @property
     def raw(self) -> list[bytes]:
@@ -249,19 +250,19 @@ def test_a_run_longer_than_a_record_may_be_is_released_in_parts(
 
 def store(directory: Path, aside: PutAside | None = None) -> SlotStore:
     made = SlotStore(str(directory), slot_seconds=3600, put_aside=aside or PutAside())
-    made.refresh()
+    made.refresh(0)
     return made
 
 
 def erase_all(made: SlotStore) -> int:
-    taken = made.take(10_000, 10**9)
-    for slot, piece in taken:
+    taken = made.take(10_000, 10**9, 0)
+    for slot, piece, _ in taken:
         slot.erase(piece.offset, len(piece.data))
     return len(taken)
 
 
 def finish(made: SlotStore, now_s: float) -> int:
-    return len(made.finish_old(now_s, 1000, 10**9))
+    return len(made.finish_old(int(now_s * 1e6), 1000, 10**9))
 
 
 def test_a_slot_is_deleted_when_it_is_over_and_all_is_erased(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_newer_slot_says_that_an_older_one_is_over(tmp_path: Path) -> None:
 def test_a_slot_with_a_pending_record_stays(tmp_path: Path) -> None:
     path = write(tmp_path, *records(3))
     made = store(tmp_path)
-    assert len(made.take(10, 10**9)) == 3
+    assert len(made.take(10, 10**9, 0)) == 3
     finish(made, START_S + 10**6)
     assert path.exists()
     made.close()
@@ -333,8 +334,8 @@ def test_a_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: 
     path = write(tmp_path, big[:700], last)
     aside = PutAside()
     made = store(tmp_path, aside)
-    assert made.take(10, 10**9) == []
-    taken = made.finish_old(START_S + 10**6, 1000, 10**9)
+    assert made.take(10, 10**9, 0) == []
+    taken = made.finish_old((START_S + 10**6) * 10**6, 1000, 10**9)
     assert [t.piece.data for t in taken] == [last[5:-4]]
     assert aside.raw == [big[:700]]
     taken[0].slot.erase(taken[0].piece.offset, len(last) - 9)
@@ -348,8 +349,8 @@ def test_a_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_pa
     write(tmp_path, big[:700], last)
     aside = PutAside()
     made = store(tmp_path, aside)
-    assert made.take(10, 10**9) == []
-    taken = made.take_behind_torn(10, 10**9)
+    assert made.take(10, 10**9, 0) == []
+    taken = made.take_behind_torn(10, 10**9, 0)
     assert [t.piece.data for t in taken] == [last[5:-4]]
     assert aside.pieces == [(NAME, big[:700], "torn")]
     made.close()
@@ -361,9 +362,9 @@ def test_slots_are_taken_oldest_first_and_up_to_the_limits(tmp_path: Path) -> No
     write(tmp_path, first)
     write(tmp_path, second, second, name="20261120T090000Z.fjs")
     made = store(tmp_path)
-    taken = made.take(2, 10**9) + made.take(1, 10**9) + made.take(9, 10**9)
+    taken = made.take(2, 10**9, 0) + made.take(1, 10**9, 0) + made.take(9, 10**9, 0)
     assert [t.slot.name[9:11] for t in taken] == ["08", "09", "09", "10"]
-    assert len(store(tmp_path).take(9, 1)) == 1
+    assert len(store(tmp_path).take(9, 1, 0)) == 1
     made.close()
 
 
@@ -373,7 +374,7 @@ def test_a_slot_of_another_version_is_left_out_and_the_others_go_on(tmp_path: Pa
     write(tmp_path, *records(2), name="20261120T090000Z.fjs")
     made = store(tmp_path)
     assert erase_all(made) == 2
-    made.refresh()
+    made.refresh(10**9)
     finish(made, START_S + 10**6)
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
     assert foreign.read_bytes() == b"fjsp\0\0\0\x02?"
@@ -388,5 +389,5 @@ def test_what_a_killed_writer_left_while_creating_a_slot_is_removed_later(tmp_pa
         path.touch()
         os.utime(path, (START_S, START_S))
     os.utime(young, (START_S + 3000, START_S + 3000))
-    store(tmp_path).remove_temporary_files(START_S + 3601)
+    store(tmp_path).remove_temporary_files((START_S + 3601) * 10**6)
     assert sorted(tmp_path.iterdir()) == sorted([young, other])

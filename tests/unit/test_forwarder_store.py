@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.limits import OPEN_SLOTS_MAX
+from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
 from fastjournal.spool.reader import Piece
+from fastjournal.spool.slots import Survey, survey
 from fj_forwarder import store as module
+from fj_forwarder.delays import Stretch
+from fj_forwarder.slotfile import SlotFile
 from fj_forwarder.store import SlotStore
 
 MINUTE_US = 60_000_000
@@ -29,7 +32,7 @@ class Minutes:
         return self.us
 
 
-def no_damage(slot: str, piece: Piece, code: str, sentence: str) -> None:
+def no_damage(slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
     raise AssertionError(f"{slot}: {code} {sentence}")
 
 
@@ -54,19 +57,18 @@ def test_more_slots_than_may_be_open_are_taken_in_turns_and_all_deleted(
     spool_slots(tmp_path, count)
     seen = 0
     rounds = 0
+    before = len(os.listdir("/proc/self/fd"))
     while list(tmp_path.glob("*.fjs")):
         rounds += 1
-        before = len(os.listdir("/proc/self/fd"))
-        store.refresh()
-        taken = store.take(count, 1 << 20)
+        store.refresh(rounds * RESCAN_US)
+        taken = store.take(count, 1 << 20, 0)
         assert len(os.listdir("/proc/self/fd")) <= before + OPEN_SLOTS_MAX
         assert len(taken) <= OPEN_SLOTS_MAX
-        assert store.take(count, 1 << 20) == []
-        assert not store.can_begin
-        for slot, piece in taken:
+        assert store.take(count, 1 << 20, 0) == []
+        for slot, piece, _ in taken:
             slot.erase(piece.offset, len(piece.data))
         seen += len(taken)
-        assert store.finish_old(2e9, count, 1 << 20) == []
+        assert store.finish_old(2 * 10**15, count, 1 << 20) == []
     assert (seen, rounds) == (count, 3)
 
 
@@ -75,22 +77,73 @@ def test_a_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later
 ) -> None:
     spool_slots(tmp_path, 3)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    store.refresh()
+    store.refresh(0)
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (held + 1, hard))
-        assert store.take(10, 1 << 20) == []
+        assert store.take(10, 1 << 20, 0) == []
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.close(held)
     assert [record.name for record in caplog.records] == ["fj_forwarder"] * 3
-    store.refresh()
-    assert store.take(10, 1 << 20) == []
+    store.refresh(RESCAN_US)
+    assert store.take(10, 1 << 20, 0) == []
     store.retry_refused()
-    store.refresh()
-    assert len(store.take(10, 1 << 20)) == 3
+    store.refresh(2 * RESCAN_US)
+    assert len(store.take(10, 1 << 20, 0)) == 3
     assert len(caplog.records) == 3
 
 
 def test_the_bound_leaves_room_under_the_usual_limit_of_open_files() -> None:
     assert module.OPEN_SLOTS_MAX <= 1024 // 2
+
+
+def test_slots_whose_records_are_all_delayed_rest_and_hold_up_no_other(
+    tmp_path: Path, store: SlotStore
+) -> None:
+    """Each slot has one record, and all are put off: still each slot has its turn."""
+    count = 2 * OPEN_SLOTS_MAX + 3
+    spool_slots(tmp_path, count)
+    store.refresh(0)
+    before = len(os.listdir("/proc/self/fd"))
+    seen: set[str] = set()
+    while taken := store.take(count, 1 << 20, 0):
+        for slot, piece, _ in taken:
+            assert slot.name not in seen
+            seen.add(slot.name)
+            store.delay(slot, Stretch(piece.offset, piece.end, due_us=10))
+        assert len(os.listdir("/proc/self/fd")) <= before + OPEN_SLOTS_MAX
+    assert len(seen) == count
+    again: set[str] = set()
+    while taken := store.take(count, 1 << 20, 10):
+        for slot, piece, _ in taken:
+            again.add(slot.name)
+            slot.erase(piece.offset, len(piece.data))
+    assert again == seen
+
+
+def test_a_hundred_thousand_slots_are_listed_now_and_then_and_not_each_time(
+    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: how many names are looked at until a backlog is sent, by the number of its slots."""
+    looked = 0
+
+    def counting(directory: str) -> Survey:
+        nonlocal looked
+        found = survey(directory)
+        looked += len(found.slots)
+        return found
+
+    monkeypatch.setattr(module, "survey", counting)
+    count = 8 * OPEN_SLOTS_MAX
+    spool_slots(tmp_path, count)
+    now_us = sent = 0
+    while sent < count:
+        store.refresh(now_us)
+        taken = store.take(64, 1 << 20, now_us)
+        for slot, piece, _ in taken:
+            slot.erase(piece.offset, len(piece.data))
+        sent += len(taken)
+        store.finish_old(2 * 10**15, 64, 1 << 20)
+        now_us += 1000
+    assert looked == count, "listed once"

@@ -1,0 +1,214 @@
+"""Bad records before good ones: the real fj-forwarder, and daemons that refuse or end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol import Reply, Request
+from fastjournal.spool import DeadDirectory, Spool, spool_status
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.daemon_process import DaemonProcess
+
+
+def start(spool: Path, server: str) -> subprocess.Popen[bytes]:
+    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--log-level", "error"]
+    return subprocess.Popen([*line, "--server", server])
+
+
+@contextmanager
+def forwarder(spool: Path, server: str) -> Iterator[None]:
+    """A forwarder that has to be there still at the end."""
+    process = start(spool, server)
+    try:
+        yield
+        assert process.poll() is None, "it ended by itself"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_forty_thousand_locked_records_hold_up_no_good_one_and_go_when_they_may(
+    tmp_path: Path,
+) -> None:
+    is_locked = True
+
+    def refuse(request: Request) -> str | None:
+        return "locked" if is_locked and request.value == b"locked" else None
+
+    ledger = Ledger(refuse=refuse)
+    with Spool(tmp_path) as spool:
+        locked = [spool.append(domain="d", value=b"locked") for _ in range(40_000)]
+        good = [spool.append(domain="d", value=b"good") for _ in range(100)]
+    with ScriptedDaemon(ledger.answer) as daemon, forwarder(tmp_path, daemon.address):
+        ledger.wait_applied(good, timeout_s=120)
+        assert not ledger.applied.keys() & set(locked)
+        is_locked = False
+        ledger.wait_applied(locked, timeout_s=240)
+    assert set(ledger.times_applied.values()) == {1}
+
+
+@pytest.mark.parametrize("poisons", [1, 5, 100])
+def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
+    tmp_path: Path, poisons: int
+) -> None:
+    is_cured = False
+    ledger = Ledger()
+
+    def answer(request: Request) -> Answer:
+        if request.value == b"poison" and not is_cured:
+            return [Do.CLOSE]
+        return ledger.answer(request)
+
+    with Spool(tmp_path) as spool:
+        first = [spool.append(domain="d", value=b"good") for _ in range(20)]
+        poison = [spool.append(domain="d", value=b"poison") for _ in range(poisons)]
+        good = [spool.append(domain="d", value=b"good") for _ in range(49)]
+        with ScriptedDaemon(answer) as daemon, forwarder(tmp_path, daemon.address):
+            ledger.wait_applied(first + good)
+            more = [spool.append(domain="d", value=b"good") for _ in range(1000)]
+            ledger.wait_applied(more)
+            assert not ledger.applied.keys() & set(poison)
+            is_cured = True
+            ledger.wait_applied(poison, timeout_s=120)
+    assert set(ledger.times_applied.values()) == {1}
+
+
+def test_killed_while_it_waits_for_poison_it_loses_nothing_and_doubles_nothing(
+    tmp_path: Path,
+) -> None:
+    is_cured = False
+    ledger = Ledger()
+
+    def answer(request: Request) -> Answer:
+        if request.value == b"poison" and not is_cured:
+            return [Do.CLOSE]
+        return ledger.answer(request)
+
+    with Spool(tmp_path) as spool, ScriptedDaemon(answer) as daemon:
+        keys = []
+        for _ in range(5):
+            poison = spool.append(domain="d", value=b"poison")
+            good = [spool.append(domain="d", value=b"good") for _ in range(30)]
+            keys += [poison, *good]
+            process = start(tmp_path, daemon.address)
+            ledger.wait_applied(good)
+            process.kill()
+            process.wait()
+        is_cured = True
+        with forwarder(tmp_path, daemon.address):
+            ledger.wait_applied(keys)
+    assert set(ledger.times_applied.values()) == {1}
+
+
+def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_path: Path) -> None:
+    """A real daemon with small values: it answers ``too-large`` and closes, each time."""
+    count = 200
+    with Spool(tmp_path / "spool") as spool:
+        for number in range(count):
+            spool.append(domain="d", id=f"large-{number}", value=bytes(5000))
+            spool.append(domain="d", id=f"good-{number}", value=b"good")
+    with DaemonProcess(tmp_path, "--max-value", "1000") as daemon:
+        line = [sys.executable, "-m", "fj_forwarder", "--spool", str(tmp_path / "spool"), "--once"]
+        done = subprocess.run(
+            [*line, "--server", daemon.address],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert spool_status(tmp_path / "spool").pending == 0
+    dead = DeadDirectory(tmp_path / "spool").list()
+    assert {piece.reason.code for piece in dead if piece.reason} == {"too-large"}
+    assert len(dead) == count
+    assert "connection lost" not in done.stderr, "no pause: each time the daemon was well"
+
+
+def test_a_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:
+    """The patience of 30 s is shortened in the forwarder's process: nothing else is."""
+    code = (
+        "import fj_forwarder.engine as e; e.REFUSING_US_MAX = 1_000_000;"
+        "import sys; from fj_forwarder.main import main; main()"
+    )
+    first = Ledger(refuse=lambda _: "read-only")
+    second = Ledger()
+    with Spool(tmp_path) as spool:
+        keys = [spool.append(domain="d") for _ in range(20)]
+    with ScriptedDaemon(first.answer) as one, ScriptedDaemon(second.answer) as two:
+        line = [sys.executable, "-c", code, "--spool", str(tmp_path), "--once"]
+        line += ["--server", one.address, "--server", two.address]
+        assert subprocess.run(line, timeout=120, check=False).returncode == 0
+    assert set(second.applied) == set(keys)
+    assert first.seen > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
+def test_a_damaged_slot_on_a_full_disk_ends_nothing_and_is_put_aside_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    mount = tmp_path / "small"
+    mount.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)],
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        _fill_and_drain(mount)
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+def fill(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while os.write(descriptor, bytes(4096)):
+            pass
+    os.close(descriptor)
+    assert os.statvfs(path).f_bavail == 0
+
+
+def _fill_and_drain(mount: Path) -> None:
+    def answer(request: Request) -> Answer:
+        if request.value == b"bad":
+            return [Reply(request.identifier, error="bad-value")]
+        return ledger.answer(request)
+
+    ledger = Ledger()
+    spool_directory = mount / "spool"
+    with Spool(spool_directory) as spool:
+        good = [spool.append(domain="d", value=b"good") for _ in range(20)]
+        spool.append(domain="d", value=b"bad")
+        (path,) = spool_directory.glob("*.fjs")
+        with path.open("r+b") as file:
+            file.seek(300)
+            file.write(b"\xff" * 40)
+        good += [spool.append(domain="d", value=b"good") for _ in range(20)]
+        (spool_directory / "forwarder.lock").touch()
+        fill(mount / "ballast")
+        with ScriptedDaemon(answer) as daemon, forwarder(spool_directory, daemon.address):
+            ledger.wait_applied(good[10:])
+            assert not list((spool_directory / "dead").glob("*.bin"))
+            (mount / "ballast").unlink()
+            deadline = time.monotonic() + 60
+            while len(list((spool_directory / "dead").glob("*.json"))) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    codes = {piece.reason.code for piece in DeadDirectory(spool_directory).list() if piece.reason}
+    assert codes == {"damaged", "bad-value"}
+    assert spool_status(spool_directory).pending == 0
