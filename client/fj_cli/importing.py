@@ -9,6 +9,7 @@ goes on from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -224,8 +225,15 @@ class Importer:
 
 
 def _aside(key: bytes) -> bytes:
+    """Return a plain key of the same domain, the same one each time, that is no longer than a key.
+
+    A hash of the rest takes no more bytes than the shortest rest that there is.
+    """
     domain, _, rest = key.partition(b":")
-    return b"%b:import:%b" % (domain, rest)
+    aside = b"%b:import:%b" % (domain, rest)
+    if len(aside) <= KEY_BYTES_MAX:
+        return aside
+    return b"%b:import:%b" % (domain, blake2b(rest, digest_size=7).hexdigest().encode())
 
 
 def _bury(item: Item) -> Call[Any]:

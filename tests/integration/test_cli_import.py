@@ -24,6 +24,7 @@ from fastjournal.cmdlog.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError
 from fastjournal.foreign import Journal, open_workq
+from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.testing.logs import SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fj_cli.importing import Importer
@@ -455,3 +456,17 @@ def test_a_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, 
     (tmp_path / "empty").mkdir()
     assert cli("import", "workq", str(tmp_path / "empty")).returncode == USAGE
     assert cli("import", "workq", str(tmp_path / "none")).returncode == USAGE
+
+
+def test_names_as_long_as_a_key_allows_are_imported(tmp_path: Path, cli: Cli) -> None:
+    """What has failed is first set under a key of its own, which must be no longer."""
+    log = SegmentBuilder(None, now_us=NOW)
+    longest = KEY_BYTES_MAX - len(b":128:0000000000000000:") - 2 * 16
+    lengths = range(longest - 15, longest + 1)
+    for length in lengths:
+        log.foreign(b"w" * length, b"waits")
+        log.result(Command.FAIL, log.foreign(b"f" * length, b"failed"))
+    directory = str(write_log(tmp_path / "log", log))
+    number = 2 * len(lengths)
+    assert cli.json("import", "workq", directory) == [counts(read=number, imported=number)]
+    assert cli.json("import", "workq", directory) == [counts(read=number, already_there=number)]
