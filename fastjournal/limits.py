@@ -455,6 +455,10 @@ JOB_LEASE_US_MIN = 1_000_000
 CLIENT_LAST_WORDS_S = 5.0
 """Seconds for a cancelled task, or a client that is closed, to give back what it holds."""
 
+CLIENT_SNAPSHOT_S = 3600.0
+"""Seconds that a SNAPSHOT may take beyond the usual silence: it may remove many large files of old
+ones, and what was sent after it on its connection is answered after it."""
+
 SCAN_PAGE_ENTRIES = 1000
 """Entries that the iterators over ranges ask for at a time: a round trip costs little for each,
 and what the daemon has to look at is served between other clients."""

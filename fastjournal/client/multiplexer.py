@@ -115,6 +115,12 @@ class Multiplexer:
         )
 
     @property
+    def is_held_up(self) -> bool:
+        """Whether a SNAPSHOT is on its way, behind which other replies wait. O(requests)."""
+        flying = self._in_flight.values()
+        return any(pending.request.function == Function.SNAPSHOT for pending in flying)
+
+    @property
     def wants_to_send(self) -> bool:
         """Whether ``data_to_send`` has something."""
         return bool(self._unsent) or (bool(self._owed) and self.has_room)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from fastjournal.client.failures import connection_lost, reason_of, timed_out
 from fastjournal.client.multiplexer import Multiplexer, Pending, Tell
 from fastjournal.client.streams import close_stream
 from fastjournal.errors import FastjournalError
-from fastjournal.limits import RECEIVE_BYTES_MAX
+from fastjournal.limits import CLIENT_SNAPSHOT_S, RECEIVE_BYTES_MAX
 from fastjournal.protocol import Request
 
 _LAST_WORDS_S = 1.0
@@ -82,7 +81,7 @@ class TrioLink:
             return
         while True:
             answered = multiplexer.answered
-            with trio.move_on_after(math.inf if silence_s is None else silence_s) as patience:
+            with trio.move_on_after(sum(self._patiences(silence_s))) as patience:
                 await self._room.park()
             if multiplexer.failed or (multiplexer.has_room and not patience.cancelled_caught):
                 return
@@ -100,8 +99,17 @@ class TrioLink:
             return
         done = trio.Event()
         pending.notify = done.set
-        with self._patience(silence_s):
-            await done.wait()
+        for patience_s in self._patiences(silence_s):
+            with trio.move_on_after(patience_s):
+                await done.wait()
+                return
+        self.end(timed_out(self._address, silence_s))
+
+    def _patiences(self, silence_s: float | None) -> Iterator[float]:
+        """Give the seconds of silence to put up with, then those more that a SNAPSHOT may take."""
+        yield math.inf if silence_s is None else silence_s
+        if self.multiplexer.is_held_up:
+            yield CLIENT_SNAPSHOT_S
 
     def abandon(self, pending: Pending) -> None:
         """Leave a request alone; what it waits for, or gets, is given back."""
@@ -117,13 +125,6 @@ class TrioLink:
         """Return when what abandoned requests were given is given back, or the connection over."""
         while not self.multiplexer.settled:
             await self._settling.park()
-
-    @contextlib.contextmanager
-    def _patience(self, silence_s: float | None) -> Iterator[None]:
-        with trio.move_on_after(math.inf if silence_s is None else silence_s) as scope:
-            yield
-        if scope.cancelled_caught:
-            self.end(timed_out(self._address, silence_s))
 
     async def _receive(self) -> None:
         multiplexer = self.multiplexer

@@ -10,7 +10,7 @@ import msgspec
 from fastjournal.client.repeats import rule_of
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
+from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Flag, Function, Reply, Request
 
@@ -85,10 +85,12 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
 def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:
     """Return the seconds after which a daemon that owes answers counts as lost; None: never.
 
-    A NEXT that waits may be answered that much later.
+    A NEXT that waits may be answered that much later, and a SNAPSHOT takes its time.
     """
-    longest_us = 0
+    longest_us = 0.0
     for request in requests:
+        if request.function == Function.SNAPSHOT:
+            longest_us = max(longest_us, CLIENT_SNAPSHOT_S * 1e6)
         if request.function == Function.NEXT and request.flags & LISTEN:
             if request.ttl is None:
                 return None

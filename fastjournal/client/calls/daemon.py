@@ -42,7 +42,8 @@ def cancellation(identifier: int) -> Request:
 def snapshot(*, keep: int | None = None) -> Call[str]:
     """Take a snapshot; return the path of its directory on the daemon's machine.
 
-    Never sent twice: where the connection is lost, it may have been taken (``maybe_done``).
+    Never sent twice: where the connection is lost, it may have been taken (``maybe_done``). It may
+    take long, up to an hour; on a connection that is shared, others' replies wait for it.
 
     Args:
         keep: Remove all but that many, the newest, this one among them; 1 to 65,535. None: remove

@@ -1,0 +1,93 @@
+"""A connection of trio: how long silence is put up with."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.client import calls
+from fastjournal.client.address import parse_address
+from fastjournal.client.batch import Batch
+from fastjournal.client.calls import Call
+from fastjournal.client.multiplexer import Multiplexer
+from fastjournal.client.trio_link import TrioLink
+from fastjournal.errors import CannotConnectError
+from fastjournal.protocol import Reply, ServerConnection
+
+SILENCE_S = 60.0
+
+
+class Bench:
+    """A link, and the other end of its connection."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = trio.testing.memory_stream_pair()
+        address = parse_address("127.0.0.1:1")
+        self.link = TrioLink(ours, Multiplexer(reply_bytes_max=10**6), address)
+
+    async def ask(self, call: Call[object]) -> None:
+        """Send a request as a client does, and wait for its reply."""
+        batch = Batch([(call.request, call.undo)], None)
+        pending = self.link.start(batch.errands[0])
+        await self.link.wait_done(pending, batch.silence_s(SILENCE_S))
+        pending.answer()
+
+    async def answer_after(self, seconds: float) -> None:
+        """Take all requests, and answer them in order after so long."""
+        await trio.sleep(seconds)
+        connection = ServerConnection()
+        connection.receive_data(await self.theirs.receive_some(65536))
+        for request in connection.next_events():
+            await self.theirs.send_all(connection.send(Reply(request.identifier)))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_snapshot_that_takes_long_ends_no_connection_that_others_share(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.link.run)
+        async with trio.open_nursery() as askers:
+            askers.start_soon(bench.ask, calls.snapshot(keep=1))
+            await trio.testing.wait_all_tasks_blocked()
+            askers.start_soon(bench.ask, calls.nop())
+            askers.start_soon(bench.answer_after, 1800)
+        assert trio.current_time() >= 1800
+        assert not bench.link.multiplexer.failed
+        nursery.cancel_scope.cancel()
+
+
+async def test_snapshot_is_not_waited_for_without_end(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def ask(call: Call[object]) -> None:
+        with pytest.raises(CannotConnectError) as caught:
+            await bench.ask(call)
+        assert caught.value.code == "timed-out"
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.link.run)
+        async with trio.open_nursery() as askers:
+            askers.start_soon(ask, calls.snapshot())
+            await trio.testing.wait_all_tasks_blocked()
+            askers.start_soon(ask, calls.nop())
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == pytest.approx(3600 + SILENCE_S, abs=2)
+
+
+async def test_silence_ends_a_connection_on_which_no_snapshot_is_taken(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.link.run)
+        with pytest.raises(CannotConnectError):
+            await bench.ask(calls.nop())
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == pytest.approx(SILENCE_S, abs=2)
