@@ -47,7 +47,8 @@ CLOCK_SKEW_US_MAX = 60_000_000
 """Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
 
 POSTPONE_US_MAX = 3600 * 1_000_000
-"""Default of max-postpone: a resource that changes all the time is worked on once an hour."""
+"""Default of max-postpone: a resource that changes all the time is worked on once an hour. A longer
+delay is none of the short ones that it bounds."""
 
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
 """Default of default-lease: a day, for work whose length nobody stated."""

@@ -61,7 +61,7 @@ def test_a_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProce
 
 def test_a_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None:
     def put_off(client: SyncClient, number: int) -> None:
-        later = time.time_ns() // 1000 + 3600 * 1_000_000
+        later = time.time_ns() // 1000 + 900_000
         client.set(build_journal_key("d", f"{number}", not_before_us=later), b"page", uri=URI)
 
     with SyncClient(daemon.address) as client:
@@ -82,6 +82,18 @@ def test_a_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> No
         assert job.meta is not None
         assert job.meta.not_before < job.meta.created + 1_000_001
         assert client.stats()["entries"] == 1
+
+
+def test_what_is_set_for_tomorrow_waits_for_tomorrow_over_a_crash(daemon: DaemonProcess) -> None:
+    tomorrow = time.time_ns() // 1000 + 24 * 3600 * 1_000_000
+    with SyncClient(daemon.address) as client:
+        client.set(build_journal_key("d", "first"), b"page", uri=URI)
+        client.set(build_journal_key("d", "second", not_before_us=tomorrow), b"page", uri=URI)
+        assert client.next("d").next_at == tomorrow
+    daemon.kill()
+    daemon.start()
+    with SyncClient(daemon.address) as client:
+        assert client.next("d").next_at == tomorrow
 
 
 def test_a_paused_domain_waits_for_its_end_over_a_crash(daemon: DaemonProcess) -> None:

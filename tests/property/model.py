@@ -207,9 +207,10 @@ class Model(Values, Keys, Work, Scans):
         here.persistent = bool(r.flags & (Flag.PERSIST | Flag.PERSIST_ALIAS))
         here.not_before = here.parts.timestamp if here.parts else 0
         here.first_due = 0
-        if here.parts and first_due and self.rules.postpone_us_max:
+        bound = self.rules.postpone_us_max
+        if here.parts and first_due and bound and here.not_before - self.clock <= bound:
             here.first_due = first_due
-            here.not_before = min(here.not_before, first_due + self.rules.postpone_us_max)
+            here.not_before = min(here.not_before, first_due + bound)
         here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
         here.writes += 1
         domain = here.parts.domain if here.parts and self.is_due(here) else None

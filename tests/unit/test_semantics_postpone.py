@@ -26,6 +26,14 @@ def put_off(s: Subject, due: int, *, name: bytes = b"x", flags: int = 0) -> byte
     return key
 
 
+def again(s: Subject, *, after: int = 1, delay: int = BOUND, flags: int = 0) -> bytes:
+    """SET work on the URI, some time later, with the longest delay that is short."""
+    s.later(after)
+    key = b"a:1:%d:again" % (s.now + delay)
+    assert s.set(key, uri=URI, at=s.now, flags=flags) == ""
+    return key
+
+
 def test_a_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
     for n in range(100):
         if s.jobs():
@@ -39,7 +47,7 @@ def test_a_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
 
 def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
     put_off(s, SECOND)
-    key = put_off(s, 60 * SECOND)
+    key = again(s, after=5 * SECOND)
     assert s.meta(key).not_before == START + SECOND + BOUND
     assert s.next().timeout == START + SECOND + BOUND
     s.now = START + SECOND + BOUND
@@ -49,13 +57,58 @@ def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
 def test_the_bound_counts_from_the_first_due_time_of_the_chain(s: Subject) -> None:
     for due in (SECOND, 5 * SECOND, 9 * SECOND):
         assert s.meta(put_off(s, due)).not_before == START + due
-    assert s.meta(put_off(s, 90 * SECOND)).not_before == START + SECOND + BOUND
+    assert s.meta(again(s, after=5 * SECOND)).not_before == START + SECOND + BOUND
+
+
+def test_set_with_a_longer_delay_than_the_bound_means_it(s: Subject) -> None:
+    put_off(s, SECOND)
+    key = put_off(s, 60 * SECOND)
+    assert s.meta(key).not_before == START + 60 * SECOND
+    assert s.next().timeout == START + 60 * SECOND
+    s.now = START + 60 * SECOND
+    assert s.jobs() == [key]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_delay_of_exactly_the_bound_is_a_short_one(s: Subject, more: int) -> None:
+    put_off(s, 0)
+    key = again(s, after=SECOND, delay=BOUND + more)
+    assert s.meta(key).not_before == (s.now + BOUND + 1 if more else START + 1 + BOUND)
+
+
+def test_a_longer_delay_begins_a_new_chain(s: Subject) -> None:
+    put_off(s, SECOND)
+    long = s.meta(again(s, delay=60 * SECOND)).not_before
+    s.now = long - SECOND
+    soon = s.meta(again(s)).not_before
+    assert soon == s.now + BOUND
+    assert s.meta(again(s, after=5 * SECOND)).not_before == long + BOUND
+
+
+def test_a_longer_delay_ends_the_chain_that_was_bounded(s: Subject) -> None:
+    put_off(s, SECOND)
+    assert s.meta(again(s, after=5 * SECOND)).not_before == START + SECOND + BOUND
+    key = again(s, delay=BOUND + 1)
+    assert s.meta(key).not_before == s.now + BOUND + 1
+
+
+def test_a_longer_delay_and_its_chain_outlive_a_restart() -> None:
+    target = EngineSubject(Rules(postpone_us_max=BOUND))
+    s = Subject(target)
+    put_off(s, SECOND, flags=Flag.PERSIST)
+    key = again(s, delay=60 * SECOND, flags=Flag.PERSIST)
+    long = s.now + 60 * SECOND
+    target.restart(s.now)
+    assert s.meta(key).not_before == long
+    s.now = long + 5 * SECOND
+    key = again(s, flags=Flag.PERSIST)
+    target.restart(s.now)
+    assert s.meta(key).not_before == long + BOUND
 
 
 def test_work_that_names_no_instant_was_first_due_when_it_was_created(s: Subject) -> None:
     s.set(b"a:1:0:x", uri=URI)
-    s.later(SECOND)
-    key = put_off(s, 60 * SECOND)
+    key = again(s, after=SECOND)
     assert s.meta(key).not_before == START + BOUND
 
 
@@ -67,7 +120,7 @@ def test_a_set_that_makes_it_due_earlier_is_obeyed(s: Subject) -> None:
 
 def test_the_effective_instant_is_the_order_of_work(s: Subject) -> None:
     put_off(s, SECOND)
-    key = put_off(s, 60 * SECOND)
+    key = again(s, after=5 * SECOND)
     before, behind = START + BOUND, START + SECOND + BOUND + 1
     for instant in (behind, before):
         s.set(b"a:1:%d:z" % instant, at=s.now)
@@ -100,8 +153,8 @@ def test_behind_work_that_still_runs_the_chain_is_a_new_one(s: Subject) -> None:
     s.lease(timeout=SECOND)
     key = put_off(s, 60 * SECOND)
     assert s.meta(key).not_before == START + 60 * SECOND
-    key = put_off(s, 600 * SECOND)
-    assert s.meta(key).not_before == START + 70 * SECOND
+    s.now = START + 65 * SECOND
+    assert s.meta(again(s)).not_before == START + 70 * SECOND
 
 
 def test_a_release_starts_the_chain_anew(s: Subject) -> None:
@@ -109,14 +162,14 @@ def test_a_release_starts_the_chain_anew(s: Subject) -> None:
     s.later(5 * SECOND)
     released_at = s.now
     s.release(key, s.lease())
-    assert s.meta(put_off(s, 60 * SECOND)).not_before == released_at + BOUND
+    assert s.meta(again(s)).not_before == released_at + BOUND
 
 
 def test_a_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> None:
     put_off(s, 0)
     token = s.lease(timeout=5 * SECOND)
     s.later(7 * SECOND)
-    assert s.meta(put_off(s, 60 * SECOND)).not_before == token + BOUND
+    assert s.meta(again(s)).not_before == token + BOUND
 
 
 def test_after_a_release_with_a_delay_the_end_of_that_counts(s: Subject) -> None:
@@ -124,12 +177,12 @@ def test_after_a_release_with_a_delay_the_end_of_that_counts(s: Subject) -> None
     s.release(key, s.lease(), ttl=3 * SECOND)
     due = s.meta(key).not_before
     assert due == s.now + 3 * SECOND
-    assert s.meta(put_off(s, 60 * SECOND)).not_before == due + BOUND
+    assert s.meta(again(s, after=5 * SECOND)).not_before == due + BOUND
 
 
 def test_a_release_with_a_delay_does_not_take_the_bound_back(s: Subject) -> None:
     put_off(s, 0)
-    key = put_off(s, 60 * SECOND)
+    key = again(s)
     s.now = s.meta(key).not_before
     s.release(key, s.lease(), ttl=SECOND)
     assert s.meta(key).not_before == s.now + SECOND
@@ -141,19 +194,20 @@ def test_a_kick_starts_the_chain_anew(s: Subject) -> None:
     s.later(5 * SECOND)
     s.kick(key)
     kicked_at = s.now
-    assert s.meta(put_off(s, 60 * SECOND)).not_before == kicked_at + BOUND
+    assert s.meta(again(s)).not_before == kicked_at + BOUND
 
 
 def test_what_was_buried_does_not_bound_what_replaces_it(s: Subject) -> None:
     key = put_off(s, 0)
     s.bury(key)
-    assert s.meta(put_off(s, 60 * SECOND)).not_before == START + 60 * SECOND
+    assert s.meta(again(s)).not_before == s.now + BOUND
 
 
 def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> None:
     put_off(s, SECOND)
-    put_off(s, 60 * SECOND)
-    key = put_off(s, 60 * SECOND, flags=Flag.OVERWRITE)
+    key = again(s, after=5 * SECOND)
+    s.later(1)
+    assert s.set(key, uri=URI, flags=Flag.OVERWRITE, at=s.now) == ""
     assert s.meta(key).not_before == START + SECOND + BOUND
     s.later(1)
     assert s.set(key, flags=Flag.OVERWRITE, at=s.now) == ""
@@ -162,10 +216,11 @@ def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> N
 
 def test_a_set_over_the_same_key_with_another_uri_is_other_work(s: Subject) -> None:
     put_off(s, SECOND)
-    key = put_off(s, 60 * SECOND)
+    key = again(s, after=5 * SECOND)
+    due = s.now + BOUND
     s.later(1)
     assert s.set(key, uri=b"other", flags=Flag.OVERWRITE, at=s.now) == ""
-    assert s.meta(key).not_before == START + 60 * SECOND
+    assert s.meta(key).not_before == due
 
 
 def test_plain_entries_have_no_first_due_time(s: Subject) -> None:

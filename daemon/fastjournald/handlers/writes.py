@@ -123,8 +123,14 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         name, priority, not_before, _ = parts
         domain = store.domain_of(name)
         if waited is not None:
+            postpone = state.settings.postpone_us_max
             first_due = _first_due(waited)
-            not_before = _bounded(not_before, first_due, state.settings.postpone_us_max)
+            if first_due and postpone:
+                if not_before - now > postpone:
+                    # who delays it for so long means it: from there a new chain begins
+                    first_due = 0
+                else:
+                    not_before = min(not_before, first_due + postpone)
     facts = pack_facts(priority, not_before, arrival, timestamp, created, value_type)
     entry = Entry(facts, key, uri, request.value, domain)
     if created != now:
@@ -188,13 +194,6 @@ def _first_due(replaced: Entry) -> int:
     if replaced.place not in (Place.READY, Place.DELAYED):
         return 0
     return replaced.extra.first_due or max(replaced.not_before, replaced.created)
-
-
-def _bounded(not_before: int, first_due: int, postpone_us_max: int) -> int:
-    """Return until when work that was due already is put off, at most so long; 0: any time."""
-    if not first_due or not postpone_us_max:
-        return not_before
-    return min(not_before, first_due + postpone_us_max)
 
 
 def delete(state: State, session: Hashable, request: Request, now: int) -> str:
