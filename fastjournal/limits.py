@@ -319,13 +319,19 @@ AUTH_FAILURE_SECONDS = 1.0
 """So long the answer to a wrong token is held back: only whoever sent it waits."""
 
 HANDSHAKES_MAX = 256
-"""TLS handshakes at a time, more are closed: each holds some 50 KB and costs a millisecond."""
+"""TLS handshakes at a time; for one more, one that is not done makes room: each holds some 50 KB
+and costs a millisecond."""
+
+HANDSHAKES_PER_ORIGIN_MAX = 128
+"""Of them from one address, an IPv6 network of 64 bits being one: as many as a host of workers that
+starts begins within a round trip, and half of all, so that none has the house to itself."""
 
 HANDSHAKE_SECONDS_MAX = 10.0
 """From connecting to the end of the TLS handshake."""
 
 HTTP_CONNECTIONS_MAX = 32
-"""HTTP connections at once; more are closed: a few scrapers and health checks are the use."""
+"""HTTP connections at once; for one more, one that asked longest ago makes room: a few scrapers and
+health checks are the use."""
 
 HTTP_HEAD_BYTES_MAX = 16 * 1024
 """Request line and header fields of an HTTP request: what browsers and proxies send fits."""

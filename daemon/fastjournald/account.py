@@ -45,6 +45,7 @@ IDLE_TIMEOUT = "idle-timeout"
 NO_ROOM = "busy"
 AUTH_TIMEOUT = "auth-timeout"
 OVERRUN = "overrun"
+MADE_ROOM = "made-room"
 REASONS = (
     SLOW_READER,
     SEND_TIMEOUT,
@@ -53,6 +54,7 @@ REASONS = (
     NO_ROOM,
     AUTH_TIMEOUT,
     OVERRUN,
+    MADE_ROOM,
 )
 """Why the daemon closes a connection that broke no rule of the protocol."""
 

@@ -16,6 +16,8 @@ import h11
 import trio
 
 from fastjournal import limits
+from fastjournald.admission import Newcomers
+from fastjournald.listeners import origin_of
 
 LOG = logging.getLogger("fastjournald")
 
@@ -44,7 +46,7 @@ class HttpServer:
 
     Args:
         pages: By path.
-        connections_max: At once; more are closed without an answer.
+        connections_max: At once; for one more, one that asked longest ago is closed.
     """
 
     def __init__(
@@ -52,23 +54,35 @@ class HttpServer:
     ) -> None:
         self._pages = pages
         self._connections_max = connections_max
-        self._connections = 0
+        self._clients: Newcomers[trio.CancelScope] = Newcomers()
+        """All of them; those that asked longest ago come first."""
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one client until it goes, is too slow, or sends what is not HTTP; then close."""
-        self._connections += 1
+        clients = self._clients
+        origin = origin_of(stream) if isinstance(stream, trio.SocketStream) else ""
+        if len(clients) >= self._connections_max and (oldest := clients.pop()) is not None:
+            LOG.debug("event=http-made-room connections=%d", self._connections_max)
+            oldest.cancel()
+        scope = trio.CancelScope()
+        clients.add(origin, scope)
+
+        def on_request() -> None:
+            if clients.discard(origin, scope):
+                clients.add(origin, scope)
+
         try:
-            if self._connections <= self._connections_max:
-                await self._converse(stream)
-            else:
-                LOG.debug("event=http-refused connections=%d", self._connections)
+            with scope:
+                await self._converse(stream, on_request)
         except (trio.BrokenResourceError, trio.TooSlowError) as error:
             LOG.debug("event=http-client-lost error=%r", error)
         finally:
-            self._connections -= 1
+            clients.discard(origin, scope)
             await trio.aclose_forcefully(stream)
 
-    async def _converse(self, stream: trio.abc.HalfCloseableStream) -> None:
+    async def _converse(
+        self, stream: trio.abc.HalfCloseableStream, on_request: Callable[[], None]
+    ) -> None:
         connection = h11.Connection(
             h11.SERVER, max_incomplete_event_size=limits.HTTP_HEAD_BYTES_MAX
         )
@@ -80,6 +94,7 @@ class HttpServer:
                     request = await _receive(connection, stream)
                 if request is None:
                     return
+                on_request()
                 # who sends a body is answered before it, and not listened to afterwards
                 alone = isinstance(connection.next_event(), h11.EndOfMessage)
                 await self._answer(connection, stream, request, last=not alone)

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
+from ipaddress import IPv6Address, ip_address
 
 import trio
 
@@ -101,6 +102,28 @@ def peer_of(stream: trio.SocketStream) -> str:
     except OSError:
         return "peer=gone"
     return f"peer=[{host}]:{port}" if ":" in host else f"peer={host}:{port}"
+
+
+def origin_of(stream: trio.SocketStream) -> str:
+    """Return the address that shares what each address may have: host, or /64 network, or user."""
+    try:
+        if is_unix(stream):
+            packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return f"uid={_CREDENTIALS.unpack(packed)[1]}"
+        host = stream.socket.getpeername()[0]
+    except OSError:
+        return "gone"
+    return origin_of_host(host)
+
+
+def origin_of_host(host: str) -> str:
+    """Return the same for an IP address: whoever has one of IPv6 has a network of 64 bits."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return host
 
 
 async def listen(text: str, option: str, socket_mode: int) -> list[trio.SocketListener]:

@@ -28,7 +28,8 @@ from fastjournal.protocol import (
     encode_reply,
 )
 from fastjournald.accepting import accept
-from fastjournald.account import OVERRUN, Account
+from fastjournald.account import MADE_ROOM, OVERRUN, Account
+from fastjournald.admission import Newcomers
 from fastjournald.cleaner import Cleaner
 from fastjournald.commit import Commit
 from fastjournald.config import Config
@@ -36,7 +37,7 @@ from fastjournald.engine import Engine, Settings
 from fastjournald.fetching import Fetching
 from fastjournald.giveback import Handout, Handouts
 from fastjournald.http import HttpServer
-from fastjournald.listeners import address_of, is_unix, keep_alive, listening, peer_of
+from fastjournald.listeners import address_of, is_unix, keep_alive, listening, origin_of, peer_of
 from fastjournald.notifier import Notifier
 from fastjournald.pages import pages_of
 from fastjournald.scanning import Scanning
@@ -95,6 +96,7 @@ class Server:
         self._tls, engine.grants = security or Security()
         self._handshakes = Handshakes()
         self._sessions: set[Session] = set()
+        self._newcomers: Newcomers[Session] = Newcomers()
         self.account = Account(config, engine, self._sessions)
         self._nursery: trio.Nursery | None = None
         self._refusing = 0
@@ -179,31 +181,42 @@ class Server:
     async def _serve(self, plain: trio.SocketStream) -> None:
         """Let a client in."""
         peer = peer_of(plain)
+        origin = origin_of(plain)
         unix = is_unix(plain)
         self.log.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
         keep_alive(plain)
         if self._tls is None or unix:
-            await self._attend(plain, peer)
+            await self._attend(plain, peer, origin)
             return
-        let_in = await self._handshakes.let_in(plain, self._tls)
+        let_in = await self._handshakes.let_in(plain, self._tls, origin)
         if isinstance(let_in, str):
             self.log.info("event=tls-failed %s reason=%r", peer, let_in)
         else:
-            await self._attend(let_in, peer)
+            await self._attend(let_in, peer, origin)
 
-    async def _attend(self, stream: trio.abc.HalfCloseableStream, peer: str) -> None:
+    async def _attend(
+        self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
+    ) -> None:
         """Serve a client to its end."""
         session = Session(self, stream, peer)
         if len(self._sessions) >= self.config.max_connections:
-            await self._refuse(session)
-            return
+            silent = self._newcomers.pop()
+            if silent is None:
+                await self._refuse(session)
+                return
+            self.account.closed[MADE_ROOM] += 1
+            silent.cut()
         self._sessions.add(session)
+        self._newcomers.add(origin, session)
+        session.on_first_request = lambda: self._newcomers.discard(origin, session)
         if self._stopping:
             session.stop()
         try:
             await session.run()
         finally:
             self._sessions.discard(session)
+            self._newcomers.discard(origin, session)
+            session.on_first_request = None
 
     async def _refuse(self, session: Session) -> None:
         self.connections_refused += 1

@@ -35,6 +35,8 @@ from fastjournald.scheduler import Share
 from fastjournald.sending import Sending
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fastjournald.entry import Entry
     from fastjournald.server import Server
 
@@ -82,6 +84,8 @@ class Session(Sending):
         """AUTH has not succeeded so far, and has to."""
         self.connected_since = self._account.now
         self._share = Share()
+        self.on_first_request: Callable[[], object] | None = None
+        """Called once, when it has asked for something, after AUTH where that is needed."""
 
     async def run(self) -> None:
         """Serve the client until it goes, quits, sends garbage, or the daemon stops.
@@ -118,6 +122,9 @@ class Session(Sending):
             if requests:
                 await self._serve(requests)
                 self.partial_since = self._account.now
+                if self.on_first_request is not None and not self.unknown:
+                    self.on_first_request()
+                    self.on_first_request = None
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
                 self._server.forget(self)

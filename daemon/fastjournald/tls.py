@@ -8,6 +8,7 @@ from contextlib import suppress
 import trio
 
 from fastjournal import limits
+from fastjournald.admission import Newcomers
 
 GOODBYE_SECONDS = 1.0
 """To tell a peer that takes nothing that this is the end."""
@@ -82,35 +83,53 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
 
 class Handshakes:
-    """Lets clients in, as long as there are not too many at it."""
+    """Lets clients in. Where too many are at it, the oldest that are not done make room."""
 
     def __init__(self) -> None:
-        self._scopes: set[trio.CancelScope] = set()
+        self._begun: Newcomers[trio.CancelScope] = Newcomers()
+        self._why_cut = "made room for another one"
 
-    async def let_in(self, stream: trio.SocketStream, context: ssl.SSLContext) -> TlsStream | str:
-        """Return the stream to go on with, or why there is none; then the socket is closed."""
-        if len(self._scopes) >= limits.HANDSHAKES_MAX:
-            await trio.aclose_forcefully(stream)
-            return "too many handshakes at a time"
+    async def let_in(
+        self, stream: trio.SocketStream, context: ssl.SSLContext, origin: str
+    ) -> TlsStream | str:
+        """Return the stream to go on with, or why there is none; then the socket is closed.
+
+        Args:
+            stream: The accepted socket.
+            context: Of the listeners.
+            origin: Whose it is, for the bound of each address.
+        """
+        if self._begun.number_of(origin) >= limits.HANDSHAKES_PER_ORIGIN_MAX:
+            self._begun.pop_oldest_of(origin).cancel()
+        elif len(self._begun) >= limits.HANDSHAKES_MAX and (oldest := self._begun.pop()):
+            oldest.cancel()
         tls = TlsStream(stream, context)
         scope = trio.CancelScope(deadline=trio.current_time() + limits.HANDSHAKE_SECONDS_MAX)
-        self._scopes.add(scope)
-        why_not = "not done in time"
+        self._begun.add(origin, scope)
+        why_not = ""
+        cut = False
         try:
             with scope:
-                await tls.shake_hands()
-                return tls
-        except trio.BrokenResourceError as error:
-            why_not = _reason_of(error.__cause__)
-            await _part(stream)
+                try:
+                    await tls.shake_hands()
+                except trio.BrokenResourceError as error:
+                    why_not = _reason_of(error.__cause__)
+                    await _part(stream)
         finally:
-            self._scopes.discard(scope)
+            cut = not self._begun.discard(origin, scope)
+        if cut:
+            why_not = why_not or self._why_cut
+        elif scope.cancelled_caught:
+            why_not = why_not or "not done in time"
+        if not why_not:
+            return tls
         await trio.aclose_forcefully(stream)
         return why_not
 
     def stop(self) -> None:
         """The daemon stops: nobody who is not in comes in any more."""
-        for scope in self._scopes:
+        self._why_cut = "the daemon stops"
+        while (scope := self._begun.pop()) is not None:
             scope.cancel()
 
 

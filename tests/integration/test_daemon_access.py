@@ -20,6 +20,7 @@ from fastjournal.client import Client, SyncClient
 from fastjournal.client.access import make_context
 from fastjournal.client.address import parse_address
 from fastjournal.errors import CannotConnectError, ConfigError, FastjournalError, RefusedError
+from fastjournal.limits import HANDSHAKES_MAX
 from fastjournal.protocol import (
     QUERY_SHIFT,
     ClientConnection,
@@ -180,6 +181,36 @@ def ask(address: str, *, sync: bool = True, **options: Any) -> None:
     trio.run(nop)
 
 
+@pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
+def test_a_house_full_of_unfinished_handshakes_lets_others_in(
+    tmp_path: Path, authority: Authority, files: Files, begun: bytes
+) -> None:
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
+        for _ in range(HANDSHAKES_MAX + 50):
+            sock = stack.enter_context(connect(daemon.address))
+            sock.sendall(begun)
+        for _ in range(5):
+            ask(daemon.address, tls=authority.path)
+        assert "reason='made room for another one'" in daemon.said()
+
+
+def test_strangers_do_not_keep_out_who_has_a_token(tmp_path: Path) -> None:
+    """Silent sockets, and such as ask without AUTH, fill all of max-connections."""
+    options = ("--auth-tokens", str(write_tokens(tmp_path)), "--max-connections", "20")
+    with (
+        DaemonProcess(tmp_path, *options) as daemon,
+        SyncClient(daemon.address, auth=CRAWL) as inside,
+        ExitStack() as stack,
+    ):
+        inside.nop()
+        for number in range(60):
+            stranger = stack.enter_context(RawClient(daemon.address))
+            if number % 2:
+                stranger.send(build(Function.NOP))
+        ask(daemon.address, auth=CRAWL)
+        inside.nop()
+
+
 def test_nonsense_and_half_a_handshake_hurt_nobody(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
@@ -318,9 +349,10 @@ def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> Non
         hang_up(daemon)
         assert "event=reloaded changed=log_level,max_connections" in daemon.said()
         assert "event=needs-restart options=max_value" in daemon.said()
-        with RawClient(daemon.address) as first, RawClient(daemon.address) as second:
+        with RawClient(daemon.address) as first:
             assert first.ask(build(Function.NOP)).code == ""
-            assert codes(second.rest()) == ["busy"]
+            with RawClient(daemon.address) as second:
+                assert codes(second.rest()) == ["busy"]
             assert codes([first.ask(set_request(b"k", b"x" * 1500))]) == ["too-large"]
         assert "event=connected peer=127.0.0.1" in daemon.said()
         config.write_text("max_value = 'much'\n")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from fastjournal.client import SyncClient
 from fastjournal.clock import SystemClock
 from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
+from fastjournal.limits import HTTP_CONNECTIONS_MAX
 from fastjournal.protocol import Function, Request, encode_request
 from fastjournald.config import Config
 from fastjournald.recovery import recover_engine
@@ -134,6 +135,13 @@ def test_a_refused_connection_is_counted(tmp_path: Path) -> None:
                 while other.recv(4096):
                     pass
         assert figures(daemon)["fastjournal_connections_refused_total"] == 1
+
+
+def test_silent_connections_do_not_keep_out_a_health_check(daemon: DaemonProcess) -> None:
+    with ExitStack() as stack:
+        for _ in range(HTTP_CONNECTIONS_MAX + 20):
+            stack.enter_context(socket.create_connection(http_address(daemon), START_S))
+        assert get(daemon, "/healthz") == (200, "ok\n")
 
 
 def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:

@@ -365,6 +365,8 @@ def test_connections_leave_files_open_for_the_log(tmp_path: Path) -> None:
         address = ready.read_text().strip()
         first = RawClient(address)
         clients.append(first)
+        # who has asked nothing makes room for others
+        assert first.ask(build(Function.NOP)).code == ""
         clients += [RawClient(address) for _ in range(300)]
         for number in range(100):
             assert first.ask(set_request(b"a:1:0:%d" % number, b"v" * 200)).code == ""

@@ -247,25 +247,21 @@ async def test_a_closing_connection_lingers_for_a_second(
     await converse(talk)
 
 
-async def test_one_connection_too_many_is_closed_and_the_next_is_served() -> None:
-    server = HttpServer({"/page": page}, connections_max=1)
-    first, theirs = trio.testing.memory_stream_pair()
+async def test_the_connection_that_asked_longest_ago_makes_room() -> None:
+    server = HttpServer({"/page": page}, connections_max=2)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.serve, theirs)
-        await trio.testing.wait_all_tasks_blocked()
-
-        async def refused(stream: trio.abc.HalfCloseableStream) -> None:
-            assert await read_all(stream) == b""
-
-        await converse(refused, server)
-        await first.aclose()
-
-    async def served(stream: trio.abc.HalfCloseableStream) -> None:
-        await stream.send_all(GET)
-        await stream.send_eof()
-        assert (await read_all(stream)).startswith(b"HTTP/1.1 200")
-
-    await converse(served, server)
+        scraper, silent, newcomer = [trio.testing.memory_stream_pair() for _ in range(3)]
+        for _, theirs in (scraper, silent):
+            nursery.start_soon(server.serve, theirs)
+            await trio.testing.wait_all_tasks_blocked()
+        await scraper[0].send_all(GET)
+        assert (await scraper[0].receive_some()).startswith(b"HTTP/1.1 200")
+        nursery.start_soon(server.serve, newcomer[1])
+        assert await read_all(silent[0]) == b""
+        for ours, _ in (scraper, newcomer):
+            await ours.send_all(GET)
+            assert (await ours.receive_some()).startswith(b"HTTP/1.1 200")
+            await ours.aclose()
 
 
 PIECES = [

@@ -11,10 +11,11 @@ import trio.testing
 
 from fastjournal import limits
 from fastjournal.errors import LogFailedError
+from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from tests.property.subject import START, request
-from tests.unit.house import SILENCE_S, HeldSync, House
+from tests.unit.house import SILENCE_S, HeldSync, House, Peer
 
 
 def set_(key: bytes, **fields: Any) -> Request:
@@ -247,6 +248,35 @@ async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
         assert answer.code == "shutting-down"
         for client in (peer, late):
             assert await client.reply() is None
+
+
+async def test_a_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
+    house = House(max_connections=3)
+    async with house.open():
+        one = await house.connect()
+        assert (await one.ask(NOP)).code == ""
+        silent = [await house.connect() for _ in range(2)]
+        # half a request shows nothing
+        await silent[1].stream.send_all(encode_request(NOP)[:-1])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        for peer in silent:
+            newcomer = await house.connect()
+            assert (await newcomer.ask(NOP)).code == ""
+            assert await ended(peer)
+        assert house.server.account.closed["made-room"] == 2
+        late = await house.connect()
+        refused = await late.reply()
+        assert refused is not None
+        assert refused.code == "busy"
+        assert (await one.ask(NOP)).code == ""
+
+
+async def ended(peer: Peer) -> bool:
+    """Whether the server closes."""
+    try:
+        return await peer.reply() is None
+    except trio.BrokenResourceError:
+        return True
 
 
 async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end() -> None:

@@ -12,9 +12,15 @@ import trio.testing
 from trio.testing import MockClock
 
 from fastjournal.client.access import make_context
-from fastjournal.limits import HANDSHAKE_SECONDS_MAX, HANDSHAKES_MAX
+from fastjournal.limits import (
+    HANDSHAKE_SECONDS_MAX,
+    HANDSHAKES_MAX,
+    HANDSHAKES_PER_ORIGIN_MAX,
+)
 from fastjournald.tls import Handshakes, TlsStream
 from tests.certificates import Authority
+
+ORIGIN = "10.1.1.1"
 
 
 @pytest.fixture
@@ -42,7 +48,7 @@ async def enter(
     let_in: list[TlsStream | str] = []
 
     async def take() -> None:
-        let_in.append(await handshakes.let_in(server, context))
+        let_in.append(await handshakes.let_in(server, context, ORIGIN))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
@@ -59,7 +65,7 @@ async def test_a_handshake_has_its_time_and_no_more(
     reason: list[TlsStream | str] = []
 
     async def take() -> None:
-        reason.append(await handshakes.let_in(server, context))
+        reason.append(await handshakes.let_in(server, context, ORIGIN))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(take)
@@ -71,22 +77,54 @@ async def test_a_handshake_has_its_time_and_no_more(
     assert await client.receive_some() == b""
 
 
-async def test_only_so_many_handshakes_go_on_at_a_time(
+async def test_oldest_unfinished_handshake_makes_room(
     authority: Authority, context: ssl.SSLContext
 ) -> None:
     handshakes = Handshakes()
+    ended: dict[int, TlsStream | str] = {}
+
+    async def take(number: int, server: trio.SocketStream) -> None:
+        ended[number] = await handshakes.let_in(server, context, f"10.0.0.{number % 100}")
+
     async with trio.open_nursery() as nursery:
-        slow = [pair() for _ in range(HANDSHAKES_MAX)]
-        for _, server in slow:
-            nursery.start_soon(handshakes.let_in, server, context)
+        silent = [pair() for _ in range(HANDSHAKES_MAX)]
+        for number, (_, server) in enumerate(silent):
+            nursery.start_soon(take, number, server)
+            # in this order
+            await trio.testing.wait_all_tasks_blocked()
+        # 0 to 55 have three each, all others two
+        await enter(authority, context, handshakes)
         await trio.testing.wait_all_tasks_blocked()
-        _, server = pair()
-        assert await handshakes.let_in(server, context) == "too many handshakes at a time"
-        await slow[0][0].aclose()
+        assert ended == {0: "made room for another one"}
+        await enter(authority, context, handshakes)
+        assert len(ended) == 1, "there was room"
+        for number in (300, 301):
+            nursery.start_soon(take, number, pair()[1])
+            await trio.testing.wait_all_tasks_blocked()
+        assert list(ended) == [0, 1]
+        handshakes.stop()
+    assert await silent[0][0].receive_some() == b""
+
+
+async def test_handshakes_of_one_address_push_out_each_other_and_nobody_else(
+    authority: Authority, context: ssl.SSLContext
+) -> None:
+    handshakes = Handshakes()
+    ended: list[str] = []
+
+    async def take(server: trio.SocketStream, origin: str) -> None:
+        ended.append(f"{origin}: {await handshakes.let_in(server, context, origin)}")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take, pair()[1], "slow")
         await trio.testing.wait_all_tasks_blocked()
+        for _ in range(HANDSHAKES_PER_ORIGIN_MAX + 500):
+            nursery.start_soon(take, pair()[1], "flood")
+        await trio.testing.wait_all_tasks_blocked()
+        assert ended == ["flood: made room for another one"] * 500
         await enter(authority, context, handshakes)
         handshakes.stop()
-    assert await slow[1][0].receive_some() == b""
+    assert "slow: the daemon stops" in ended
 
 
 async def test_the_end_is_told_and_what_comes_after_it_is_taken(
