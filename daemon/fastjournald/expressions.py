@@ -163,16 +163,18 @@ class Search(Generic[T]):
         sets: Where compiled ones are shared.
     """
 
-    __slots__ = ("_part_of", "_sets", "parts", "session")
+    __slots__ = ("_part_of", "_sets", "live", "parts", "session")
 
     def __init__(self, session: Hashable, sets: CompiledSets) -> None:
         self.session = session
+        self.live = True
+        """Somebody waits for it; else it has only to be ``clear``ed."""
         self.parts: list[Part[T]] = []
         self._part_of: dict[bytes, Part[T]] = {}
         self._sets = sets
 
     def __bool__(self) -> bool:
-        return bool(self.parts)
+        return self.live and bool(self.parts)
 
     def add(self, expression: bytes, instructions: int, one: T) -> None:
         """Search for one more expression; it goes where there is room, which is made anew."""

@@ -255,6 +255,7 @@ class Server:
         """A connection is gone; others may get what it had locked."""
         self.engine.forget(session)
         self.timers.look()
+        self.notifier.look()
 
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""

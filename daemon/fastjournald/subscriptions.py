@@ -14,7 +14,7 @@ so changes that follow faster than a client reads are one piece of news.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from heapq import nlargest
 from itertools import chain, islice
@@ -61,8 +61,14 @@ SEARCH_BYTES = 2000
 STABBED_AT_A_TIME = 100
 """Ranges that the index is asked for in one go."""
 
-ENDED_AT_A_TIME = 20
-"""Sessions whose subscriptions end in one go, where too many changes wait."""
+ENDED_AT_A_TIME = 2
+"""Sessions whose subscriptions end in one go, where too many changes wait,"""
+
+ENDED_EACH = 1000
+"""after each so many changes that are matched meanwhile."""
+
+SWEPT_AT_A_TIME = 20
+"""Ranges that nobody listens to any more that leave the index in one go, some 30 us each."""
 
 _TOO_MANY_HERE = (
     f"{ErrorCode.BUSY} {SUBSCRIPTIONS_PER_CONNECTION_MAX} subscriptions stand on this connection"
@@ -264,6 +270,8 @@ class Subscriptions:
         self._by_key: dict[bytes, dict[Subscription, None]] = {}
         self._wide: Intervals[Found] = Intervals()
         """Those of ranges, and the searches of those of expressions."""
+        self._gone: deque[tuple[bytes, bytes | None, Found]] = deque()
+        """What stands there for nobody any more: a connection may leave a thousand behind."""
         self.sets = CompiledSets()
         """Expressions, compiled."""
         self._count = 0
@@ -292,6 +300,8 @@ class Subscriptions:
         """Number of the busy period: it ends when nothing waits to be matched."""
         self._matched = 0
         """Changes that were matched in it."""
+        self._ended_at = -ENDED_EACH
+        """So many were when the costliest subscriptions ended last."""
         self._told_early: dict[tuple[Subscription, bytes], int] = {}
         """Who was told what stands under a key before its last change was matched."""
         self._told_early_bytes = 0
@@ -341,6 +351,7 @@ class Subscriptions:
         compiled with others of its session.
         """
         self.end(session, identifier)
+        self._sweep(2)
         listener = self._listeners.setdefault(session, _Listener())
         subscription = Subscription(session, identifier, about, since)
         listener.by_identifier[identifier] = subscription
@@ -385,7 +396,8 @@ class Subscriptions:
                 search.remove(selection.expression, subscription)
                 if not search:
                     del listener.searches[about]
-                    self._wide.remove(*about, search)
+                    self._gone.append((*about, search))
+        self._sweep(2)
         if not listener.by_identifier and not listener.ended:
             self.forget(session)
         return was_there
@@ -402,8 +414,8 @@ class Subscriptions:
 
     def _end_searches(self, session: Hashable, listener: _Listener) -> None:
         for about, search in listener.searches.items():
-            self._wide.remove(*about, search)
-            search.clear()
+            search.live = False
+            self._gone.append((*about, search))
         listener.searches.clear()
         listener.queue.clear()
         listener.parts = None
@@ -416,14 +428,14 @@ class Subscriptions:
         """Take a subscription out, but for its expression."""
         subscription.live = False
         self._count -= 1
-        self._own_bytes -= _own_bytes(subscription.about)
         listener.subscriptions_bytes -= _all_bytes(subscription.about)
         key, selection = subscription.key, subscription.selection
-        if selection is not None:
-            if selection.expression is None:
-                self._wide.remove(selection.start, selection.stop, subscription)
+        if selection is not None and selection.expression is None:
+            self._gone.append((selection.start, selection.stop, subscription))
             return
-        assert key is not None
+        self._own_bytes -= _own_bytes(subscription.about)
+        if key is None:
+            return
         of_key = self._by_key[key]
         del of_key[subscription]
         if not of_key:
@@ -434,6 +446,22 @@ class Subscriptions:
         self._number = 0
         self._left = iter(())
         self._forget_told_early()
+        for _, _, found in self._gone:
+            if not isinstance(found, Subscription):
+                found.clear()
+        self._gone.clear()
+        self._wide = Intervals()
+        self._own_bytes = 0
+
+    def _sweep(self, number: int) -> None:
+        """Take what nobody listens to out of the index, at most so many. O(log n) each."""
+        for _ in range(min(number, len(self._gone))):
+            start, stop, found = self._gone.popleft()
+            self._wide.remove(start, stop, found)
+            if isinstance(found, Subscription):
+                self._own_bytes -= _own_bytes(found.about)
+            else:
+                found.clear()
 
     def _forget_told_early(self) -> None:
         self._told_early.clear()
@@ -470,8 +498,8 @@ class Subscriptions:
         self.too_costly += len(ending)
         listener.work = 0
 
-    def _end_costliest(self) -> int:
-        """Too much waits: end the subscriptions that this is due to; how many sessions they had."""
+    def _end_costliest(self) -> None:
+        """Too much waits: end some of the subscriptions that this is due to. O(sessions)."""
         costly = ((session, one) for session, one in self._listeners.items())
         costliest = nlargest(
             ENDED_AT_A_TIME,
@@ -480,13 +508,12 @@ class Subscriptions:
         )
         for session, listener in costliest:
             self._end_costly(session, listener)
-        return len(costliest)
 
     # --- matching -------------------------------------------------------------------------------
 
     def unmatched(self, changes: Changes) -> int:
         """Return how many keys have to be matched still, but for matches that take long. O(1)."""
-        return len(changes) + (self._number > 0) + len(self._queued)
+        return len(changes) + (self._number > 0) + len(self._queued) + (len(self._gone) > 0)
 
     def match(
         self, changes: Changes, steps_max: int, may_know: MayKnow | None
@@ -504,8 +531,12 @@ class Subscriptions:
             Sessions that have news and had none before, and those that fell behind so far that
             their subscriptions ended and their connection has to.
         """
-        if changes.bytes > CHANGES_BYTES_MAX:
-            steps_max -= 10 * self._end_costliest()
+        if self._gone:
+            self._sweep(SWEPT_AT_A_TIME)
+            steps_max //= 2
+        if changes.bytes > CHANGES_BYTES_MAX and self._matched >= self._ended_at + ENDED_EACH:
+            self._ended_at = self._matched
+            self._end_costliest()
         # expressions have half of the time, where there is something to do besides
         left = self._match_index(changes, steps_max // (1 + bool(self._queued)), may_know)
         left += steps_max - steps_max // (1 + bool(self._queued))
@@ -515,6 +546,7 @@ class Subscriptions:
             self._forget_told_early()
             self._period += 1
             self._matched = 0
+            self._ended_at = -ENDED_EACH
         awake, self._awake = self._awake, []
         overrun, self._overrun = self._overrun, []
         return awake, overrun
@@ -769,7 +801,9 @@ class Subscriptions:
         self._check_indexes(by_session)
         listeners = self._listeners.values()
         assert self.bytes == sum(listener.bytes for listener in listeners)
-        assert self._own_bytes == sum(_own_bytes(one.about) for one in by_session)
+        gone = [one for _, _, one in self._gone if isinstance(one, Subscription)]
+        assert not any(one.live for one in gone)
+        assert self._own_bytes == sum(_own_bytes(one.about) for one in by_session + gone)
         assert self._told_early_bytes == sum(
             len(key) + TOLD_EARLY_BYTES for _, key in self._told_early
         )
@@ -800,9 +834,10 @@ class Subscriptions:
             for listener in self._listeners.values()
             for about, search in listener.searches.items()
         }
+        listed = {(start, stop, one) for start, stop, one in self._gone}
         self._wide.check()
         assert set(self._wide) == {
-            item for start, stop, item in wide if stop is None or start < stop
+            item for start, stop, item in wide | listed if stop is None or start < stop
         }
         assert {one for of_key in self._by_key.values() for one in of_key} == {
             one for one in by_session if one.key is not None

@@ -198,6 +198,37 @@ def test_subscriptions_of_one_session_never_stop_reading() -> None:
     engine.check()
 
 
+@pytest.mark.parametrize("query", [Query.RANGE, Query.REGEX])
+def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Query) -> None:
+    engine = Engine()
+    for identifier in range(1000):
+        bounds = [b"^k%04d.*x" % identifier] * 2
+        listen(engine, HEAVY, identifier, query, *bounds)
+    listen(engine, LIGHT, 1, Query.RANGE, b"", b"")
+    taken = engine.subscriptions.subscriptions_bytes
+    assert lines_of(lambda: engine.forget(HEAVY)) < 1000 * 30
+    engine.check()
+    # it is counted until it is gone
+    assert engine.subscriptions.subscriptions_bytes > taken / 10
+    goes = 0
+    while engine.unmatched:
+        assert lines_of(engine.match_changes) < 20_000
+        engine.check()
+        goes += 1
+    assert goes >= 10
+    assert engine.subscriptions.subscriptions_bytes < 1000
+    change(engine, b"k")
+    match_all(engine)
+    assert engine.has_news(LIGHT)
+    # where nobody is left, nothing is
+    for identifier in range(100):
+        listen(engine, HEAVY, identifier, query, b"^k%04d.*x" % identifier, b"x")
+    engine.forget(HEAVY)
+    engine.forget(LIGHT)
+    assert engine.subscriptions.subscriptions_bytes == 0
+    engine.check()
+
+
 # --- told so ------------------------------------------------------------------------------------
 
 
@@ -290,6 +321,7 @@ def test_where_too_much_waits_only_those_end_who_cause_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fastjournald.subscriptions.CHANGES_BYTES_MAX", 5000)
+    monkeypatch.setattr("fastjournald.subscriptions.ENDED_EACH", 10)
     monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 100)
     s = Listening()
     for identifier in range(100):
