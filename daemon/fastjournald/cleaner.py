@@ -23,7 +23,8 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
-from fastjournald.cleaning import bytes_usual, candidates, clean_segment, log_bytes
+from fastjournald.candidates import bytes_usual, candidates
+from fastjournald.cleaning import clean_segment
 from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning
 
 if TYPE_CHECKING:
@@ -118,22 +119,30 @@ class Cleaner:
         seconds = self._server.config.cmdlog_clean_int / 1000
         if not seconds:
             return
+        pressure = self._server.backpressure
         due = trio.current_time() + seconds
         while True:
-            await trio.sleep(min(LOOK_SECONDS, seconds))
+            with trio.move_on_after(min(LOOK_SECONDS, seconds)):
+                await pressure.wait_needed()
+            freed = self.freed_bytes
             if trio.current_time() >= due:
                 await self.clean()
                 due = trio.current_time() + seconds
             elif self._excess() > 0:
                 await self.clean(only_excess=True)
+            pressure.look()
+            if pressure.needed and self.freed_bytes == freed:
+                pressure.give_up()
 
     def _excess(self) -> float:
         """Return by which part the log is larger than it should be. O(number of segments)."""
         writer = self._server.writer
-        return log_bytes(writer) / bytes_usual(self._server.engine.store, writer) - 1
+        return writer.log_bytes / bytes_usual(self._server.engine.store, writer) - 1
 
     def _pressure(self) -> float:
         """Return how much cleaning has to hurry, from 0 to 1."""
+        if self._server.backpressure.closed:
+            return 1.0
         now = trio.current_time()
         if now >= self._weighed_at + PRESSURE_SECONDS:
             self._weighed_at = now
@@ -152,7 +161,8 @@ class Cleaner:
         """
         server = self._server
         engine = server.engine
-        for info in candidates(engine.store, server.writer, server.clock.now_us()):
+        now = server.clock.now_us()
+        for info in candidates(engine.store, server.writer, now, merge=not only_excess):
             # on a full disk there is room for what frees room at once, and for no more
             if engine.read_only and engine.journal.space.live[info.number]:
                 continue
@@ -163,7 +173,6 @@ class Cleaner:
     async def _clean(self, info: SegmentInfo) -> None:
         server = self._server
         started = perf_counter()
-        before = sum(segment.bytes for segment in server.writer.sealed)
         cleaning = clean_segment(
             server.engine.store,
             server.writer,
@@ -173,8 +182,10 @@ class Cleaner:
             server.clock.now_us(),
         )
         outcome = await self._drive(cleaning)
-        freed = before - sum(segment.bytes for segment in server.writer.sealed)
-        self.freed_bytes += max(freed, 0)
+        left = (each.bytes for each in server.writer.sealed if each.number == info.number)
+        freed = info.bytes - next(left, 0)
+        self.freed_bytes += freed
+        server.backpressure.freed(freed)
         self.outcomes[outcome if outcome in OUTCOMES else "failed"] += 1
         server.log.info(
             "event=cleaned segment=%s outcome=%r bytes=%d freed=%d milliseconds=%d",

@@ -11,7 +11,6 @@ all, or what was written counts the next time.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from functools import partial
@@ -34,10 +33,10 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.limits import (
     LOOK_AGAIN_US,
-    REMNANTS_MAX,
     RESTATED_ENTRIES_MAX,
     SIFTED_RECORDS_MAX,
 )
+from fastjournald.candidates import TINY, awaited_most
 from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning, Files, Signal
 from fastjournald.sifting import Sifting
 from fastjournald.space import Left, Look
@@ -48,79 +47,11 @@ if TYPE_CHECKING:
     from fastjournald.entry import Entry
     from fastjournald.store import Store
 
-LIVE_MAX = 0.5
-"""Of its bytes that are live entries: a segment with less is worth a look."""
-
 LEFT_MAX = 0.75
 """Of its bytes that stay: a segment of which more stays is left as it is."""
 
-GARBAGE_MAX = 2
-"""A log of more than so many times its live bytes, and two segments, is too large: it is cleaned
-at once, for the usual time may be long and the load heavy."""
-
-TURNED_OVER = 1 / 2
-"""Of the bytes of a log that is too large: when so many were appended since a segment was looked
-at, another look is worth what it costs."""
-
-TINY = 1 / 8
-"""Of the usual size of a segment: one of which less stays is moved to the end of the log."""
-
-
 READ_LOOK = Look(0)
 READ = "somebody reads the log"
-
-
-def candidates(store: Store, writer: LogWriter, now: int) -> list[SegmentInfo]:
-    """Return the sealed segments that are worth a look, oldest first. O(number of segments)."""
-    space = store.journal.space
-    present = frozenset(info.number for info in writer.sealed)
-    awaited = _awaited(store, writer, present, now)
-    bytes_now = log_bytes(writer)
-    # tombstones and pauses of which nobody keeps account end before their time, too
-    looked_before = -1
-    if bytes_now > bytes_usual(store, writer):
-        looked_before = writer.appended - round(TURNED_OVER * bytes_now)
-    return [
-        info
-        for info in writer.sealed
-        if info.number == awaited
-        or (
-            space.live[info.number] < LIVE_MAX * info.bytes
-            and space.is_changed(info.number, now, present, looked_before)
-        )
-    ]
-
-
-def log_bytes(writer: LogWriter) -> int:
-    """Return the bytes of all segments. O(number of segments)."""
-    active = writer.active
-    return sum(info.bytes for info in writer.sealed) + (active.bytes if active else 0)
-
-
-def bytes_usual(store: Store, writer: LogWriter) -> int:
-    """Return the bytes from which on a log is too large. O(1)."""
-    return GARBAGE_MAX * store.journal.live_bytes + 2 * writer.segment_bytes_max
-
-
-def _awaited(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
-    """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
-    space = store.journal.space
-    remnants = 0
-    waits: Counter[int] = Counter()
-    for info in writer.sealed:
-        look = space.looks.get(info.number)
-        if look is None or not look.waits or info.bytes >= TINY * writer.segment_bytes_max:
-            continue
-        awaited = [other for other in look.waits if space.blocks(other, info.number, present)]
-        remnants += bool(awaited)
-        waits.update(awaited)
-    if remnants <= REMNANTS_MAX:
-        return 0
-    for number, _ in waits.most_common():
-        look = space.looks.get(number)
-        if look is None or not look.failed or look.again_at <= now:
-            return number
-    return 0
 
 
 def clean_segment(
@@ -162,7 +93,7 @@ def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
     space.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
     cleaned_in = writer.next_number
     present = frozenset(segment.number for segment in writer.sealed)
-    awaited = _awaited(store, writer, present, now) == info.number
+    awaited = awaited_most(store, writer, present, now) == info.number
     try:
         data = yield Blocking(partial(files.disk.read, files.path(info)))
     except LogFailedError as error:
@@ -189,8 +120,10 @@ def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
         tuple(sifting.waits),
         appended=writer.appended,
         pauses=tuple(sifting.pauses),
+        stuck=sifting.stuck,
     )
-    if left.size < TINY * writer.segment_bytes_max and not sifting.stuck:
+    tiny = left.size < TINY * writer.segment_bytes_max or info.number in space.merging
+    if tiny and not sifting.stuck:
         _tell_renamed(store, sifting, now)
         yield from _move(store, sifting, left, now)
         space.moved.add(info.number)

@@ -241,6 +241,22 @@ class Metrics(Collector):
             ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        pressure = self._server.backpressure
+        yield GaugeMetricFamily(
+            "fastjournal_writers_waiting",
+            "Clients whose requests wait because the log is far larger than what is live in it.",
+            pressure.waiting,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waits",
+            "How often requests of a client had to wait for that.",
+            pressure.waited,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waited_seconds",
+            "How long they waited, all together.",
+            pressure.waited_seconds,
+        )
         cleaned = CounterMetricFamily(
             "fastjournal_log_cleaned",
             "Segments that cleaning looked at, by what became of them.",

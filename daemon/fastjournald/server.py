@@ -30,6 +30,7 @@ from fastjournal.protocol import (
 from fastjournald.accepting import accept
 from fastjournald.account import MADE_ROOM, OVERRUN, Account
 from fastjournald.admission import Newcomers
+from fastjournald.backpressure import Backpressure
 from fastjournald.cleaner import Cleaner
 from fastjournald.commit import Commit
 from fastjournald.config import Config
@@ -105,6 +106,7 @@ class Server:
         self.segments_free = trio.Lock()
         """Held by whoever links, replaces or removes sealed segments."""
         self._pruning = trio.Lock()
+        self.backpressure = Backpressure(self)
         self.cleaner = Cleaner(self)
         engine.gauges = self._gauges
         engine.has_hung_up = self._has_hung_up
@@ -159,6 +161,7 @@ class Server:
                 ready([address_of(listener) for listener in listeners])
                 await stopped()
                 self._stopping = True
+                self.backpressure.end()
                 accepting.cancel()
                 self._handshakes.stop()
                 self.deliver(self.engine.shut_down(self.clock.now_us()))
@@ -246,6 +249,8 @@ class Server:
                 self.deliver(self.engine.serve_waiters(now))
             if self._stopping:
                 self.deliver(self.engine.shut_down(now))
+        if self.writer.appended >= self.backpressure.look_at:
+            self.backpressure.look()
         self.fetching.look()
         self.scanning.after_requests()
         self.timers.look()
@@ -393,7 +398,7 @@ class Server:
         active = self.writer.active
         return {
             "connections": len(self._sessions),
-            "log_bytes": sum(info.bytes for info in segments) + (active.bytes if active else 0),
+            "log_bytes": self.writer.log_bytes,
             "log_live_bytes": self.engine.journal.live_bytes,
             "log_segments": len(segments) + (active is not None),
             "uptime_us": now - self._started_us,

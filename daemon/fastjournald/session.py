@@ -73,6 +73,8 @@ class Session(Sending):
         self._undecoded = b""
         self._taken_bytes = 0
         """Of the requests that are being served."""
+        self._turn_bytes = 0
+        """Of requests that may make the log grow, although that is far too large."""
         # what the account looks at; times are its own
         self.partial_bytes = 0
         """Of a request that is cut short."""
@@ -120,7 +122,14 @@ class Session(Sending):
         while not self._done:
             requests = connection.next_events()
             if requests:
-                await self._serve(requests)
+                try:
+                    if self._server.backpressure.closed:
+                        await self._wait_room(requests, self._taken_bytes)
+                    await self._serve(requests)
+                finally:
+                    if self._turn_bytes:
+                        self._server.backpressure.turn_over(self._turn_bytes)
+                        self._turn_bytes = 0
                 self.partial_since = self._account.now
                 if self.on_first_request is not None and not self.unknown:
                     self.on_first_request()
@@ -138,6 +147,22 @@ class Session(Sending):
                 if self._server.engine.behind:
                     await self._server.notifier.wait_room()
                 await self._receive()
+
+    async def _wait_room(self, requests: list[Request], size: int) -> None:
+        """Wait while the log is far too large, holding what was decoded."""
+        pressure = self._server.backpressure
+        if pressure.grows(requests):
+            held = size + len(requests) * limits.REQUEST_OBJECT_BYTES
+            self._hold(held)
+            await pressure.wait_turn(size)
+            self._hold(-held)
+            self._turn_bytes = size
+
+    async def _wait_rest(self, requests: list[Request], at: int) -> None:
+        """Wait with the requests behind one, if the log has become far too large meanwhile."""
+        if self._server.backpressure.closed and not self._turn_bytes:
+            rest = requests[at + 1 :]
+            await self._wait_room(rest, self._taken_bytes * len(rest) // len(requests))
 
     async def _receive(self) -> None:
         account, connection = self._account, self._connection
@@ -242,9 +267,13 @@ class Session(Sending):
                 room -= len(reply)
                 if room < 0:
                     await self._finish(replies, now)
+                    await self._wait_rest(requests, at)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
                     now = self._go_on()
                 elif store.work - share.began > TURN_WORK:
+                    if server.backpressure.closed:
+                        await self._finish(replies, now)
+                        await self._wait_rest(requests, at)
                     now = await self._pass_on(replies, now)
             if request.function == _QUIT:
                 self._done = True

@@ -38,6 +38,8 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """Bytes appended to the log until then, in this run."""
     pauses: tuple[bytes, ...] = ()
     """Domains with ends of pauses in it that are in force before it; perhaps not all."""
+    stuck: bool = False
+    """Whether something in it cannot be moved to the end of the log."""
 
 
 class Left:
@@ -76,6 +78,8 @@ class Space:
         """Segment number to the segments with records that tell its size and checksum."""
         self.moved: set[int] = set()
         """Segments of which nothing matters any more, that somebody read when they were to go."""
+        self.merging: frozenset[int] = frozenset()
+        """Small segments that are moved to the end of the log, because there are many of them."""
         self.foreign_last = 0
         """The last segment that another program wrote; 0: there is none."""
         self.replaced: dict[int, bytes] = {}

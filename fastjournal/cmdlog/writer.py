@@ -175,6 +175,15 @@ class LogWriter:
         """
         return None if self._current is None else self._current.info()
 
+    @property
+    def log_bytes(self) -> int:
+        """Bytes of all segments, with what is appended only. O(number of segments)."""
+        open_, current = self._open, self._current
+        total = sum(info.bytes for info in self.sealed)
+        # the next one may have begun, while this one is not sealed yet
+        total += open_.bytes if open_ is not None and open_ is not current else 0
+        return total + (current.bytes if current is not None else 0)
+
     def append(self, data: bytes, records: int, now_us: int) -> int:
         """Take records into the buffer; they go into one segment, and to disk in one write.
 

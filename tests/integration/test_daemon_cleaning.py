@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -280,3 +281,57 @@ def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> Non
     finally:
         session.stop()
     assert found == {job.key: job.value for job in state.jobs.values()} == churn.told
+
+
+SATURATING_CLIENTS = 6
+SATURATING_BATCHES = 30
+SATURATING_SEGMENT_BYTES = 256 * 1024
+
+
+def saturate(address: str, number: int, mixed: bool) -> None:
+    """Overwrite a few keys in pipelined batches as fast as it goes."""
+    draw = random.Random(number)
+    with RawClient(address) as client:
+        for _ in range(SATURATING_BATCHES):
+            requests = []
+            for _ in range(200):
+                size = draw.choice((10, 300, 3000)) if mixed else 200
+                key = b"s/%d/%d" % (number, draw.randrange(40))
+                flags = Flag.PERSIST | Flag.OVERWRITE
+                requests.append(build(Function.SET, key, b"v" * size, flags=flags))
+            client.send(*requests)
+            for _ in requests:
+                assert client.reply().code == ""
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_backpressure_bounds_the_log_of_a_saturated_daemon(tmp_path: Path, mixed: bool) -> None:
+    segment = SATURATING_SEGMENT_BYTES
+    options = ("--cmdlog-seg-size", str(segment), "--http", "127.0.0.1:0")
+    with DaemonProcess(tmp_path, *options) as daemon, ThreadPoolExecutor() as pool:
+        working = [
+            pool.submit(saturate, daemon.address, number, mixed)
+            for number in range(SATURATING_CLIENTS)
+        ]
+        most = 0.0
+        with RawClient(daemon.address) as client:
+            while not all(each.done() for each in working):
+                found = statistics(client)
+                live = found["log_live_bytes"] + segment
+                most = max(most, found["log_bytes"] / live)
+                # a reader waits for nobody
+                assert client.ask(build(Function.GET, b"s/0/0", flags=Flag.DATA)).code in (
+                    "",
+                    "not-found",
+                )
+        for each in working:
+            each.result()
+        assert most <= 4
+        address = re.findall(r"event=ready listen=\S+ http=(\S+)", daemon.said())[-1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=SILENCE_S) as answer:
+            figures = answer.read().decode()
+        assert re.search(r"^fastjournal_writers_waits_total [1-9]", figures, re.MULTILINE)
+        assert re.search(r"^fastjournal_writers_waiting 0", figures, re.MULTILINE)
+        assert daemon.stop() == 0
+    assert "event=writers-slowed" in daemon.said()
+    verify(tmp_path / "log")

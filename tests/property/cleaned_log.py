@@ -13,7 +13,8 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from fastjournald.cleaning import candidates, clean_segment
+from fastjournald.candidates import candidates
+from fastjournald.cleaning import clean_segment
 from fastjournald.config import Config
 from fastjournald.engine import Missing, Scan
 from fastjournald.entry import Entry

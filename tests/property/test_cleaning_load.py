@@ -1,18 +1,24 @@
 """The log stays small under steady load, whatever the load's shape.
 
 Promise: once settled, at most 2.5 times what is live, and two segments. Live are the records of
-entries and those of tombstones that stand.
+entries and those of tombstones that stand. Where cleaning gets too little time, at most four times
+and four segments, for writers are slowed down.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fastjournal.limits import REMNANTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
+from fastjournald.backpressure import Backpressure
+from fastjournald.candidates import TIERS, bytes_usual, candidates
 from tests.property.cleaned_log import CleanedLog
 from tests.property.subject import SECOND
 
@@ -33,7 +39,7 @@ class Load:
     """
 
     def __init__(self, **options: int) -> None:
-        self.log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES, **options)
+        self.log = CleanedLog(**{"cmdlog_seg_size": SEGMENT_BYTES, **options})
         self.draw = random.Random(1)
         self.number = 0
         self.kept: list[bytes] = []
@@ -109,6 +115,21 @@ class Load:
             key, token = self.leased.pop(self.draw.randrange(200))
             self.log.ask(Function.RELEASE, key, flags=Flag.WORKED_ON, timeout=token)
 
+    def lease_extensions(self) -> None:
+        """A few hundred jobs that are worked on, and extended all the time."""
+        if self.number < 300:
+            self.put(b"d:1:0:%d" % self.number, self.draw.choice((10, 1000)))
+        reply = self.log.ask(Function.NEXT, b"d", timeout=60 * SECOND)
+        if reply.pairs:
+            assert reply.timeout
+            self.leased.append((reply.pairs[0].key, reply.timeout))
+        at = self.draw.randrange(len(self.leased))
+        key, token = self.leased[at]
+        how = {"flags": Flag.WORKED_ON, "timeout": token, "ttl": 60 * SECOND}
+        extended = self.log.ask(Function.TOUCH, key, **how)
+        if extended.timeout:
+            self.leased[at] = key, extended.timeout
+
     def pauses_toggled(self) -> None:
         """Domains that are paused for long, and go on soon."""
         ttl = self.draw.choice((0, 1000, 3600)) * SECOND
@@ -182,4 +203,129 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
             assert log.log_bytes() <= 2.5 * live + 2 * SEGMENT_BYTES
             files = len(log.segments())
             assert files <= 8 * live / SEGMENT_BYTES + REMNANTS_MAX + 5
+    log.check()
+
+
+# --- more work than the event loop has time for ---------------------------------------------------
+
+
+class Saturated:
+    """A log whose cleaning gets one of its steps in so many requests, as under far too much load.
+
+    Args:
+        load: What is done to it.
+        step: One of its loads.
+        requests: Between two steps of cleaning.
+    """
+
+    def __init__(self, load: Load, step: Callable[[Load], None], requests: int) -> None:
+        self.load = load
+        self.log = load.log
+        self.factor = 0.0
+        """Bytes of the log in units of what is live and one segment, at the most."""
+        self.slowed = 0
+        """How often a client had to wait."""
+        self._step = step
+        self._requests = requests
+        server: Any = SimpleNamespace(
+            engine=self.log.engine,
+            writer=self.log.writer,
+            config=self.log.config,
+            log=logging.getLogger("test"),
+        )
+        self.pressure = Backpressure(server)
+
+    def run(self, steps: int) -> None:
+        """Let clients ask so often, while the log is cleaned behind them."""
+        store, writer = self.log.engine.store, self.log.writer
+        while self.load.number < steps:
+            self._ask()
+            if writer.log_bytes <= bytes_usual(store, writer):
+                continue
+            freed = 0
+            for info in candidates(store, writer, self.log.clock.now, merge=False):
+                self.log.clean(info, self._ask_often)
+                left = next((i.bytes for i in writer.sealed if i.number == info.number), 0)
+                freed += info.bytes - left
+                self.pressure.freed(info.bytes - left)
+                if writer.log_bytes <= bytes_usual(store, writer):
+                    break
+            self.pressure.look()
+            if self.pressure.needed and not freed:
+                self.pressure.give_up()
+
+    def _ask_often(self) -> None:
+        for _ in range(self._requests):
+            if self.pressure.needed:
+                self.slowed += 1
+                return
+            self._ask()
+
+    def _ask(self) -> None:
+        self.load.number += 1
+        self._step(self.load)
+        self.log.pass_time(0.01)
+        if self.log.writer.appended >= self.pressure.look_at:
+            self.pressure.look()
+        journal, writer = self.log.engine.journal, self.log.writer
+        live = journal.live_bytes + TOMBSTONE_BYTES * len(self.log.engine.store.tombstones)
+        size = writer.log_bytes / (live + writer.segment_bytes_max)
+        self.factor = max(self.factor, size)
+
+
+@pytest.mark.parametrize("segment_bytes", [16 * 1024, 64 * 1024])
+@pytest.mark.parametrize(
+    "step",
+    [
+        Load.hot_and_cold,
+        Load.jobs,
+        Load.dying_at_random,
+        Load.leaving_tombstones,
+        Load.lease_extensions,
+    ],
+)
+def test_backpressure_bounds_the_log_where_cleaning_gets_too_little_time(
+    step: Callable[[Load], None], segment_bytes: int
+) -> None:
+    load = Load(cmdlog_seg_size=segment_bytes, tombstone_ttl=10)
+    saturated = Saturated(load, step, requests=150)
+    saturated.run(12_000)
+    assert saturated.slowed > 0, "this load is too light"
+    assert 2 < saturated.factor <= 4
+    load.log.flush()
+    load.log.check()
+
+
+def test_compaction_merges_the_tiny_segments_that_snapshots_seal() -> None:
+    load = Load(tombstone_ttl=10)
+    log = load.log
+    for number in range(300):
+        log.done(Function.SET, b"s/%d" % number, b"v" * 50)
+        log.done(Function.SET, b"d:1:0:%d" % number, b"v" * 50)
+        log.roll()
+        if number % 25 == 24:
+            log.clean_all()
+            log.pass_time(300)
+    assert len(log.segments()) < 3 * TIERS + 3
+    appended = []
+    for _ in range(6):
+        log.roll()
+        before = log.writer.appended
+        log.clean_all()
+        appended.append(log.writer.appended - before)
+        log.pass_time(300)
+    assert appended[3:] == [0, 0, 0], "cleaning goes on and on"
+    log.check()
+
+
+def test_compaction_copies_what_it_merges_a_few_times_only() -> None:
+    log = CleanedLog(cmdlog_seg_size=1 << 20)
+    for number in range(600):
+        log.done(Function.SET, b"s/%d" % number, b"v" * 500)
+        log.roll()
+        log.clean_all()
+        log.pass_time(300)
+    live = log.engine.journal.live_bytes
+    assert log.writer.appended < (TIERS + 2) * live
+    assert len(log.segments()) < 3 * TIERS + 3
     log.check()

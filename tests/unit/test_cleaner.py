@@ -9,8 +9,9 @@ from typing import Any
 import trio
 import trio.testing
 
+from fastjournald.backpressure import Backpressure
+from fastjournald.candidates import bytes_usual
 from fastjournald.cleaner import Cleaner
-from fastjournald.cleaning import bytes_usual
 from tests.property.cleaned_log import CleanedLog
 
 SEGMENT_BYTES = 16 * 1024
@@ -31,6 +32,7 @@ def cleaner_of(log: CleanedLog) -> Cleaner:
         segments_free=trio.Lock(),
         log=logging.getLogger("test"),
     )
+    server.backpressure = Backpressure(server)
     return Cleaner(server)
 
 

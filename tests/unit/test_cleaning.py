@@ -18,7 +18,8 @@ from fastjournal.limits import LOOK_AGAIN_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald import replacing
-from fastjournald.cleaning import READ, candidates
+from fastjournald.candidates import candidates
+from fastjournald.cleaning import READ
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 

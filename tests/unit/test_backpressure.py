@@ -1,0 +1,220 @@
+"""Who waits while the log is far too large, in which order, and who does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.protocol import Function, Request
+from fastjournald.backpressure import GRANTED, Backpressure
+from fastjournald.candidates import bytes_slowed, bytes_usual
+from fastjournald.cleaner import Cleaner
+from tests.property.cleaned_log import LOG, CleanedLog
+
+SEGMENT_BYTES = 16 * 1024
+
+
+def server_of(log: CleanedLog) -> Any:
+    async def durable(mark: int) -> None:
+        log.flush()
+
+    server: Any = SimpleNamespace(
+        engine=log.engine,
+        writer=log.writer,
+        disk=log.disk,
+        config=log.config,
+        clock=log.clock,
+        timers=SimpleNamespace(look=lambda: None),
+        commit=SimpleNamespace(wait_durable=durable),
+        segments_free=trio.Lock(),
+        log=logging.getLogger("fastjournald"),
+    )
+    server.backpressure = Backpressure(server)
+    server.cleaner = Cleaner(server)
+    return server
+
+
+def overgrown() -> CleanedLog:
+    """A log of which so little is live that writers wait."""
+    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    for _ in range(10):
+        log.fill(100)
+        log.pass_time(1)
+    log.roll()
+    assert log.writer.log_bytes > bytes_slowed(log.engine.store, log.writer)
+    return log
+
+
+@pytest.fixture
+def log() -> CleanedLog:
+    return overgrown()
+
+
+@pytest.fixture
+def pressure(log: CleanedLog) -> Backpressure:
+    pressure: Backpressure = server_of(log).backpressure
+    pressure.look()
+    assert pressure.closed
+    return pressure
+
+
+async def in_order(pressure: Backpressure, sizes: list[int], nursery: trio.Nursery) -> list[int]:
+    """Let a session wait for each size; return the list that gets the numbers of those let go."""
+    gone: list[int] = []
+
+    async def wait(number: int, size: int) -> None:
+        await pressure.wait_turn(size)
+        gone.append(number)
+
+    for number, size in enumerate(sizes):
+        nursery.start_soon(wait, number, size)
+        await trio.testing.wait_all_tasks_blocked()
+    return gone
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait, in virtual time, for something to be true."""
+    with trio.fail_after(60):
+        for _ in count():
+            if condition():
+                return
+            await trio.sleep(0.001)
+
+
+async def test_backpressure_shares_out_by_bytes_and_in_order(pressure: Backpressure) -> None:
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [1000, 10, 10, 3000], nursery)
+        assert gone == []
+        assert pressure.waiting == 4
+        for freed, let_go in ((999, []), (1, [0]), (10, [0, 1]), (3009, [0, 1, 2])):
+            pressure.freed(int(freed / GRANTED))
+            await trio.testing.wait_all_tasks_blocked()
+            assert gone == let_go
+        pressure.freed(int(1 / GRANTED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == [0, 1, 2, 3]
+    assert (pressure.waiting, pressure.waited) == (0, 4)
+
+
+async def test_backpressure_lets_the_next_go_where_one_is_cancelled(pressure: Backpressure) -> None:
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0):
+            await pressure.wait_turn(100)
+        gone = await in_order(pressure, [100], nursery)
+        pressure.freed(int(200 / GRANTED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == [0]
+    assert pressure.waiting == 0
+
+
+async def test_backpressure_ends_when_the_log_is_small_enough(
+    log: CleanedLog, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = server_of(log)
+    pressure = server.backpressure
+    pressure.look()
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [10**9], nursery)
+        nursery.start_soon(server.cleaner.run)
+        await until(lambda: bool(gone))
+        nursery.cancel_scope.cancel()
+    assert not pressure.closed
+    assert log.writer.log_bytes < bytes_slowed(log.engine.store, log.writer)
+    log.check()
+
+
+async def test_backpressure_wakes_cleaning_at_once(
+    log: CleanedLog, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = server_of(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.cleaner.run)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        server.backpressure.look()
+        await until(lambda: not server.backpressure.closed)
+        assert trio.current_time() - began < 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
+    log: CleanedLog, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = server_of(log)
+    reader = lock_read(log.disk, LOG)
+    async with trio.open_nursery() as nursery:
+        server.backpressure.look()
+        gone = await in_order(server.backpressure, [10**9], nursery)
+        nursery.start_soon(server.cleaner.run)
+        await until(lambda: bool(gone))
+        assert "event=writers-not-slowed" in caplog.text
+        # they are slowed down again once the log has grown by much
+        assert server.backpressure.look_at >= log.writer.appended + SEGMENT_BYTES
+        reader.close()
+        usual = bytes_usual(log.engine.store, log.writer)
+        await until(lambda: log.writer.log_bytes <= usual)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("why", ["read-only", "never cleaned", "stopping"])
+async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
+    log: CleanedLog, why: str
+) -> None:
+    server = server_of(log)
+    pressure = server.backpressure
+    pressure.look()
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [10**9], nursery)
+        assert gone == []
+        if why == "read-only":
+            # what frees room may stand behind what does not
+            log.engine.read_only = True
+            pressure.look()
+        elif why == "never cleaned":
+            log.config.cmdlog_clean_int = 0
+            pressure.look()
+        else:
+            pressure.end()
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == [0]
+        pressure.look()
+        assert not pressure.closed
+
+
+def test_backpressure_is_for_what_makes_the_log_grow(pressure: Backpressure) -> None:
+    def grows(function: Function, timeout: int | None = None) -> bool:
+        return pressure.grows([Request(function, 1, key=b"k", timeout=timeout)])
+
+    assert grows(Function.SET)
+    assert grows(Function.NEXT)
+    assert grows(Function.TOUCH)
+    assert grows(Function.GET, timeout=1)
+    assert not grows(Function.GET)
+    for function in (Function.DELETE, Function.RELEASE, Function.NOP, Function.STATS):
+        assert not grows(function), function
+    assert not grows(Function.CANCEL)
+
+
+def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:
+    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    pressure: Backpressure = server_of(log).backpressure
+    looks = 0
+    # most of what is written stays live, so nobody has to wait
+    log.fill(400, size=10)
+    while not pressure.closed:
+        log.pass_time(0.001)
+        log.fill(1, size=10, key=b"other/%d")
+        if log.writer.appended >= pressure.look_at:
+            pressure.look()
+            looks += 1
+    segments = log.writer.appended / SEGMENT_BYTES
+    assert segments > 4
+    assert looks < 16 * segments
