@@ -40,7 +40,7 @@ class TimestampSource:
     last one plus one is given. Where the clock comes back from a jump of over
     ``TIMESTAMP_AHEAD_US_MAX``, it is followed: daemons refuse what is so far ahead. It may then go
     through instants a second time, so the last timestamp of each ``TIMESTAMP_SLICE_US`` is kept,
-    and none up to that is given again. Threads may share a source.
+    and none up to that is given again. Threads may share a source, and so may signal handlers.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -48,25 +48,31 @@ class TimestampSource:
         self._last_us = 0
         self._given: dict[int, int] = {}
         """The last timestamp of each slice, by the number of the slice."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def next_us(self) -> int:
         """Return an instant in microseconds since the Unix epoch that was not given before."""
+        given = self._given
         with self._lock:
-            stamp = self._clock.now_us()
-            if stamp <= self._last_us <= stamp + TIMESTAMP_AHEAD_US_MAX:
-                stamp = self._last_us + 1
-            given = self._given
-            while (last := given.get(stamp // TIMESTAMP_SLICE_US, 0)) >= stamp:
-                stamp = last + 1
-            given[stamp // TIMESTAMP_SLICE_US] = self._last_us = stamp
+            while True:
+                before = self._last_us
+                stamp = self._clock.now_us()
+                if stamp <= before <= stamp + TIMESTAMP_AHEAD_US_MAX:
+                    stamp = before + 1
+                while (last := given.get(stamp // TIMESTAMP_SLICE_US, 0)) >= stamp:
+                    stamp = last + 1
+                # A signal handler of this thread may have taken one meanwhile. From here to the
+                # end of the next statement nothing is called, so none runs.
+                if self._last_us == before:
+                    given[stamp // TIMESTAMP_SLICE_US] = self._last_us = stamp
+                    break
             if len(given) > TIMESTAMP_SLICES_MAX:
-                del given[next(iter(given))]
+                given.pop(next(iter(given)), None)
             return stamp
 
     def forget_lock(self) -> None:
         """Replace the lock, which another thread may have held when the process forked."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 _source = TimestampSource(SystemClock())

@@ -7,6 +7,7 @@ TLS.
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import time
@@ -26,6 +27,17 @@ class Channel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._process = os.getpid()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it; else the other side of a fork uses it."""
+        return self._process == os.getpid()
+
+    def interrupt(self) -> None:
+        """Let whoever waits for it see its end; for signal handlers."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def send(self, data: memoryview) -> int:
         """Send the beginning of ``data``; return how many bytes, 0 where none can be sent now."""
@@ -88,8 +100,9 @@ class TlsChannel(Channel):
 
     def close(self) -> None:
         """Tell the peer that nothing was cut off, and close it."""
-        with contextlib.suppress(OSError, ValueError):
-            self._tls.unwrap()
+        if self.is_ours:
+            with contextlib.suppress(OSError, ValueError):
+                self._tls.unwrap()
         super().close()
 
 

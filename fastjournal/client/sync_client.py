@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from types import TracebackType
 from typing import TypeVar
@@ -95,7 +97,12 @@ class SyncClient(SyncMethods):
         self._was_connected = False
         self._ended = False
         self._gave_up: tuple[float, FastjournalError] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._busy = False
+        """A request is under way; whoever holds the lock and finds this is a signal handler."""
+        self._leaving = threading.RLock()
+        self._left: deque[Request] = deque()
+        """Releases that finalizers have left behind."""
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -106,17 +113,29 @@ class SyncClient(SyncMethods):
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        with self._lock:
+        with self._turn():
             self._ended = False
             if self._link is None:
                 self._link = self._dialer.dial()
                 self._was_connected = True
+            if self._ended:  # by a signal handler, meanwhile
+                self._drop_link()
+                raise not_connected()
 
     def close(self) -> None:
-        """Close the connection; a lease goes on until it ends or is released."""
+        """Close the connection; a lease goes on until it ends or is released.
+
+        A signal handler may call this while a request of its thread waits: that request then raises
+        CannotConnectError (code ``not-connected``).
+        """
         with self._lock:
-            self._drop_link()
             self._ended = True
+            if self._busy:
+                if self._link is not None:
+                    self._link.interrupt()
+                return
+            self._drop_link()
+        self.settle()
 
     def __enter__(self) -> SyncClient:
         self.connect()
@@ -149,7 +168,8 @@ class SyncClient(SyncMethods):
         than the longest work, or than the time between two extensions. Where the lease is lost,
         extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
 
-        That release takes place when Python drops the iterator, so at once if only the loop has it.
+        That release is sent by a thread when Python drops the iterator, so soon where only the loop
+        has it, and at the latest when the client is closed or the program ends.
         ``with client.jobs("pages") as jobs: for job in jobs: ...`` has released all when the block
         ends. ``with job: ...`` around the body completes or releases this job at its end.
 
@@ -184,13 +204,12 @@ class SyncClient(SyncMethods):
         )
         return SyncJobLoop(self, terms, self._dialer)
 
-    @property
-    def is_free(self) -> bool:
-        """Whether no request of any thread is under way."""
-        return not self._lock.locked()
-
     def _listen_to(self, call: Call[Page]) -> SyncListener:
         return SyncListener(self._dialer, self._reply_timeout_s, call)
+
+    def now_s(self) -> float:
+        """Return the seconds of a clock that does not jump."""
+        return self._dialer.now_s()
 
     # --- many at once ---------------------------------------------------------------------------
 
@@ -231,15 +250,45 @@ class SyncClient(SyncMethods):
             CannotConnectError: The daemon stayed away.
         """
         requests = [release.request for release in releases]
-        with self._lock:
-            self._release(requests)
+        if not requests:
+            return
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self._busy:
+                    self._release(requests)
+                    return
+            finally:
+                self._lock.release()
+        # Another thread waits for an answer, perhaps for long.
+        self._release_apart(requests)
+
+    def give_back_later(self, releases: Iterable[Call[None]]) -> None:
+        """Have releases sent by a thread of their own.
+
+        For finalizers: they may run in the middle of anything, so they take no lock and wait for
+        nothing.
+        """
+        self._left.extend(release.request for release in releases)
+        # While the interpreter ends no thread begins; then this is done at its exit.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(self.settle, ())
+
+    def settle(self) -> None:
+        """Send what finalizers have left behind, as well as can be done in a few seconds."""
+        with self._leaving:
+            requests: list[Request] = []
+            while self._left:
+                requests.append(self._left.popleft())
+            if requests:
+                with contextlib.suppress(FastjournalError):
+                    self._release_apart(requests)
 
     # --- moving bytes ---------------------------------------------------------------------------
 
     def _ask(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
         batch, plan = Batch(requests, self._dialer.plan), self._dialer.plan
         asked_at_s = self._dialer.now_s()
-        with self._lock:
+        with self._turn():
             try:
                 self._carry(batch, plan, batch.silence_s(self._reply_timeout_s), asked_at_s)
             except BaseException as error:
@@ -249,6 +298,17 @@ class SyncClient(SyncMethods):
                     self._drop_link()
                 raise
         return batch.errands
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._lock:
+            if self._busy:
+                raise RuntimeError("a request of this thread is under way: one at a time")
+            try:
+                self._busy = True
+                yield
+            finally:
+                self._busy = False
 
     @property
     def _is_idle(self) -> bool:
@@ -266,6 +326,8 @@ class SyncClient(SyncMethods):
             if not link.is_idle:
                 self._drop_link()
             if batch.unanswered():
+                if self._ended:
+                    raise batch.failed(not_connected())
                 self._ended = plan is None
                 batch.lost(link.multiplexer, self._dialer.now_s())
 
@@ -280,16 +342,32 @@ class SyncClient(SyncMethods):
                 self._release(gains)
 
     def _release(self, requests: list[Request]) -> None:
+        plan, wait_s = self._short_plan()
+        batch = Batch([(request, None) for request in requests], plan)
+        self._carry(batch, plan, wait_s, self._dialer.now_s())
+
+    def _release_apart(self, requests: list[Request]) -> None:
+        """Send releases on a connection of their own."""
+        plan, wait_s = self._short_plan()
+        link = self._dialer.dial() if plan is None else self._dialer.redial(plan)
+        try:
+            link.carry(Batch([(request, None) for request in requests], plan), wait_s)
+        finally:
+            link.close()
+
+    def _short_plan(self) -> tuple[Reconnect | None, float]:
+        """Return how to connect for last words, and how long to wait for each answer."""
         plan, wait_s = self._dialer.plan, CLIENT_LAST_WORDS_S
         if plan is not None:
             plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
         if self._reply_timeout_s is not None:
             wait_s = min(wait_s, self._reply_timeout_s)
-        batch = Batch([(request, None) for request in requests], plan)
-        self._carry(batch, plan, wait_s, self._dialer.now_s())
+        return plan, wait_s
 
     def _usable_link(self, plan: Reconnect | None, asked_at_s: float) -> SyncLink:
         """Return the connection, or make one."""
+        if self._link is not None and not self._link.is_ours:
+            self._drop_link()
         if self._link is not None and plan is not None:
             # One that was lost while nobody looked is replaced before anything is sent on it.
             self._link.look()
@@ -303,11 +381,18 @@ class SyncClient(SyncMethods):
             # Another thread has tried in vain while this one waited for its turn.
             raise copy_error(self._gave_up[1])
         try:
-            self._link = self._dialer.redial(plan) if self._was_connected else self._dialer.dial()
+            self._link = (
+                self._dialer.redial(plan, ended=lambda: self._ended)
+                if self._was_connected
+                else self._dialer.dial()
+            )
         except FastjournalError as error:
             self._gave_up = self._dialer.now_s(), error
             raise
         self._was_connected = True
+        if self._ended:  # by a signal handler, meanwhile
+            self._drop_link()
+            raise not_connected()
         return self._link
 
     def _drop_link(self) -> None:

@@ -12,7 +12,7 @@ from fastjournal.client.access import Access
 from fastjournal.client.address import Address
 from fastjournal.client.backoff import Backoff, Reconnect
 from fastjournal.client.batch import Batch
-from fastjournal.client.failures import connection_lost, reason_of, timed_out
+from fastjournal.client.failures import connection_lost, not_connected, reason_of, timed_out
 from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.client.sockets import Channel, connect_channel
 from fastjournal.errors import CannotConnectError
@@ -36,6 +36,15 @@ class SyncLink:
         multiplexer = self.multiplexer
         busy = multiplexer.in_flight or multiplexer.wants_to_send or self._unsent
         return not (busy or multiplexer.failed)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process made it; else the other side of a fork uses it."""
+        return self._channel.is_ours
+
+    def interrupt(self) -> None:
+        """Let whoever waits for it see its end; for signal handlers."""
+        self._channel.interrupt()
 
     def carry(self, batch: Batch, silence_s: float | None) -> None:
         """Send what has no reply yet and take the replies, until all are there or it has failed."""
@@ -188,11 +197,14 @@ class Dialer:
             min(effort.try_s(self._connect_timeout_s, self.now_s()), timeout_s), prove=True
         )
 
-    def redial(self, plan: Reconnect | None = None) -> SyncLink:
+    def redial(
+        self, plan: Reconnect | None = None, *, ended: Callable[[], bool] = lambda: False
+    ) -> SyncLink:
         """Return a new connection in place of one that was lost; try for a while.
 
         Args:
             plan: How; None: as ever.
+            ended: Whether to stop, looked at after each pause.
 
         Raises:
             CannotConnectError: The daemon stayed away.
@@ -204,6 +216,8 @@ class Dialer:
         failure: CannotConnectError | None = None
         while (pause_s := backoff.pause_s(self.now_s())) is not None:
             self.sleep(pause_s)
+            if ended():
+                raise not_connected()
             try:
                 return self.dial_again(backoff)
             except CannotConnectError as error:

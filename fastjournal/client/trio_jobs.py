@@ -259,6 +259,8 @@ class JobLoop:
             else:
                 await job.complete()
             crew.held.popleft()
+        while crew.held and crew.held[0].lost.is_set():
+            crew.held.popleft()  # behind the others: somebody else has it
         if not await crew.find():
             crew.client.crews.discard(crew)
             self._trio = None

@@ -453,7 +453,7 @@ def test_blocking_retry_delay_that_fails_gives_the_job_back(
         with pytest.raises(BodyError):
             for _job in client.jobs("d", retry_delay_us=delay):
                 raise BodyError
-        assert states(producer) == {"1": "ready", "2": "ready"}
+        wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
         with pytest.raises(BodyError), client.jobs("d", retry_delay_us=delay) as jobs:
             for job in jobs:
                 with job:
@@ -481,11 +481,11 @@ def test_blocking_an_exception_or_a_break_releases_the_job(
         for _job in client.jobs("d", count=2):
             assert states(producer) == {"1": "worked on", "2": "worked on"}
             break
-        assert states(producer) == {"1": "ready", "2": "ready"}
+        wait_until(lambda: states(producer) == {"1": "ready", "2": "ready"})
         with pytest.raises(BodyError):
             for _job in client.jobs("d", retry_delay_us=3600 * S):
                 raise BodyError
-        assert states(producer) == {"1": "delayed", "2": "ready"}
+    assert states(producer) == {"1": "delayed", "2": "ready"}
 
 
 def test_blocking_blocks_around_the_loop_or_the_body_are_exact(

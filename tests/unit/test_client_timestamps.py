@@ -118,3 +118,29 @@ def test_memory_of_given_timestamps_is_bounded() -> None:
     assert len(source._given) == TIMESTAMP_SLICES_MAX
     clock.now -= TIMESTAMP_SLICES_MAX // 2 * TIMESTAMP_SLICE_US
     assert source.next_us() == clock.now + 1
+
+
+class Interrupting:
+    """A clock that is read in the middle of giving a timestamp, and then asks for another one."""
+
+    def __init__(self) -> None:
+        self.source = TimestampSource(self)
+        self.given: list[int] = []
+        self._interruptions = 3
+
+    def now_us(self) -> int:
+        if self._interruptions:
+            self._interruptions -= 1
+            self.given.append(self.source.next_us())
+        return 1_000_000
+
+
+def test_a_signal_handler_in_the_middle_of_giving_a_timestamp_gets_another_one() -> None:
+    clock = Interrupting()
+    thread = threading.Thread(
+        target=lambda: clock.given.append(clock.source.next_us()), daemon=True
+    )
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "it waits for itself"
+    assert len(set(clock.given)) == 4

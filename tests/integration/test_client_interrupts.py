@@ -1,0 +1,331 @@
+"""SyncClient and what comes in its way: forks, threads, signal handlers, finalizers, the end."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+import trio
+
+from fastjournal import (
+    CannotConnectError,
+    Client,
+    Reconnect,
+    RefusedError,
+    SyncClient,
+    build_journal_key,
+)
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
+from tests.integration.daemon_process import DaemonProcess
+
+WAIT_US = 60_000_000
+JOB = build_journal_key("d", "1")
+OTHER = build_journal_key("other", "1")
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    directory: Path = tmp_path_factory.mktemp("interrupts")
+    with DaemonProcess(directory) as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def producer(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    with SyncClient(daemon.address) as client:
+        client.set(JOB, "1")
+        yield client
+        for key in (JOB, OTHER):
+            with contextlib.suppress(RefusedError):
+                client.delete(key)
+
+
+def state(client: SyncClient) -> str:
+    return client.entry_stats(JOB).state
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class BodyError(Exception):
+    """What a body raises."""
+
+
+# --- forks ------------------------------------------------------------------------------------
+
+FORKING = """
+import os, sys
+from fastjournal import SyncClient
+
+client, checker = SyncClient(sys.argv[1]), SyncClient(sys.argv[1])
+jobs = client.jobs("d", wait_us=None)
+how = sys.argv[2]
+
+def body(job):
+    child = os.fork()
+    if child == 0:
+        if how == "call":
+            assert client.nop()
+            for end in (job.complete, job.release, job.bury, job.extend, lambda: next(jobs)):
+                try:
+                    end()
+                except RuntimeError:
+                    continue
+                raise AssertionError("a child ended the job of its parent")
+            os._exit(0)
+        raise SystemExit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(checker.entry_stats(job.key).state, flush=True)
+
+def run():
+    if how == "jobs":
+        with jobs:
+            for job in jobs:
+                body(job)
+    elif how == "job":
+        for job in jobs:
+            with job:
+                body(job)
+    else:
+        for job in jobs:
+            body(job)
+
+run()
+"""
+
+
+@pytest.mark.parametrize("how", ["call", "jobs", "job", "loop"])
+def test_a_child_process_ends_no_job_of_its_parent(
+    daemon: DaemonProcess, producer: SyncClient, how: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING, daemon.address, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("worked on\n", "", 0)
+    with pytest.raises(RefusedError, match="nothing stands"):  # the parent has completed it
+        state(producer)
+
+
+# --- the end of a program ---------------------------------------------------------------------
+
+ENDING = """
+import sys
+from fastjournal import SyncClient
+
+client = SyncClient(sys.argv[1])
+if sys.argv[2] == "held":
+    jobs = client.jobs("d")
+    for job in jobs:
+        sys.exit(0)
+for job in client.jobs("d"):
+    break
+"""
+
+
+@pytest.mark.parametrize("how", ["held", "dropped"])
+def test_a_program_that_ends_in_a_loop_releases_its_job(
+    daemon: DaemonProcess, producer: SyncClient, how: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDING, daemon.address, how],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("", "", 0)
+    assert state(producer) == "ready"
+
+
+# --- other threads ----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def another_thread_waits(client: SyncClient, producer: SyncClient) -> Iterator[None]:
+    """Have another thread wait for work, and hold the turn of the client, while the block runs."""
+    thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait_us": WAIT_US})
+    thread.start()
+    wait_until(lambda: client._busy)
+    yield
+    assert thread.is_alive()
+    producer.set(OTHER)
+    thread.join()
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_a_body_that_raises_while_another_thread_waits_releases_its_job(
+    daemon: DaemonProcess, producer: SyncClient, block: bool
+) -> None:
+    with SyncClient(daemon.address) as client:
+        jobs = client.jobs("d")
+        assert next(jobs).key == JOB
+        with another_thread_waits(client, producer):
+            if block:
+                with pytest.raises(BodyError), jobs:
+                    raise BodyError
+            else:
+                del jobs
+                gc.collect()
+            wait_until(lambda: state(producer) == "ready")
+
+
+# --- leases that are over ---------------------------------------------------------------------
+
+
+class HandingOutTwo:
+    """The first NEXT leases two jobs, each further one the next letter, and then none."""
+
+    def __init__(self) -> None:
+        self.batches = [[b"a", b"b"], [b"c"], []]
+        self.lost = b""
+
+    def __call__(self, request: Request) -> Answer:
+        if request.key == self.lost:
+            return [Reply(request.identifier, error="lease-lost")]
+        pairs = []
+        if request.function == Function.NEXT:
+            pairs = [Pair(b"d:1:1:" + name, 1, name, meta=Meta()) for name in self.batches.pop(0)]
+        return [Reply(request.identifier, timeout=7, pairs=pairs)]
+
+
+def test_blocking_a_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others() -> None:
+    now_s, seen = 0.0, []
+    with ScriptedDaemon(HandingOutTwo()) as daemon:
+        client = SyncClient(daemon.address, monotonic=lambda: now_s)
+        for job in client.jobs("d", count=2, lease_us=10_000_000, wait_us=None):
+            seen.append(job.value)
+            now_s += 6
+            job.extend()
+            now_s += 6
+        client.close()
+    assert seen == [b"a", b"c"]
+    assert [r.key for r in daemon.requests if r.function == Function.DELETE] == [
+        b"d:1:1:a",
+        b"d:1:1:c",
+    ]
+
+
+async def test_a_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() -> None:
+    script, seen = HandingOutTwo(), []
+    script.lost = b"d:1:1:b"
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client:
+            async for job in client.jobs("d", count=2, lease_us=1_000_000, wait_us=None):
+                seen.append(job.value)
+                (crew,) = client.crews
+                with trio.fail_after(20):
+                    for held in crew.held:
+                        if held.key == script.lost:
+                            await held.lost.wait()
+    assert seen == [b"a", b"c"]
+
+
+# --- signal handlers --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Calls a function in a signal handler of the main thread, in a moment."""
+
+    def arm(handler: Callable[[], object]) -> None:
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            handler()
+
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield arm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+OnAlarm = Callable[[Callable[[], object]], None]
+
+
+def test_close_in_a_signal_handler_ends_a_wait_of_its_thread(
+    daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
+) -> None:
+    client = SyncClient(daemon.address)
+    on_alarm(client.close)
+    with pytest.raises(CannotConnectError) as caught:
+        client.next("other", wait_us=WAIT_US)
+    assert caught.value.code == "not-connected"
+    with pytest.raises(CannotConnectError):
+        client.nop()
+    client.connect()
+    assert client.nop()
+    client.close()
+
+
+def test_close_in_a_signal_handler_ends_a_job_loop(
+    daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
+) -> None:
+    client = SyncClient(daemon.address)
+    on_alarm(client.close)
+    with pytest.raises(CannotConnectError) as caught:
+        next(client.jobs("other"))
+    assert caught.value.code == "not-connected"
+
+
+def test_close_in_a_signal_handler_ends_the_tries_to_connect() -> None:
+    pauses: list[float] = []
+
+    def close_at_the_third(pause_s: float) -> None:
+        pauses.append(pause_s)
+        if len(pauses) == 3:
+            client.close()
+
+    with ScriptedDaemon(lambda request: [Reply(request.identifier)]) as daemon:
+        client = SyncClient(daemon.address, reconnect=Reconnect(), sleep=close_at_the_third)
+        client.nop()
+    with pytest.raises(CannotConnectError) as caught:
+        client.nop()
+    assert (caught.value.code, len(pauses)) == ("not-connected", 3)
+
+
+def test_a_request_in_a_signal_handler_of_a_client_in_use_is_refused(
+    daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
+) -> None:
+    with SyncClient(daemon.address) as client, SyncClient(daemon.address) as another:
+        on_alarm(client.nop)
+        with pytest.raises(RuntimeError, match="one at a time"):
+            client.next("other", wait_us=WAIT_US)
+        on_alarm(lambda: another.set(OTHER))
+        assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
+
+
+def test_a_loop_that_is_dropped_while_its_client_waits_releases_its_job(
+    daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
+) -> None:
+    with SyncClient(daemon.address) as client:
+        held = [client.jobs("d")]
+        assert next(held[0]).key == JOB
+        on_alarm(held.clear)
+        waited = threading.Thread(
+            target=lambda: (
+                wait_until(lambda: state(producer) == "ready"),
+                producer.set(OTHER),
+            )
+        )
+        waited.start()
+        assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
+        waited.join()
