@@ -380,6 +380,12 @@ LEASES_A_UNIT = 10
 UNLOCK_WORK = 5
 """A lock that ends with its connection."""
 
+HANG_UP_LOOK_WORK = 5
+"""A look whether the client of a NEXT that waits is gone: some system calls."""
+
+WAIT_END_WORK = 10
+"""A NEXT that waits no more, because its client is gone."""
+
 READ_BYTES_A_UNIT = 16
 """Of requests that are not decoded yet: how much work they will be is not known before."""
 

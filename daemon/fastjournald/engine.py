@@ -17,6 +17,7 @@ from fastjournal.limits import (
     ADVANCE_WORK_MAX,
     CHANGES_STOP_BYTES,
     DOMAIN_WORK,
+    HANG_UP_LOOK_WORK,
     MATCH_STEPS_MAX,
     NEWS_TURN_BYTES,
     READY_DOMAINS_MAX,
@@ -25,6 +26,7 @@ from fastjournal.limits import (
     SCAN_LEASES_MAX,
     SERVE_WORK_MAX,
     SERVED_MAX,
+    WAIT_END_WORK,
 )
 from fastjournal.protocol import (
     ErrorCode,
@@ -261,6 +263,7 @@ class Engine(State):
             if name not in turns or waiter is None:
                 continue
             if waiter.serial == serial:
+                store.work += HANG_UP_LOOK_WORK
                 if self.has_hung_up(waiter.session):
                     self._end_waits(waiter.session)
                     waiter = self.waiters.first_for(name)
@@ -314,7 +317,9 @@ class Engine(State):
         self.stop_noting()
 
     def _end_waits(self, session: Hashable) -> None:
-        for waiter in self.waiters.of_session(session):
+        waiting = self.waiters.of_session(session)
+        self.store.work += WAIT_END_WORK * len(waiting)
+        for waiter in waiting:
             self.waiters.remove(waiter)
 
     def give_back(self, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, TypeAlias
 
+from fastjournal.limits import ENTRY_WORK
 from fastjournald.entry import Entry
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def give_back(state: State, handouts: list[Handout], number_max: int, now: int) 
         Those that are left to do.
     """
     left: list[Handout] = []
+    state.store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
     for token, entries in handouts:
         for entry in entries[: max(number_max, 0)]:
             if token:

@@ -96,9 +96,12 @@ class Client:
                         asked.append(b"garbage " * 9)
                     try:
                         await peer.stream.send_all(b"".join(asked))
-                    except trio.BrokenResourceError:
+                    except (trio.BrokenResourceError, trio.ClosedResourceError):
                         break
                     await trio.sleep(self._draw.choice((0, 0, 0.01, 0.2)))
+                    if self._draw.random() < 0.03:
+                        await peer.stream.aclose()
+                        break
             await trio.sleep(5)
             nursery.cancel_scope.cancel()
 
@@ -106,7 +109,7 @@ class Client:
         try:
             while await peer.reply() is not None:
                 self.replies += 1
-        except (trio.BrokenResourceError, trio.TooSlowError):
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             pass
 
 
@@ -116,13 +119,24 @@ async def test_no_message_leaves_before_its_mark_is_settled(
     seed: int, policy: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     room = SlowRoom(seed, monkeypatch, cmdlog_sync=policy, memory_limit=(seed % 3 == 2) * 10_000)
+    handed_out: set[int] = set()
+
+    def note(reply: Reply) -> None:
+        if reply.flags & Flag.WORKED_ON and reply.timeout is not None:
+            handed_out.add(reply.timeout)
+
+    room.on_message = note
     clients = [Client(room, Random(seed * 100 + number)) for number in range(CLIENTS)]
     async with room.open():
         async with trio.open_nursery() as nursery:
             for client in clients:
                 nursery.start_soon(client.run)
         room.stop()
-    assert room.messages_sent > CLIENTS * REQUESTS // 3
+        await trio.sleep(40)
+        room.engine.check()
+        for entry in room.engine.store:
+            assert not entry.token or entry.token in handed_out, "leased, and nobody was told"
+    assert room.messages_sent > CLIENTS * REQUESTS // 4
     if policy == "always":
         assert room.sent_ahead > 0, "none left while the log went on: this proves nothing"
 

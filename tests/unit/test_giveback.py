@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import pytest
 
+from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
 from fastjournald.giveback import Handout, Handouts, give_back
@@ -199,6 +201,27 @@ def test_a_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk
     s.set(b"b:1:0:x")
     assert s.serve() == []
     assert s.jobs(b"b") == [b"b:1:0:x"]
+
+
+def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
+    engine = s.subject.engine
+    engine.has_hung_up = lambda session: session != "here"
+    for number in range(1000):
+        for _ in range(3):
+            s.listen(b"a", session=number)
+    s.listen(b"a", session="here")
+    s.set(JOB)
+    s.subject.checks = False
+    rounds = 0
+    answers: list[tuple[Hashable, bytes]] = []
+    while not answers:
+        before, waiting = engine.store.work, len(engine.waiters)
+        answers = engine.serve_waiters(s.now)
+        assert engine.store.work - before <= SERVE_WORK_MAX + HANG_UP_LOOK_WORK + 3 * WAIT_END_WORK
+        assert len(engine.waiters) < waiting
+        rounds += 1
+    assert [who for who, _ in answers] == ["here"]
+    assert rounds > 1
 
 
 def test_where_nobody_asks_nothing_is_noted() -> None:
