@@ -19,6 +19,9 @@ _VALUE_BYTES_MAX = 32 * 1024
 """A larger value is on standard input only: Linux takes 128 KiB for one variable."""
 
 _KILL_AFTER_S = 10
+_GONE_S = 5
+"""After SIGKILL: what is left then, the kernel holds; the entry need not wait for it."""
+
 _LOOK_S = 0.05
 _TRANSIENT = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """No file descriptor, process or memory is free: of the worker, its user or the machine."""
@@ -116,15 +119,14 @@ async def _feed(process: trio.Process, data: bytes) -> None:
 
 
 async def _end_group(process: trio.Process) -> None:
-    """End the command and all of its group."""
-    with trio.move_on_after(_KILL_AFTER_S):
-        _signal_group(process, signal.SIGTERM)
-        await process.wait()
-        while _signal_group(process, 0):  # noqa: ASYNC110 - nobody tells when the last one is gone
-            await trio.sleep(_LOOK_S)
-        return
-    _signal_group(process, signal.SIGKILL)
-    await process.wait()
+    """End the command and all of its group; return when nothing of it runs."""
+    for number, patience_s in ((signal.SIGTERM, _KILL_AFTER_S), (signal.SIGKILL, _GONE_S)):
+        with trio.move_on_after(patience_s):
+            _signal_group(process, number)
+            await process.wait()
+            while _signal_group(process, 0):  # noqa: ASYNC110 - nobody tells of the last one
+                await trio.sleep(_LOOK_S)
+            return
 
 
 def _signal_group(process: trio.Process, number: int) -> bool:

@@ -242,7 +242,8 @@ def test_a_grandchild_that_keeps_standard_input_open_holds_nothing_up(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "one", value=b"x" * 500_000)
-    shell = f"sleep 600 <&0 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
+    # a shell gives /dev/null to what it runs in the background, but for what is said otherwise
+    shell = f"exec 3<&0; sleep 600 <&3 >/dev/null 2>&1 & echo $! > {tmp_path}/pid"
     done = cli("next", "--json", "--exec", "sh", "-c", shell)
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert results(done.stderr) == ["done"]

@@ -94,15 +94,17 @@ async def test_the_whole_group_ends_with_a_cancelled_command(
 ) -> None:
     """Its leader ends at SIGTERM, what it started does not."""
     monkeypatch.setattr(child, "_KILL_AFTER_S", 0.2)
-    stubborn = f"trap '' TERM; echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; read x"
-    process = await open_child(["/bin/sh", "-c", 'sh -c "$0" <&0 & sleep 600', stubborn], {})
+    pid_file = tmp_path / "pid"
+    tell = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}"
+    stubborn = f"trap '' TERM; {tell}; exec sleep 600"
+    process = await open_child(["/bin/sh", "-c", 'sh -c "$0" & sleep 600', stubborn], {})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_child, process, b"x" * 1_000_000)
         with trio.fail_after(60):
-            while not (tmp_path / "pid").exists():  # noqa: ASYNC110 - another process makes it
+            while not pid_file.exists():  # noqa: ASYNC110 - another process makes it
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
-    assert not is_alive(int((tmp_path / "pid").read_text()))
+    assert not is_alive(int(pid_file.read_text()))
 
 
 def is_alive(pid: int) -> bool:
