@@ -20,6 +20,7 @@ from fastjournal.errors import (
     LogError,
 )
 from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.printable import safe_text
 
 _WIDTH_OF_FILES = 120
 _EXIT_UNAVAILABLE = 69
@@ -97,7 +98,7 @@ def command(
     if not console.is_terminal:
         console.width = _WIDTH_OF_FILES
     print_report(report, console)
-    click.echo(report.directory)
+    click.echo(safe_text(report.directory))
 
 
 def main() -> None:
@@ -121,5 +122,5 @@ def main() -> None:
 
 
 def _fail(error: FastjournalError, code: int) -> None:
-    click.echo(f"fj-nightly: {error}", err=True)
+    click.echo(safe_text(f"fj-nightly: {error}"), err=True)
     sys.exit(code)

@@ -17,8 +17,10 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fastjournal.errors import LogCorruptError
+from fastjournal.printable import safe_text
 from fastjournal.spark import jobs
 from fastjournal.spark.export import export_snapshot
 from fastjournal.spark.files import LogDirectory
@@ -88,7 +90,7 @@ def print_report(report: Report, console: Console) -> None:
     table = _table("Backlog", ("domain", *BACKLOG_NUMBERS, "oldest due"))
     for row in backlog[:DOMAINS_SHOWN]:
         oldest = _duration(row["oldest_due_us"])
-        table.add_row(row["domain"], *_numbers(row, BACKLOG_NUMBERS), oldest)
+        table.add_row(_name(row), *_numbers(row, BACKLOG_NUMBERS), oldest)
     late = max((row["oldest_due_us"] for row in backlog), default=0)
     _add_total(table, backlog, BACKLOG_NUMBERS, _duration(late))
     console.print(table)
@@ -97,7 +99,7 @@ def print_report(report: Report, console: Console) -> None:
     for row in busy[:DOMAINS_SHOWN]:
         rate = f"{row['completed'] / row['minutes']:,.1f}"
         numbers = _numbers(row, THROUGHPUT_NUMBERS)
-        table.add_row(row["domain"], *numbers, f"{row['minutes']:,}", rate)
+        table.add_row(_name(row), *numbers, f"{row['minutes']:,}", rate)
     _add_total(table, busy, THROUGHPUT_NUMBERS, "", "")
     console.print(table)
 
@@ -118,6 +120,11 @@ def _add_total(table: Table, rows: Sequence[Row], names: Sequence[str], *rest: s
         table.add_row(f"({hidden:,} more)")
     table.add_section()
     table.add_row("all", *(f"{sum(row[name] for row in rows):,}" for name in names), *rest)
+
+
+def _name(row: Row) -> Text:
+    """Return the domain: as text, for rich takes brackets in a string for markup of its own."""
+    return Text(safe_text(row["domain"]))
 
 
 def _numbers(row: Row, names: Sequence[str]) -> list[str]:
