@@ -13,19 +13,17 @@ import msgspec
 import trio
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.protocol import ClientConnection, encode_request
+from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
+from tests.soak.attacks import Attacks
 from tests.soak.operations import ALWAYS, SECOND, build, taking_part
-
-SILENCE_SECONDS = 60.0
-"""Far longer than any answer takes."""
+from tests.soak.peer import LISTEN, SILENCE_SECONDS, LostError, Peer
 
 OWED_MAX = 2000
 """Jobs that are set and not completed: then producers wait, so that memory has a bound."""
 
 DOMAIN = b"work"
-LISTEN = int(Flag.LISTEN)
 
 
 def value_of(number: int) -> bytes:
@@ -40,49 +38,6 @@ def number_of(key: bytes) -> int:
 
 GIVEN_UP = ("bad-request", "busy")
 """How the daemon ends a connection whose request is not whole: the identifier may not be there."""
-
-
-class LostError(Exception):
-    """The daemon has closed the connection."""
-
-
-class Peer:
-    """A connection."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-        self._connection = ClientConnection()
-
-    async def send(self, *requests: Request) -> None:
-        """Send requests in one piece."""
-        try:
-            await self.stream.send_all(b"".join(encode_request(request) for request in requests))
-        except trio.BrokenResourceError:
-            raise LostError from None
-
-    async def reply(self) -> Reply:
-        """Return the next reply; notifications are passed over."""
-        with trio.fail_after(SILENCE_SECONDS):
-            while True:
-                event = self._connection.next_event()
-                if isinstance(event, Reply):
-                    if not event.flags & LISTEN:
-                        return event
-                    continue
-                try:
-                    data = await self.stream.receive_some(65536)
-                except trio.BrokenResourceError:
-                    raise LostError from None
-                if not data:
-                    raise LostError
-                self._connection.receive_data(data)
-
-    async def ask(self, request: Request) -> Reply:
-        """Send a request and return its reply."""
-        await self.send(request)
-        reply = await self.reply()
-        assert reply.identifier == request.identifier
-        return reply
 
 
 class Load:
@@ -127,6 +82,7 @@ class Load:
             (1, self._send_garbage),
             (1, self._send_half),
             (1, self._send_single_bytes),
+            *((1, attack) for attack in Attacks(self.connect, self.chance, self._count).all()),
         ]
         for number, member in crowd:
             for _ in range(number):
