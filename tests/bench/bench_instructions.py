@@ -43,7 +43,7 @@ class CountedDaemon:
         self._ready_file = directory / "ready"
         command = [
             *("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"),
-            *(f"--log-file={self._report}", python, "-c", PROGRAM),
+            *(f"--log-file={self._report}", python, "-P", "-c", PROGRAM),
             *("--cmdlog-path", str(directory / "log"), "--ready-file", str(self._ready_file)),
             *("--listen", "127.0.0.1:0", "--cmdlog-sync", "os"),
         ]
