@@ -46,11 +46,12 @@ from fastjournald.indexes import NEVER, Domain
 from fastjournald.invariants import check_store
 from fastjournald.journal import Journal
 from fastjournald.lookahead import missing_news
+from fastjournald.selection import LongMatches
 from fastjournald.state import FUNCTIONS, UNKNOWN, Settings, State, new_journal
 from fastjournald.subscriptions import TOO_COSTLY
 from fastjournald.values import Cold, Missing
 
-__all__ = ["Engine", "Missing", "Scan", "Settings", "new_journal"]
+__all__ = ["Engine", "LongMatches", "Missing", "Scan", "Settings", "new_journal"]
 
 Answer: TypeAlias = tuple[Hashable, bytes]
 
@@ -155,7 +156,7 @@ class Engine(State):
         self.stop_noting()
         return ended, answers
 
-    def step(self, scan: Scan, now: int) -> bytes | Missing | None:
+    def step(self, scan: Scan, now: int) -> bytes | Missing | LongMatches | None:
         """Carry on with a scan: bounded work, a millisecond or one long match.
 
         Args:
@@ -163,7 +164,8 @@ class Engine(State):
             now: The daemon's clock; earlier than the last one counts as the last one.
 
         Returns:
-            The encoded reply; None: there is more to do; missing values, to be read before that.
+            The encoded reply; None: there is more to do; missing values, to be read before that;
+            matches that take long, to be ``run`` before that.
         """
         now = self._now = max(now, self._now)
         store = self.store

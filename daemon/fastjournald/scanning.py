@@ -18,7 +18,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.protocol import ErrorCode, encode_error
-from fastjournald.engine import Missing, Scan
+from fastjournald.engine import LongMatches, Missing, Scan
 from fastjournald.hangup import is_lost
 from fastjournald.histogram import Histogram
 from fastjournald.scheduler import Share
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from fastjournald.server import Server
 
 SLICE_WORK = 2500
-"""A slice ends with the first step that ends with so much work done: steps are shorter, but for a
-match of a long key with an expression that was made to be slow."""
+"""A slice ends with the first step that ends with so much work done: steps are far shorter."""
 
 SLICE_SECONDS = 0.001
 """So long is the index brought up to date at a time, where nobody asks for anything."""
@@ -63,6 +62,8 @@ class Scanning:
         self._server = server
         self._gathering = trio.CapacityLimiter(limits.SCANS_MAX)
         self._turn = trio.Lock()
+        self._matching = trio.CapacityLimiter(1)
+        """Of its own: what hangs elsewhere does not hold it up. One processor at the most."""
         self._stop_at = math.inf
         self._scanned = trio.Event()
         self._requested = False
@@ -89,7 +90,12 @@ class Scanning:
                 slices = 0
                 fetch = self._server.fetching.fetch
                 missing: Missing | None = None
+                matches: LongMatches | None = None
                 while True:
+                    if matches is not None:
+                        await trio.to_thread.run_sync(
+                            matches.run, abandon_on_cancel=True, limiter=self._matching
+                        )
                     if missing is not None:
                         await fetch(missing)
                     async with self._turn:
@@ -102,7 +108,8 @@ class Scanning:
                             reply = self._slice(scan)
                         scheduler.charge(share)
                         missing = reply if isinstance(reply, Missing) else None
-                        if reply is not None and not isinstance(reply, Missing):
+                        matches = reply if isinstance(reply, LongMatches) else None
+                        if isinstance(reply, bytes):
                             done = True
                             return reply
                         for _ in range(REST_ROUNDS):
@@ -117,7 +124,7 @@ class Scanning:
             if not done:
                 self._server.give_back(scan.leased)
 
-    def _slice(self, scan: Scan) -> bytes | Missing | None:
+    def _slice(self, scan: Scan) -> bytes | Missing | LongMatches | None:
         server = self._server
         step = server.engine.step
         store = server.engine.store

@@ -2,7 +2,8 @@
 
 Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
 bounded: compiling by a first try with little memory, matching by the size of the program, for at
-the worst RE2 takes time in proportion to that size times the length of the key.
+the worst RE2 takes time in proportion to that size times the length of the key. What may take long
+by that is matched in a thread.
 """
 
 from __future__ import annotations
@@ -13,21 +14,27 @@ import re2
 
 from fastjournal.limits import (
     EXPRESSION_BYTES_MAX,
+    EXPRESSION_CLASSES_MAX,
     EXPRESSION_INSTRUCTIONS_MAX,
     EXPRESSION_MEMORY_BYTES,
     KEY_BYTES_MAX,
+    LONG_MATCH_WORK,
 )
 from fastjournal.protocol import ErrorCode
 
-_TRIAL_MEMORY_BYTES = 16 * 1024
-"""Enough for a program of twice the instructions that are allowed; what needs more is refused
-within 3 ms."""
+_TRIAL_MEMORY_BYTES = 64 * 1024
+"""Enough for a program of the instructions that are allowed; what needs far more is refused within
+8 ms."""
 
 _BAD_BOUND = f"{ErrorCode.BAD_KEY} a bound has at most {KEY_BYTES_MAX} bytes"
 _TOO_LONG = f"{ErrorCode.BAD_REGEX} an expression has at most {EXPRESSION_BYTES_MAX} bytes"
 _TOO_COMPLEX = (
     f"{ErrorCode.BAD_REGEX} too complex: its program has more than "
     f"{EXPRESSION_INSTRUCTIONS_MAX} instructions"
+)
+_TOO_MANY_CLASSES = (
+    f"{ErrorCode.BAD_REGEX} too complex: it has more than {EXPRESSION_CLASSES_MAX} Unicode classes "
+    "(\\p); keys are bytes, for which [a-z] and the like are enough"
 )
 
 _SPECIAL = frozenset(b"\\.+*?()|[]{}^$")
@@ -71,10 +78,36 @@ class Selection:
         """Whether a key is meant that is known to stand between ``start`` and ``stop``."""
         return self._pattern is None or self._pattern.search(key) is not None
 
+    def takes_long(self, key: bytes) -> bool:
+        """Whether to match a key may take over a millisecond: it is left to a thread."""
+        return self.instructions * len(key) > LONG_MATCH_WORK
+
     def after(self, key: bytes) -> Selection:
         """Return what is left of this behind a key."""
         start = max(self.start, key + b"\0")
         return Selection(start, self.stop, self.expression, self._pattern)
+
+
+class LongMatches:
+    """Keys to be held against an expression in a thread, because that may take long.
+
+    Args:
+        selection: With the expression.
+        keys: Between its bounds.
+    """
+
+    __slots__ = ("_keys", "_selection", "found")
+
+    def __init__(self, selection: Selection, keys: list[bytes]) -> None:
+        self._selection = selection
+        self._keys = keys
+        self.found: dict[bytes, bool] = {}
+        """For each key whether it matches; empty before ``run``."""
+
+    def run(self) -> None:
+        """Match; any thread may call it, and RE2 lets others go on meanwhile."""
+        matches = self._selection.matches_inside
+        self.found.update((key, matches(key)) for key in self._keys)
 
 
 def select_range(first: bytes, last: bytes) -> Selection | str:
@@ -91,8 +124,12 @@ def select_matching(expression: bytes) -> Selection | str:
     """Return the keys in which an expression is found, or the error."""
     if len(expression) > EXPRESSION_BYTES_MAX:
         return _TOO_LONG
+    if expression.count(b"\\p") + expression.count(b"\\P") > EXPRESSION_CLASSES_MAX:
+        return _TOO_MANY_CLASSES
     try:
-        re2.compile(expression, re2_options(_TRIAL_MEMORY_BYTES))
+        trial = re2.compile(expression, re2_options(_TRIAL_MEMORY_BYTES))
+        if trial.programsize > EXPRESSION_INSTRUCTIONS_MAX:
+            return _TOO_COMPLEX
         pattern = re2.compile(expression, re2_options(EXPRESSION_MEMORY_BYTES))
     except re2.error as error:
         reason = error.args[0]
@@ -101,8 +138,6 @@ def select_matching(expression: bytes) -> Selection | str:
         if "too large" in reason:
             return _TOO_COMPLEX
         return f"{ErrorCode.BAD_REGEX} {reason}"
-    if pattern.programsize > EXPRESSION_INSTRUCTIONS_MAX:
-        return _TOO_COMPLEX
     prefix = literal_prefix(expression)
     return Selection(prefix, prefix_stop(prefix), expression, pattern)
 

@@ -18,7 +18,7 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine import Missing, Scan, Settings
+from fastjournald.engine import LongMatches, Missing, Scan, Settings
 from fastjournald.lookahead import missing_news
 from fastjournald.recovery import load_engine, value_limit
 from fastjournald.values import Cold
@@ -131,6 +131,8 @@ class EngineSubject:
             self.check()
             if isinstance(finished, Missing):
                 self.fetch(finished)
+            elif isinstance(finished, LongMatches):
+                finished.run()
             elif finished is not None:
                 data = finished
         self.evict()

@@ -15,9 +15,9 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
-from fastjournal.protocol import Flag, Function, Request
+from fastjournal.protocol import Flag, Function, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from fastjournald.engine import Engine, Scan, Settings, new_journal
+from fastjournald.engine import Engine, LongMatches, Scan, Settings, new_journal
 from fastjournald.handlers import HANDLERS
 from tests.unit.lines import lines_of
 
@@ -486,6 +486,25 @@ def test_step_of_a_scan_does_bounded_work_and_counts_it(name: str) -> None:
         work = daemon.store.work - before
         assert work <= 2 * limits.SCAN_STEP_WORK
         assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+
+
+def test_scan_leaves_matches_that_take_long_to_a_thread_and_finds_what_matches() -> None:
+    daemon = Daemon()
+    number = 2 * limits.MATCHED_KEYS_MAX
+    for at in range(number):
+        daemon.set(b"a" * 100 + b"%d" % at + b"b" * (at % 2))
+    daemon.set(b"a" * 4090)
+    flags = Query.REGEX << QUERY_SHIFT
+    scan = daemon.ask(Function.GET, b"(a{1,30}){1,30}[0-9]+b$", flags=flags, count=0)
+    assert isinstance(scan, Scan)
+    threads = 0
+    while not isinstance(outcome := daemon.engine.step(scan, daemon.now), bytes):
+        if isinstance(outcome, LongMatches):
+            assert not outcome.found, "nothing of it was matched in the event loop"
+            outcome.run()
+            threads += 1
+    assert len(decode_reply(outcome).pairs or ()) == number // 2
+    assert 2 <= threads <= number // 10
 
 
 # --- going on -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_BYTES_MAX, KEY_BYTES_MAX
 from fastjournald.selection import (
+    LongMatches,
     Selection,
     literal_prefix,
     prefix_stop,
@@ -85,12 +86,12 @@ def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
 @pytest.mark.parametrize(
     "expression",
     [
-        b"(a{1,500}){1,2}",
-        b"(((a?){30}){30})b",
+        b"(a{1,500}){1,2}" * 2,
+        b"(((a?){50}){20})b" * 2,
         b"a?" * 2000,
         b"(((a{1,10}){1,10}){1,10})" * 150,
-        b"[ab]*a[ab]{400}c",
-        b"|".join(b"%d.example" % (number * number) for number in range(60)),
+        b"[ab]*a[ab]{1000}c" * 3,
+        b"\\pL" * 33,
     ],
 )
 def test_an_expression_that_could_run_away_is_too_complex(
@@ -98,6 +99,55 @@ def test_an_expression_that_could_run_away_is_too_complex(
 ) -> None:
     assert str(select_matching(expression)).startswith("bad-regex too complex")
     assert capfd.readouterr() == ("", "")
+
+
+URLS = {
+    rb"https?://([a-z0-9-]{1,63}\.)+example\.com/": b"http://a.b-c.example.com/x",
+    rb"^https?://[^/]+/": b"https://example.org/",
+    rb"^https?://(www\.)?example\.(com|org|co\.uk)(:[0-9]{1,5})?(/[^?#]*)?(\?[^#]*)?(#.*)?$": (
+        b"https://www.example.co.uk:8080/a/b?c=d#e"
+    ),
+    rb"^(https?|ftp)://[^\s/$.?#].[^\s]*$": b"ftp://example.org/file",
+    (
+        rb"https?://(www\.)?[-a-zA-Z0-9@:%._+~#=]{1,256}\.[a-zA-Z0-9()]{1,6}\b"
+        rb"[-a-zA-Z0-9()@:%_+.~#?&/=]*"
+    ): b"see https://www.example.org/path?query=1",
+    rb"^([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}$": b"a-host.example.org",
+    rb"https?://(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)+(?:com|org|net|io|de)/": (
+        b"http://x.y.example.io/"
+    ),
+    rb"(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])(\.(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])){3}": (
+        b"http://192.0.2.255/"
+    ),
+    rb"\.(jpe?g|png|gif|webp|svg|ico|css|js|woff2?|ttf|pdf|zip|gz|mp[34])(\?.*)?$": (
+        b"http://example.org/a.woff2?v=1"
+    ),
+    rb"/[0-9]{4}/[0-9]{2}/[0-9]{2}/[a-z0-9-]{1,200}/?$": b"http://e.org/2024/02/29/a-title/",
+    rb"[?&](utm_[a-z]+|fbclid|gclid|sessionid)=[^&]{1,256}": b"http://e.org/?a=b&utm_source=x",
+    rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}": b"/00112233-4455-6677-8899-aabbccddeeff",
+    rb"^[^:]{1,63}:[0-9]{3}:[0-9]{16}:[0-9a-f]{64}$": b"d:128:" + b"1" * 16 + b":" + b"f" * 64,
+    b"|".join(b"host%d\\.example\\.org" % at for at in range(100)): b"host42.example.org",
+}
+"""Expressions for URLs as people write them, and a key that each matches."""
+
+
+@pytest.mark.parametrize("expression", URLS)
+def test_expression_for_urls_is_taken_and_matches(expression: bytes) -> None:
+    selection = matching(expression)
+    assert selection.matches(URLS[expression])
+    assert not selection.matches(b"")
+    assert not selection.matches(b"-" * KEY_BYTES_MAX)
+
+
+def test_match_that_may_take_long_is_left_to_a_thread() -> None:
+    selection = matching(b"(a{1,30}){1,30}b")
+    assert selection.takes_long(b"a" * KEY_BYTES_MAX)
+    assert not selection.takes_long(b"a" * 50)
+    assert not matching(b"^https?://[^/]+/").takes_long(b"a" * KEY_BYTES_MAX)
+    matches = LongMatches(selection, [b"a" * 100 + b"b", b"a" * 100])
+    assert not matches.found
+    matches.run()
+    assert matches.found == {b"a" * 100 + b"b": True, b"a" * 100: False}
 
 
 def test_an_expression_that_is_too_long_is_bad_regex() -> None:

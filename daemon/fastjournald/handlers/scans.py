@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog import workq
 from fastjournal.limits import (
+    MATCHED_KEYS_MAX,
+    MATCHED_WORK_MAX,
     MERGE_WORK,
     PAIRS_MAX,
     REQUEST_WORK,
@@ -48,7 +50,7 @@ from fastjournald.handlers.reads import (
     pair_of,
     why_unreadable,
 )
-from fastjournald.selection import Selection
+from fastjournald.selection import LongMatches, Selection
 from fastjournald.values import Missing
 
 if TYPE_CHECKING:
@@ -106,6 +108,7 @@ class Scan:
         "_chosen",
         "_encoder",
         "_key_bytes_max",
+        "_matched",
         "_next_key",
         "_number_max",
         "_pairs",
@@ -146,6 +149,8 @@ class Scan:
         self._key_bytes_max = 0
         self._value_bytes_max = 0
         self._encoder: ReplyEncoder | None = None
+        self._matched: dict[bytes, bool] = {}
+        """Which of the next keys match, as far as a thread has found that out."""
         self._work_left = 0
         """Of a step that searches."""
 
@@ -159,7 +164,7 @@ class Scan:
         """The keys that it is about."""
         return self._plan.selection
 
-    def step(self, state: State, now: int) -> str | bytes | Missing | None:
+    def step(self, state: State, now: int) -> str | bytes | Missing | LongMatches | None:
         """Do a step; return the error or the reply if it was the last one, or what it needs."""
         if state.grants is not None:
             # the token may have lost its rights meanwhile
@@ -193,12 +198,13 @@ class Scan:
 
     # --- looking for keys -----------------------------------------------------------------------
 
-    def _search(self, state: State, now: int) -> str | Missing | None:
+    def _search(self, state: State, now: int) -> str | Missing | LongMatches | None:
         """Look at some more keys, until there is no more, or one too many for this reply.
 
         Returns:
             An error, where memory is scarce and the first pair takes too much of it, or a value
-            cannot be read; values to be read, where the search has come to one on disk only.
+            cannot be read; values to be read, where the search has come to one on disk only; keys
+            to be matched in a thread.
         """
         if not self._pairs:
             self._keep_to_ration(state)
@@ -216,8 +222,14 @@ class Scan:
             if entry is None:
                 continue
             if instructions:
-                self._work_left -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
-                if not selection.matches_inside(key):
+                matched = self._matched.get(key)
+                if matched is None:
+                    if selection.takes_long(key):
+                        self._next_key = key
+                        return self._long_matches(state)
+                    self._work_left -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
+                    matched = selection.matches_inside(key)
+                if not matched:
                     continue
             if self._left_out(state, entry, now):
                 continue
@@ -251,6 +263,22 @@ class Scan:
         self._next_key = None
         self._searched = True
         return None
+
+    def _long_matches(self, state: State) -> LongMatches:
+        """Return the next keys, to be matched in a thread before the search goes on."""
+        selection = self._plan.selection
+        assert self._next_key is not None
+        keys: list[bytes] = []
+        room = MATCHED_WORK_MAX
+        for key in state.store.index_keys().between(self._next_key, selection.stop):
+            keys.append(key)
+            room -= selection.instructions * len(key)
+            if room < 0 or len(keys) == MATCHED_KEYS_MAX:
+                break
+        self._work_left -= _KEY_WORK * len(keys)
+        matches = LongMatches(selection, keys)
+        self._matched = matches.found
+        return matches
 
     def _keep_to_ration(self, state: State) -> None:
         """Memory may have become scarce while the scan waited."""
@@ -316,6 +344,8 @@ class Scan:
         assert self._next_key is not None
         keys = store.index_keys().between(self._next_key, selection.stop)
         for key in islice(keys, SCAN_STEP_WORK // _AHEAD_WORK):
+            if selection.takes_long(key):
+                return
             entry = store.find(key)
             if entry is None or (selection.instructions and not selection.matches_inside(key)):
                 continue
