@@ -14,17 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fastjournal.spark.entries import entries
+    from fastjournal.spark.entries_view import entries
     from fastjournal.spark.export import export_snapshot
-    from fastjournal.spark.register import register
+    from fastjournal.spark.registration import register
     from fastjournal.spark.session import start_session
 
 __all__ = ["entries", "export_snapshot", "register", "start_session"]
 
+# No module here has one of these names: once imported, it would stand in the place of the function.
 _HOMES = {
-    "entries": "entries",
+    "entries": "entries_view",
     "export_snapshot": "export",
-    "register": "register",
+    "register": "registration",
     "start_session": "session",
 }
 

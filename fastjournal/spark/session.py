@@ -48,7 +48,7 @@ def start_session(
     prepare_environment()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - PySpark is an extra
 
-    from fastjournal.spark.register import register  # noqa: PLC0415 - imports PySpark
+    from fastjournal.spark.registration import register  # noqa: PLC0415 - imports PySpark
 
     builder = SparkSession.builder.appName(name)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,7 +1,7 @@
 """Making the data source known to a Spark session, with both of its views.
 
 A data source hands out rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
-groups the records of all segments (``fastjournal.spark.entries``). So ``DataFrameReader.load`` is
+groups the records of all segments (``fastjournal.spark.entries_view``). So ``DataFrameReader.load`` is
 taught, once in this process, to answer for that view of this format with that job. All other
 reads pass through it unchanged.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrameReader
 from pyspark.sql.datasource import DataSourceReader
 
-from fastjournal.spark.entries import entries
+from fastjournal.spark.entries_view import entries
 from fastjournal.spark.source import FastjournalSource
 
 if TYPE_CHECKING:

@@ -1,0 +1,31 @@
+"""What a package gives when it is first named stays what it gives."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import fastjournal
+import fastjournal.client
+import fastjournal.spark
+
+PACKAGES = {"fastjournal": fastjournal, "client": fastjournal.client, "spark": fastjournal.spark}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_no_submodule_takes_the_place_of_an_exported_name(name: str) -> None:
+    package = PACKAGES[name]
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert not modules & set(package.__all__)
+
+
+def test_functions_of_spark_stay_functions_after_their_modules_are_loaded() -> None:
+    program = """
+import fastjournal.spark
+for name in fastjournal.spark.__all__ * 2:
+    assert callable(getattr(fastjournal.spark, name)), name
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
