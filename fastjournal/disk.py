@@ -4,6 +4,9 @@
 ``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never leaves this module: it becomes
 a ``LogFailedError`` with the path, the system's words and a hint, or, for a lock that another
 process holds, a ``LogLockedError``. So everything here raises ``LogFailedError``.
+
+What root creates belongs to the owner of the directory that it is created in: a repair or a start
+as root leaves nothing that the service cannot read.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from fastjournal.errors import LogFailedError, LogLockedError
@@ -64,8 +68,11 @@ class Disk(Protocol):
     def open_append(self, path: str) -> DiskFile:
         """Open an existing file for appending."""
 
-    def create(self, path: str) -> DiskFile:
-        """Create a file, which must not exist, for appending."""
+    def create(self, path: str, *, like: str | None = None) -> DiskFile:
+        """Create a file, which must not exist, for appending.
+
+        ``like``: a file whose mode it gets, and whose owner as far as this process may give it.
+        """
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
@@ -85,8 +92,11 @@ class Disk(Protocol):
     def listdir(self, path: str) -> list[str]:
         """Return the names in a directory, sorted."""
 
-    def mkdir(self, path: str) -> None:
-        """Create a directory and its parents, durably; nothing happens where it exists."""
+    def mkdir(self, path: str, *, like: str | None = None) -> None:
+        """Create a directory and its parents, durably; nothing happens where it exists.
+
+        ``like``: a directory whose mode it gets, where others may do less in that than usual.
+        """
 
     def rename(self, old: str, new: str) -> None:
         """Move a file or directory; a file at ``new`` is replaced at once."""
@@ -184,9 +194,33 @@ class OsLock:
             os.close(descriptor)
 
 
+def _own(descriptor: int, like: str) -> None:
+    """Give a new file or directory the owner and group of another, as far as is allowed."""
+    status = os.stat(like)
+    found = os.fstat(descriptor)
+    if (status.st_uid, status.st_gid) == (found.st_uid, found.st_gid):
+        return
+    with suppress(PermissionError):
+        os.fchown(descriptor, status.st_uid, status.st_gid)
+        return
+    with suppress(PermissionError):
+        os.fchown(descriptor, -1, status.st_gid)
+
+
+def _own_as_root(descriptor: int, path: str) -> None:
+    """Where root creates something, give it the owner of the directory that it is in."""
+    if os.geteuid() == 0:
+        _own(descriptor, os.path.dirname(path) or ".")
+
+
 def _open_lock(path: str) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o640)
+        except FileExistsError:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+        _own_as_root(descriptor, path)
+        return descriptor
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
@@ -204,11 +238,23 @@ class OsDisk:
         with translating("open", path):
             return OsFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
 
-    def create(self, path: str) -> OsFile:
-        """Create a file, which must not exist, for appending."""
+    def create(self, path: str, *, like: str | None = None) -> OsFile:
+        """Create a file, which must not exist, for appending; see ``Disk``."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
         with translating("create", path):
-            return OsFile(path, os.open(path, flags, 0o640))
+            descriptor = os.open(path, flags, 0o640 if like is None else 0o600)
+            file = OsFile(path, descriptor)
+            try:
+                if like is None:
+                    _own_as_root(descriptor, path)
+                else:
+                    _own(descriptor, like)
+                    os.fchmod(descriptor, stat.S_IMODE(os.stat(like).st_mode) & 0o666)
+            except OSError:
+                file.close()
+                os.unlink(path)
+                raise
+            return file
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
@@ -239,18 +285,27 @@ class OsDisk:
         with translating("list", path):
             return sorted(os.listdir(path))
 
-    def mkdir(self, path: str) -> None:
-        """Create a directory and its parents, durably."""
+    def mkdir(self, path: str, *, like: str | None = None) -> None:
+        """Create a directory and its parents, durably; see ``Disk``."""
         if os.path.isdir(path):
             return
         parent = os.path.dirname(os.path.abspath(path))
-        self.mkdir(parent)
+        self.mkdir(parent, like=like)
         with translating("create directory", path):
+            mode = 0o750
+            if like is not None:
+                mode &= stat.S_IMODE(os.stat(like).st_mode) | 0o700
             try:
-                os.mkdir(path, 0o750)
+                os.mkdir(path, mode)
             except FileExistsError:
                 if not os.path.isdir(path):
                     raise
+            else:
+                descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    _own_as_root(descriptor, os.path.abspath(path))
+                finally:
+                    os.close(descriptor)
         self.sync_directory(parent)
 
     def rename(self, old: str, new: str) -> None:

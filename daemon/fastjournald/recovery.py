@@ -141,7 +141,7 @@ def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
         # on a full disk workers must still be able to finish
         LOG.warning("event=not-written-anew path=%s reason='the disk is full'", path)
         return False
-    write_file(disk, f"{path}.rw", disk.read(path))
+    write_file(disk, f"{path}.rw", disk.read(path), like=path)
     disk.rename(f"{path}.rw", path)
     disk.sync_directory(directory)
     return True

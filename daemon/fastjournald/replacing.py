@@ -140,7 +140,7 @@ class Files:
         """
         self._drop_beside(info)
         try:
-            crc = _write_pieces(self.disk, f"{self.path(info)}.rw", left.parts)
+            crc = _write_pieces(self.disk, self.path(info), left.parts)
         except LogFailedError:
             self._drop_beside(info)
             raise
@@ -175,9 +175,9 @@ class Files:
 
 
 def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:
-    """Create a file of all of it, synced, and return its CRC-32C."""
+    """Create a file of all of it beside a segment, synced, and return its CRC-32C."""
     crc = size = begin = 0
-    with closing(disk.create(path)) as file:
+    with closing(disk.create(f"{path}.rw", like=path)) as file:
         for number, part in enumerate(parts, 1):
             size += len(part)
             if size >= WRITTEN_BYTES_MAX or number == len(parts):

@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from fastjournal.cmdlog.losses import format_time
 from fastjournal.cmdlog.records import SEGMENT_HEADER
 from fastjournal.cmdlog.repair import keep_aside, repair_segments
 from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.shedding import ValueLimit
 from fastjournal.cmdlog.state import LogState
-from fastjournal.cmdlog.survey import Finding, Progress, Survey, format_time, take_survey
+from fastjournal.cmdlog.survey import Finding, Progress, Survey, take_survey
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_BYTES_MAX, TOMBSTONES_MAX
@@ -153,7 +154,7 @@ def _settle(disk: Disk, finding: Finding, now_us: int) -> Finding:
     kept = None
     if not (finding.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0"))):
         stamp = format_time(now_us).replace("-", "").replace(":", "")
-        kept = keep_aside(disk, f"{path}.torn-{stamp}", data)
+        kept = keep_aside(disk, f"{path}.torn-{stamp}", data, like=path)
         directory = path.rpartition("/")[0]
         disk.sync_directory(directory)
     if finding.kind == "empty":

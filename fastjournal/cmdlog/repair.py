@@ -57,19 +57,20 @@ _OPERATION_JOB = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
 """Expired, and so skipped, as soon as workq replays it."""
 
 
-def keep_aside(disk: Disk, path: str, data: bytes) -> str:
+def keep_aside(disk: Disk, path: str, data: bytes, *, like: str) -> str:
     """Write bytes to a new file, durably but for its name; return its path.
 
     Args:
         disk: Where the log is.
         path: Wanted; where it exists, a number is added.
         data: What to keep.
+        like: The file that the bytes are of: whoever may read that may read them.
 
     Raises:
         LogFailedError: It cannot be written.
     """
     free = _free_name(disk, path)
-    write_file(disk, free, data)
+    write_file(disk, free, data, like=like)
     return free
 
 
@@ -82,13 +83,13 @@ def _free_name(disk: Disk, path: str) -> str:
     return free
 
 
-def write_file(disk: Disk, path: str, data: bytes) -> None:
-    """Create a file with these contents and sync it.
+def write_file(disk: Disk, path: str, data: bytes, *, like: str) -> None:
+    """Create a file with these contents, and with owner and mode of another, and sync it.
 
     Raises:
         LogFailedError: It cannot be written.
     """
-    file = disk.create(path)
+    file = disk.create(path, like=like)
     try:
         file.write(data)
         file.sync()
@@ -141,7 +142,7 @@ def repair_segments(
                     kept[path, damage.offset] = original
                 elif lost:
                     aside = f"{path}.damaged-{damage.offset}"
-                    kept[path, damage.offset] = keep_aside(disk, aside, lost)
+                    kept[path, damage.offset] = keep_aside(disk, aside, lost, like=path)
             disk.sync_directory(directory)
             whole = _repaired(data, fault, idle, last=fault.number == last, now_us=now_us)
             if fault.number == last:
@@ -168,7 +169,7 @@ def _write_beside(disk: Disk, path: str, data: bytes) -> None:
     beside = f"{path}.rw"
     if disk.exists(beside):
         disk.unlink(beside)
-    write_file(disk, beside, data)
+    write_file(disk, beside, data, like=path)
 
 
 def _with_told(

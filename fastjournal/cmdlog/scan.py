@@ -228,6 +228,12 @@ def find_record(data: bytes, start: int) -> int | None:
     return None
 
 
+def find_head(data: bytes, start: int, end: int) -> int:
+    """Return the offset of the first bytes that look like the head of a record, else ``end``."""
+    head = _HEAD.search(data, start, end)
+    return end if head is None else head.start()
+
+
 def _agrees(data: bytes, start: int, end: int) -> bool:
     body = start + TIME_BYTES
     while data[body] > 0x7F:

@@ -100,7 +100,7 @@ def take_snapshot(
     path = f"{snapshot_directory}/{snapshot_name(now_us)}"
     partial = path + _PARTIAL_SUFFIX
     try:
-        disk.mkdir(partial)
+        disk.mkdir(partial, like=log_directory)
         _fill(disk, partial, log_directory, segments, now_us)
         disk.rename(partial, path)
     except LogFailedError:
@@ -116,7 +116,8 @@ def _fill(
 ) -> None:
     for info in segments:
         disk.link(f"{log_directory}/{info.name}", f"{partial}/{info.name}")
-    manifest = disk.create(f"{partial}/{MANIFEST_NAME}")
+    like = f"{partial}/{segments[-1].name}" if segments else None
+    manifest = disk.create(f"{partial}/{MANIFEST_NAME}", like=like)
     try:
         manifest.write(_encode_manifest(segments, now_us))
         manifest.sync()

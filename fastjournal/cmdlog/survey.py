@@ -22,34 +22,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 
 import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.chain import Seal
 from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentRewritten
-from fastjournal.cmdlog.records import (
-    CRC_BYTES,
-    TIME_BYTES,
-    decode_payload,
-    decode_time,
-    decode_uvarint,
-)
+from fastjournal.cmdlog.losses import tell_loss, time_at
 from fastjournal.cmdlog.removals import doubtful_removals
 from fastjournal.cmdlog.replay import Replay
-from fastjournal.cmdlog.scan import HEADER_BYTES, Damage, Scan, scan_segment
+from fastjournal.cmdlog.scan import Damage, Scan, scan_segment
 from fastjournal.cmdlog.segments import SegmentInfo, list_segments, segment_name
 from fastjournal.cmdlog.shedding import Shedding, ValueLimit
 from fastjournal.cmdlog.state import LogState
 from fastjournal.cmdlog.unreadable import read_segment
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError
 
 _LEFTOVER = re.compile(r"[0-9]{9}\.log\.rw")
 _PROGRESS_RECORDS = 100_000
 """Records between two calls of ``on_progress``: a quarter of a second."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
@@ -219,7 +210,9 @@ class _Surveyor:
         if damage:
             self._survey.faults.append(Fault(number, damage))
             for found in damage:
-                self._found("damaged", number, found, tell_loss(data, scan, found))
+                self._found(
+                    "damaged", number, found, tell_loss(data, scan, found, replay.state.jobs)
+                )
         if torn:
             usable = scan.usable_bytes
             self._found("torn", number, scan.damage[0], "")
@@ -294,50 +287,7 @@ def _info(number: int, data: bytes, scan: Scan, usable: int) -> SegmentInfo:
         whole = sum(1 for end in run.ends if end <= usable) if run.end > usable else len(run)
         if whole:
             records += whole
-            times += (_time_at(data, run.start), _time_at(data, run.offset(whole - 1)))
+            times += (time_at(data, run.start), time_at(data, run.offset(whole - 1)))
     first_us, last_us = (times[0], times[-1]) if times else (None, None)
     crc = google_crc32c.value(data if usable == len(data) else data[:usable])
     return SegmentInfo(number, usable, crc, first_us, last_us, records)
-
-
-def _time_at(data: bytes, offset: int) -> int | None:
-    return decode_time(data[offset : offset + TIME_BYTES])
-
-
-def tell_loss(data: bytes, scan: Scan, damage: Damage) -> str:
-    """Return what can be told of the records that stood where the damage is."""
-    told = []
-    if damage.offset >= HEADER_BYTES:
-        try:
-            body_bytes, body = decode_uvarint(data, damage.offset + TIME_BYTES, damage.end)
-            end = min(body + body_bytes, damage.end - CRC_BYTES)
-            record = decode_payload(data, damage.offset, body, end)
-            told.append(f"it looks like {record.command.name} of job {record.job_id.hex()}")
-        except (LogCorruptError, IndexError):
-            pass
-    before = [run for run in scan.runs if run.end <= damage.offset]
-    after = [run for run in scan.runs if run.start >= damage.end]
-    if before:
-        run = before[-1]
-        told.append(f"the record before it is of {_when(data, run.offset(len(run) - 1))}")
-    if after:
-        told.append(f"the one behind it of {_when(data, after[0].start)}")
-    return ", ".join(told)
-
-
-def _when(data: bytes, offset: int) -> str:
-    us = _time_at(data, offset)
-    try:
-        return "no time" if us is None else format_time(us)
-    except OverflowError:
-        return "an impossible time"
-
-
-def format_time(us: int) -> str:
-    """Return an instant as ``2026-11-20T10:11:12.123456Z``.
-
-    Raises:
-        OverflowError: It is outside the years 1 to 9999.
-    """
-    instant = _EPOCH + timedelta(microseconds=us)
-    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -15,6 +15,8 @@ directories pass over, and then renamed. A second export to the same place remov
 first and the file that the manifest there names last; a directory that holds anything else is
 refused. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
 
+On this machine files and directory are readable by nobody who may not read the snapshot.
+
 Memory does not grow with the snapshot: see ``fastjournal.spark.parts``.
 """
 
@@ -36,7 +38,15 @@ import pyarrow.parquet
 from fastjournal.cmdlog.snapshot import Manifest
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.columns import text
-from fastjournal.spark.files import LogDirectory, read_file, resolve, translating
+from fastjournal.spark.files import (
+    LogDirectory,
+    create_directory,
+    create_file,
+    modes_of,
+    read_file,
+    resolve,
+    translating,
+)
 from fastjournal.spark.fold import ENTRY_ARROW_SCHEMA, Found, PartReplay, chunked, to_batch
 from fastjournal.spark.parts import Packed, read_rows, split
 
@@ -110,7 +120,7 @@ def export_snapshot(
     source = LogDirectory(snapshot)
     if source.manifest is None:
         raise LogCorruptError("there is no manifest, so this is no snapshot", path=source.path)
-    target = _Target(destination)
+    target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
@@ -228,8 +238,11 @@ def _merge(paths: list[Path]) -> Iterator[pa.RecordBatch]:
 class _Target:
     """The directory that an export is written to."""
 
-    def __init__(self, destination: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, destination: str | os.PathLike[str], file_mode: int, directory_mode: int
+    ) -> None:
         self._files, self._path = resolve(destination)
+        self._file_mode, self._directory_mode = file_mode, directory_mode
         self._old: list[str] = []
         with translating("list", self._path):
             selector = pa.fs.FileSelector(self._path, allow_not_found=True)
@@ -261,9 +274,10 @@ class _Target:
         rows = 0
         path = f"{self._path}/{_TEMPORARY}{name}"
         with translating("write", path):
-            self._files.create_dir(self._path, recursive=True)
+            create_directory(self._files, self._path, self._directory_mode)
             for old in self._rest:
                 self._files.delete_file(f"{self._path}/{old}")
+            create_file(self._files, path, self._file_mode)
             with pa.parquet.ParquetWriter(
                 path, ENTRY_ARROW_SCHEMA, filesystem=self._files, compression="zstd"
             ) as writer:
@@ -290,6 +304,7 @@ class _Target:
 
     def _put(self, name: str, data: bytes) -> None:
         temporary = f"{self._path}/{_TEMPORARY}{name}"
+        create_file(self._files, temporary, self._file_mode)
         with self._files.open_output_stream(temporary) as file:
             file.write(data)
         self._files.move(temporary, f"{self._path}/{name}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os.path
+import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -97,6 +97,34 @@ class LogDirectory:
                 raise LogCorruptError(
                     "the manifest does not list this segment", path=f"{self.path}/{name}"
                 )
+
+
+def modes_of(directory: LogDirectory) -> tuple[int, int]:
+    """Return the modes that files and directories with data of a log may have at most."""
+    if not isinstance(directory.files, pa.fs.LocalFileSystem):
+        return 0o640, 0o750
+    with translating("read", directory.path):
+        whole = os.stat(directory.path).st_mode & 0o777
+        file = whole
+        for segment in directory.segments:
+            file &= os.stat(segment.path).st_mode
+    return file & 0o666 | 0o600, whole | 0o700
+
+
+def create_directory(files: Any, path: str, mode: int) -> None:
+    """Create a directory and its parents, on this machine with this mode at most."""
+    if not isinstance(files, pa.fs.LocalFileSystem):
+        files.create_dir(path, recursive=True)
+    elif not os.path.isdir(path):
+        create_directory(files, os.path.dirname(path), mode)
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
+
+
+def create_file(files: Any, path: str, mode: int) -> None:
+    """Create an empty file, on this machine with this mode at most; what writes it keeps that."""
+    if isinstance(files, pa.fs.LocalFileSystem):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
 
 
 def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]) -> None:

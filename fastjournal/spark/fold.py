@@ -5,7 +5,8 @@ packed into segments again, which ``cmdlog.replay`` takes: so what it makes of t
 daemon's recovery makes of the whole log. A start-attempt of a lease gets an operation of its own
 in front, because the others of its group may be in other parts.
 
-No pyspark here: ``fastjournal.spark.entries_view`` runs it in Spark's workers, ``export`` by itself.
+No pyspark here: ``fastjournal.spark.entries_view`` runs it in Spark's workers, ``export`` by
+itself.
 """
 
 from __future__ import annotations

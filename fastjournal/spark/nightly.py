@@ -5,6 +5,7 @@ What comes of it: ``fastjournal.spark.report``.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -71,7 +72,7 @@ def command(
 ) -> None:
     """Take a snapshot, save its entries as Parquet, and run the analysis jobs over it."""
     # What the extra "spark" brings: main says so where it is not there.
-    from fastjournal.spark.files import LogDirectory  # noqa: PLC0415
+    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415
     from fastjournal.spark.report import print_report, run_jobs  # noqa: PLC0415
     from fastjournal.spark.session import (  # noqa: PLC0415
         SMALL_BYTES,
@@ -86,8 +87,14 @@ def command(
             with SyncClient(server, tls=access.tls, auth=access.auth) as client:
                 snapshot = client.snapshot()
         status.update("starting Spark")
-        size = sum(segment.bytes for segment in LogDirectory(snapshot).segments)
-        options = SMALL_OPTIONS if size <= SMALL_BYTES else None
+        directory = LogDirectory(snapshot)
+        size = sum(segment.bytes for segment in directory.segments)
+        options = dict(SMALL_OPTIONS) if size <= SMALL_BYTES else {}
+        # what comes of a log is readable by nobody who may not read that
+        file_mode, directory_mode = modes_of(directory)
+        mask = 0o777 & ~(file_mode | directory_mode)
+        os.umask(os.umask(0o077) | mask)
+        options["spark.hadoop.fs.permissions.umask-mode"] = f"{mask:03o}"
         spark = start_session(master, name="fj-nightly", options=options)
         try:
             status.update("running the jobs")

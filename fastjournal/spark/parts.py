@@ -1,6 +1,6 @@
 """Splitting a log that is larger than memory into parts that can be replayed apart, on local disk.
 
-What Spark does for the view ``entries`` in its workers (see ``fastjournal.spark.entries_view``) is done
+What Spark does for the view ``entries`` in its workers (``fastjournal.spark.entries_view``) is done
 here in one process, with files in a temporary directory instead of a shuffle:
 
 1. One pass over the log. Every record that matters for an entry goes to the file of its job id's

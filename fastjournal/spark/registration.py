@@ -1,9 +1,9 @@
 """Making the data source known to a Spark session, with both of its views.
 
 A data source hands out rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
-groups the records of all segments (``fastjournal.spark.entries_view``). So ``DataFrameReader.load`` is
-taught, once in this process, to answer for that view of this format with that job. All other
-reads pass through it unchanged.
+groups the records of all segments (``fastjournal.spark.entries_view``). So
+``DataFrameReader.load`` is taught, once in this process, to answer for that view of this format
+with that job. All other reads pass through it unchanged.
 """
 
 from __future__ import annotations

@@ -130,8 +130,8 @@ class SimulatedDisk:
             self._call("open_append")
             return SimulatedFile(self, path, self._file_at(path))
 
-    def create(self, path: str) -> SimulatedFile:
-        """Create a file, which must not exist, for appending."""
+    def create(self, path: str, *, like: str | None = None) -> SimulatedFile:
+        """Create a file, which must not exist, for appending; it has no owner and no mode."""
         with translating("create", path):
             self._call("create")
             directory, name = self._parent(path)
@@ -180,8 +180,8 @@ class SimulatedDisk:
             self._call("listdir")
             return sorted(self._directory(path).entries)
 
-    def mkdir(self, path: str) -> None:
-        """Create a directory and its parents, durably."""
+    def mkdir(self, path: str, *, like: str | None = None) -> None:
+        """Create a directory and its parents, durably; it has no owner and no mode."""
         with translating("create directory", path):
             self._call("mkdir")
             directory = self._root

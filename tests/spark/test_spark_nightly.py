@@ -115,6 +115,8 @@ def test_the_nightly_command_runs_without_a_java_of_the_system(
     assert (done.returncode, done.stderr[-3000:]) == (0, "")
     directory = Path(done.stdout.splitlines()[-1])
     assert directory.parent == output
+    wide = {str(path) for path in (output, *output.rglob("*")) if path.stat().st_mode & 0o027}
+    assert not wide, "readable by others than the log"
     snapshot = sorted((daemon.log_path / "snapshots").iterdir())[-1]
     backlog = {row["domain"]: row for row in pq.read_table(directory / "backlog").to_pylist()}
     assert {name: backlog["web"][name] for name in jobs.BACKLOG_NUMBERS} == {

@@ -5,7 +5,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentStart
+from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentStart, Tombstone, Touch
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.records import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.recover import Progress, Recovered, recover, verify
@@ -647,3 +647,38 @@ def test_a_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() 
     log.foreign(b"q")
     log.operation(SegmentStart(0))
     assert recovered(a_disk(s4=log)).findings == []
+
+
+def test_damage_is_told_by_the_keys_of_what_it_looks_like() -> None:
+    log = SegmentBuilder()
+    live = log.entry(b"live")
+    first = log.offsets[-1]
+    log.entry(b"one", value=b"1" * 40)
+    log.entry(KEY, value=b"2" * 40)
+    log.complete(live, b"done")
+    log.operation(Tombstone(b"tomb", 1))
+    log.operation(Touch(live, NOW))
+    log.simple(Command.TIMEOUT_ATTEMPT, live)
+    end = len(log.data)
+    log.entry(b"behind")
+    data = bytearray(bytes(log))
+    for start in [at for at in log.offsets if first < at < end]:
+        # the time of each: its checksum is wrong, and the rest can be read
+        data[start + 12] ^= 1
+    (found,) = verify(a_disk(s1=bytes(data)), LOG)
+    for key in (b"one", KEY, b"done", b"tomb"):
+        assert f"key {key!r}" in found.message
+    assert found.message.count("key b'live'") == 2, "a touch and a timeout of it"
+
+
+def test_damage_that_is_cut_or_zero_at_its_start_is_told_as_far_as_it_can_be() -> None:
+    log = SegmentBuilder()
+    log.entry(b"one", value=b"1" * 600)
+    log.entry(b"two", value=b"2" * 600)
+    log.entry(b"three")
+    data = bytearray(bytes(log))
+    data[log.offsets[1] : log.offsets[1] + 512] = bytes(512)
+    data[log.offsets[2] + 500 : log.offsets[2] + 510] = bytes(10)
+    (found,) = verify(a_disk(s1=bytes(data)), LOG)
+    assert "key b'two'" in found.message
+    assert "key b'one'" not in found.message

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -83,6 +85,24 @@ def test_row_groups_end_at_their_rows_and_bytes(
     rows = export_snapshot(snapshot, tmp_path / "out").rows
     found = pq.ParquetFile(tmp_path / "out" / f"entries-{snapshot.name}.parquet")
     assert found.metadata.num_row_groups == -(-rows // 4) > 2
+
+
+@pytest.mark.parametrize(("file", "directory"), [(0o640, 0o750), (0o600, 0o700), (0o644, 0o755)])
+def test_exported_files_are_no_wider_than_those_of_the_snapshot(
+    file: int, directory: int, snapshot: Path, tmp_path: Path
+) -> None:
+    for path in snapshot.iterdir():
+        path.chmod(file)
+    snapshot.chmod(directory)
+    out = tmp_path / "new" / "out"
+    before = os.umask(0o022)
+    try:
+        for _ in range(2):
+            export_snapshot(snapshot, out)
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in out.iterdir()} == {file}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (out, out.parent)} == {directory}
 
 
 def test_a_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> None:

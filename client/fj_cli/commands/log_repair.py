@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from typing import TYPE_CHECKING
 
 import click
@@ -78,9 +80,25 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
     if dry_run:
         note(f"{counted(len(findings), 'finding')} in {directory}; nothing was changed")
         return REFUSED
+    _tell_owner(directory)
     number = counted(len(findings), "finding")
     note(f"{directory} is repaired: {number}; a daemon can start on it")
     return DONE
+
+
+def _tell_owner(directory: str) -> None:
+    """Say so where the log belongs to somebody else."""
+    owner = os.stat(directory).st_uid
+    if owner == os.geteuid():
+        return
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"user {owner}"
+    if os.geteuid() == 0:
+        note(f"{directory} belongs to {name}: so do the files that were written, as those before")
+    else:
+        note(f"{directory} belongs to {name}, but you wrote its files: see that it may read them")
 
 
 def _write(findings: list[Finding], as_json: bool | None, *, dry_run: bool) -> None:
