@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import sys
 import termios
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -322,6 +324,42 @@ def test_a_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: Dae
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert worker.returncode == 0
     assert b"Traceback" not in stderr
+
+
+def test_full_daemon_is_waited_for_by_a_worker_that_comes_back(tmp_path: Path) -> None:
+    """Others were faster after its restart: the worker gets ``busy`` until they go."""
+    socket = f"unix:{tmp_path}/socket"
+    options = "--listen", socket, "--max-connections", "2", "--http", "127.0.0.1:0"
+    with DaemonProcess(tmp_path, *options) as daemon:
+        with SyncClient(daemon.address) as client:
+            add(client, "one", "two")
+        worker = Cli(tmp_path, daemon.address).start("next", "--json", *gated(tmp_path))
+        wait_until((tmp_path / "began").exists)
+        os.kill(worker.pid, signal.SIGSTOP)
+        daemon.kill()
+        (tmp_path / "socket").unlink(missing_ok=True)
+        daemon.start()
+        with SyncClient(daemon.address) as first, SyncClient(daemon.address) as second:
+            first.nop()
+            second.nop()  # who has said nothing yet makes room for others
+            (tmp_path / "go").touch()
+            os.kill(worker.pid, signal.SIGCONT)
+            wait_until(lambda: _refused(daemon) >= 2)
+            assert worker.poll() is None
+            assert first.stats()["entries"] == 2
+        _, stderr = worker.communicate(timeout=TIMEOUT_S)
+        assert b"Traceback" not in stderr
+        assert results(stderr) == ["done", "done"], stderr
+        assert worker.returncode == 0
+
+
+def _refused(daemon: DaemonProcess) -> float:
+    """Connections that a daemon had no room for, since its last start."""
+    address = re.findall(r"http=(\S+)", daemon.said())[-1]
+    with urllib.request.urlopen(f"http://{address}/metrics") as page:
+        text = page.read().decode()
+    (count,) = re.findall(r"^fastjournal_connections_refused_total (\S+)$", text, re.MULTILINE)
+    return float(count)
 
 
 HALF = encode_reply(Reply(7, error="not-found whatever"))[:9]
