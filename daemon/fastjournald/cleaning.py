@@ -244,9 +244,14 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
 
 
 def _restate_entry(store: Store, entry: Entry, now: int) -> None:
-    taken: tuple[bytes, ...] | None = None
+    taken: tuple[int, ...] | None = None
     if entry.job_id in store.journal.displaced:
-        taken = tuple(key for key in entry.all_keys()[1:] if store.find(key) is not entry)
+        further = (entry.uri, *(entry.links or ()))
+        taken = tuple(
+            number
+            for number, key in enumerate(further)
+            if key is not None and store.find(key) is not entry
+        )
     store.journal.restated(entry, now, taken)
     store.renew(entry)
 

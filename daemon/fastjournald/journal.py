@@ -28,7 +28,7 @@ class Journal(Ledger):
 
     # --- entries --------------------------------------------------------------------------------
 
-    def restated(self, entry: Entry, now: int, taken: tuple[bytes, ...] | None) -> None:
+    def restated(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
         """Write a live entry anew, so that no record about it from before matters any more."""
         old = entry.job_id
         self._append(

@@ -91,7 +91,7 @@ class Ledger:
         self,
         entry: Entry,
         now: int,
-        taken: tuple[bytes, ...] | None = None,
+        taken: tuple[int, ...] | None = None,
         *,
         erases: bool = False,
     ) -> None:
@@ -100,8 +100,8 @@ class Ledger:
         Args:
             entry: Which.
             now: The present.
-            taken: The keys that persistent SETs took from it while it is worked on; None: none
-                took any.
+            taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
+                n the n-th link; None: none took any.
             erases: A tombstone stood under its key, or may stand in the log before it.
         """
         facts = entry.facts

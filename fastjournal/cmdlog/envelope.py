@@ -63,8 +63,9 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """Buried, with this reason; None: not buried."""
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
-    taken: tuple[bytes, ...] = ()
-    """Of a superseded entry, the further keys that are no longer its own."""
+    taken: tuple[bytes | int, ...] = ()
+    """Of a superseded entry, the further keys that are no longer its own: 0 is its URI, n the n-th
+    link. Older logs tell the keys, which together with the links were more than workq takes."""
     erases: bool = False
     """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
     one, cleaning has to say so in its place."""

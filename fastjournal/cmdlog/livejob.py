@@ -118,6 +118,15 @@ class LiveJob(Packed, gc=False):
         return self.more.first_due
 
 
+def _taken(entry: Envelope) -> tuple[bytes, ...]:
+    further = (entry.uri, *entry.links)
+    keys = (
+        each if isinstance(each, bytes) else further[each] if 0 <= each < len(further) else None
+        for each in entry.taken
+    )
+    return tuple(key for key in keys if key is not None)
+
+
 def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> LiveJob:
     """Return the job whose record at ``position`` carries an entry."""
     created = entry.created
@@ -154,7 +163,7 @@ def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -
             attempts=entry.attempts,
             reason=entry.reason,
             first_due=entry.first_due,
-            taken=entry.taken,
+            taken=_taken(entry),
             erases=entry.erases,
         )
     return job

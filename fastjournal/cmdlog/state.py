@@ -175,8 +175,10 @@ class LogState:
         job.token = token
         job.starts += 1
         if job.uri in self.superseded and self.superseded[job.uri] is not job:
-            self.odd["work that began before that of an older entry had ended"] += 1
             dropped = self.superseded[job.uri]
+            if not 0 < dropped.token <= time:
+                # else it had ended, and the daemon had not come to writing that yet
+                self.odd["work that began before that of an older entry had ended"] += 1
             self.replace(dropped, dropped.superseded, time)
 
     def drop_superseded(self, job: LiveJob, learnt: int) -> None:

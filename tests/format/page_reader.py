@@ -88,8 +88,13 @@ class Entry:
     superseded: int = 0
     reason: bytes | None = None
     first_due: int = 0
-    taken: list[bytes] = field(default_factory=list)
+    taken: list[Any] = field(default_factory=list)
     erases: bool = False
+
+    def __post_init__(self) -> None:
+        further = [self.uri, *self.links]
+        named = (further[key] if isinstance(key, int) else key for key in self.taken)
+        self.taken = [key for key in named if key is not None]
 
     @property
     def keys(self) -> list[bytes]:

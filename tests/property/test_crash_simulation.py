@@ -205,3 +205,13 @@ def test_a_snapshot_does_not_change_where_the_last_segment_could_not_be_copied()
     daemon.be_killed()
     daemon.recover()
     daemon.engine.check()
+
+
+def test_start_finds_nothing_odd_where_time_was_applied_in_the_smallest_parts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fastjournald.engine.ADVANCE_WORK_MAX", 1)
+    for seed in (3, 35, 73, 77, 93, 126):
+        run(seed)
+    assert "event=found" in caplog.text
+    assert "event=odd" not in caplog.text

@@ -214,10 +214,32 @@ def test_work_on_the_newer_entry_proves_that_work_on_the_superseded_one_is_over(
         assert state.odd.total() == 1
 
 
-def test_a_superseded_entry_written_anew_does_not_take_its_uri_back() -> None:
+@pytest.mark.parametrize(("late", "odd"), [(0, 1), (SECOND, 0), (9 * SECOND, 0)])
+def test_lease_behind_the_end_of_superseded_work_is_not_odd_before_that_end_is_written(
+    late: int, odd: int
+) -> None:
+    log = SegmentBuilder()
+    old = log.entry(KEY, timestamp=T, uri=URI)
+    log.lease([old], T + SECOND)
+    new = log.entry(OTHER, timestamp=T + 5, uri=URI)
+    log.now_us += late
+    log.lease([new], log.now_us + SECOND)
+    state = state_of(log)
+    assert only(state).job_id == new
+    assert tombs(state) == {KEY: T + 5}
+    assert state.odd.total() == odd
+    # the end is written now, and changes nothing
+    log.complete(old, KEY, T + 5)
+    assert tombs(state_of(log)) == {KEY: T + 5}
+
+
+@pytest.mark.parametrize("taken", [[URI], [0], [0, 7, -1]])
+def test_a_superseded_entry_written_anew_does_not_take_its_uri_back(
+    taken: list[bytes | int],
+) -> None:
     log = SegmentBuilder()
     new = log.entry(OTHER, timestamp=T + 5, uri=URI)
-    moved = log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, taken=[URI], token=T + SECOND)
+    moved = log.entry(KEY, timestamp=T, uri=URI, superseded=T + 5, taken=taken, token=T + SECOND)
     state = state_of(log)
     assert state.keys[URI].job_id == new
     assert state.keys[KEY].job_id == moved
