@@ -372,6 +372,12 @@ ENTRY_WORK = 10
 DOMAIN_WORK = 2
 """A domain that is looked at for those who wait."""
 
+COMPILE_WORK = 100
+"""A regular expression that is compiled,"""
+
+COMPILED_BYTE_WORK = 2
+"""and each byte of it: 4,096 of them may take 7 ms."""
+
 MERGE_WORK = 4
 """A key that is merged into the index of keys."""
 

@@ -366,7 +366,9 @@ class Engine(State):
         if changes is None:
             return [], []
         may_know = None if self.grants is None else self._may_know
+        steps = self.subscriptions.steps
         found = self.subscriptions.match(changes, MATCH_STEPS_MAX, may_know)
+        self.store.work += self.subscriptions.steps - steps
         self.stop_noting()
         return found
 
@@ -420,6 +422,7 @@ class Engine(State):
         if self.store.values is not None:
             self.store.values.unreadable.clear()
         self.notifications += len(notifications)
+        self.store.work += REQUEST_WORK * len(notifications)
         return b"".join(notifications)
 
     def check(self) -> None:

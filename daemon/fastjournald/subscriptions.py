@@ -298,6 +298,8 @@ class Subscriptions:
         """Sessions whose next match takes long."""
         self._period = 0
         """Number of the busy period: it ends when nothing waits to be matched."""
+        self.steps = 0
+        """Done so far in matching, each about a microsecond."""
         self._matched = 0
         """Changes that were matched in it."""
         self._ended_at = -ENDED_EACH
@@ -542,6 +544,7 @@ class Subscriptions:
         left += steps_max - steps_max // (1 + bool(self._queued))
         while left > 0 and self._queued:
             left -= self._search_next(min(left, SEARCH_QUEUE_TURN_STEPS), may_know)
+        self.steps += steps_max - left
         if not self.unmatched(changes) and not self._long:
             self._forget_told_early()
             self._period += 1

@@ -169,6 +169,12 @@ def get_leases_at_the_saturated_instant(d: Daemon) -> Call:
 
 
 @case(Function.GET)
+def get_of_an_expression_that_takes_long_to_compile(d: Daemon) -> Call:
+    flags = Query.REGEX << QUERY_SHIFT
+    return lambda: d.ask(Function.GET, b"a?" * 2000, flags=flags, count=0)
+
+
+@case(Function.GET)
 def get_of_a_large_value(d: Daemon) -> Call:
     d.set(b"k", value=bytes(LARGE))
     return lambda: d.ask(Function.GET, b"k", flags=Flag.DATA | Flag.META)
@@ -457,6 +463,32 @@ def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
 
 def test_every_function_has_a_case() -> None:
     assert set(FUNCTIONS.values()) == set(HANDLERS)
+
+
+def test_expression_that_is_refused_counts_what_compiling_it_takes() -> None:
+    daemon = Daemon()
+    before = daemon.store.work
+    get_of_an_expression_that_takes_long_to_compile(daemon)()
+    assert daemon.store.work - before >= 7000
+
+
+def test_matching_and_telling_of_changes_counts() -> None:
+    daemon = Daemon()
+    flags = int(Flag.LISTEN) | Query.RANGE << QUERY_SHIFT
+    for identifier in range(100):
+        asked = Request(Function.GET, identifier, flags, NOW, b"", b"", count=0)
+        scan = daemon.engine.handle("listens", asked, NOW)
+        assert isinstance(scan, Scan)
+        while not isinstance(daemon.engine.step(scan, NOW), bytes):
+            pass
+    daemon.set(b"key")
+    before = daemon.store.work
+    while daemon.engine.unmatched:
+        daemon.engine.match_changes()
+    matched = daemon.store.work - before
+    assert 100 <= matched <= 1000
+    assert daemon.engine.tell("listens", NOW)
+    assert daemon.store.work - before > matched
 
 
 # --- scans ----------------------------------------------------------------------------------------

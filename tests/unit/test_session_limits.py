@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Hashable
 from typing import Any
 
@@ -12,8 +13,9 @@ import trio.testing
 from fastjournal import limits
 from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
+from fastjournald.selection import LongMatches
 from tests.property.subject import START, request
 from tests.unit.house import SILENCE_S, HeldSync, House, Peer
 
@@ -297,3 +299,34 @@ async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end()
         assert {reply.code for reply in busy} == {"busy"}
         for peer in inside:
             assert (await peer.ask(NOP)).code == ""
+
+
+async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House()
+    begun, goes_on = threading.Event(), threading.Event()
+    run = LongMatches.run
+
+    def held(matches: LongMatches) -> None:
+        begun.set()
+        assert goes_on.wait(SILENCE_S)
+        run(matches)
+
+    monkeypatch.setattr(LongMatches, "run", held)
+    async with house.open():
+        busy, other = await house.connect(), await house.connect()
+        keys = [b"a" * 100 + b"%d" % number + b"b" * (number % 2) for number in range(40)]
+        for key in keys:
+            assert (await busy.ask(set_(key))).error == ""
+        flags = Flag.DATA | Query.REGEX << QUERY_SHIFT
+        await busy.send(
+            request(Function.GET, b"(a{1,30}){1,30}[0-9]+b$", flags=flags, count=0), NOP
+        )
+        assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
+        assert (await other.ask(NOP)).error == ""
+        goes_on.set()
+        found = await busy.reply()
+        assert found is not None
+        assert {pair.key for pair in found.pairs or ()} == set(keys[1::2])
+        assert await busy.reply() is not None

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from fastjournal.limits import KEY_BYTES_MAX
+from fastjournal.limits import COMPILE_WORK, COMPILED_BYTE_WORK, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Query, Request
 from fastjournald.cursors import EXPRESSION, RANGE, decode_cursor
 from fastjournald.selection import Selection, select_matching, select_range
+
+if TYPE_CHECKING:
+    from fastjournald.state import State
 
 _BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
 
@@ -23,7 +28,7 @@ class Plan(msgspec.Struct, gc=False):
     """Pairs of a reply at most; 0: as many as fit."""
 
 
-def plan_of(request: Request) -> Plan | str:
+def plan_of(state: State, request: Request) -> Plan | str:
     """Return what a GET of a range, an expression or a cursor is about, or the error."""
     if request.query == Query.CURSOR:
         cursor = decode_cursor(request.key)
@@ -36,6 +41,7 @@ def plan_of(request: Request) -> Plan | str:
         text = (request.second_key or b"") if kind == RANGE else request.key
         count = request.count or 0
     if kind == EXPRESSION:
+        state.store.work += COMPILE_WORK + COMPILED_BYTE_WORK * len(text)
         selection = select_matching(text)
     else:
         selection = select_range(request.key if cursor is None else b"", text)

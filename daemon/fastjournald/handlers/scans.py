@@ -77,7 +77,7 @@ def get(
         state.unlisten(session, request.identifier)
     if request.query == Query.KEY:
         return get_key(state, session, request, now)
-    plan = plan_of(request)
+    plan = plan_of(state, request)
     if isinstance(plan, str):
         return plan
     scan = Scan(state, session, request, plan)
