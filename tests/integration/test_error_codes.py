@@ -69,7 +69,9 @@ def another_version(_daemon: DaemonProcess, client: RawClient) -> Reply:
     return client.reply()
 
 
-def one_connection_too_many(daemon: DaemonProcess, _client: RawClient) -> Reply:
+def one_connection_too_many(daemon: DaemonProcess, client: RawClient) -> Reply:
+    # who has asked nothing would make room
+    assert client.ask(build(Function.NOP)).code == ""
     with RawClient(daemon.address) as second:
         return second.reply()
 
