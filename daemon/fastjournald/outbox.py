@@ -84,15 +84,20 @@ class Outbox:
             settled: Bytes of the log that are as safe as the sync policy asks.
         """
         assert not self._leaving, "the one before was not sent"
+        pieces = self._pieces
+        if not pieces or pieces[0].mark > settled:
+            return b""
+        if len(pieces) == 1:
+            # nearly always
+            self._leaving = 1
+            return pieces[0].data
         room = REPLIES_BYTES_MAX
-        for piece in self._pieces:
+        for piece in pieces:
             if piece.mark > settled or room <= 0:
                 break
             room -= len(piece.data)
             self._leaving += 1
-        if self._leaving == 1:
-            return self._pieces[0].data
-        return b"".join(piece.data for piece in islice(self._pieces, self._leaving))
+        return b"".join(piece.data for piece in islice(pieces, self._leaving))
 
     def done(self) -> int:
         """What was begun is sent; return how many bytes it held."""
