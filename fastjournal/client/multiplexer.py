@@ -27,6 +27,7 @@ from fastjournal.protocol import (
 _LISTEN = int(Flag.LISTEN)
 _NEXT = int(Function.NEXT)
 _RELEASE = int(Function.RELEASE)
+_SNAPSHOT = int(Function.SNAPSHOT)
 
 _NO_REQUEST = 0
 """Identifier of an error that is about the connection."""
@@ -87,6 +88,8 @@ class Multiplexer:
         self._last_identifier = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._last_bytes = 0
+        self._snapshots = 0
         self._failure: FastjournalError | None = None
         self._heard = False
         self.answered = 0
@@ -116,9 +119,16 @@ class Multiplexer:
 
     @property
     def is_held_up(self) -> bool:
-        """Whether a SNAPSHOT is on its way, behind which other replies wait. O(requests)."""
-        flying = self._in_flight.values()
-        return any(pending.request.function == Function.SNAPSHOT for pending in flying)
+        """Whether a SNAPSHOT is on its way, behind which other replies wait."""
+        return self._snapshots > 0
+
+    @property
+    def room(self) -> int:
+        """How many requests of the size of the last one may be started now."""
+        if not self.has_room:
+            return 0
+        by_bytes = (CLIENT_UNSENT_BYTES_MAX - self._unsent_bytes) // (self._last_bytes or 1) + 1
+        return min(CLIENT_IN_FLIGHT_MAX - len(self._in_flight), by_bytes)
 
     @property
     def wants_to_send(self) -> bool:
@@ -157,6 +167,9 @@ class Multiplexer:
         data = self._connection.send(request)
         pending = self._in_flight[request.identifier] = Pending(request, undo)
         self._unsent.append(data)
+        self._last_bytes = len(data)
+        if request.function == _SNAPSHOT:
+            self._snapshots += 1
         self._unsent_bytes += len(data)
         return pending
 
@@ -274,6 +287,8 @@ class Multiplexer:
             self._subscriptions.pop(reply.identifier, None)
         if self._last_words:
             self._last_words.discard(reply.identifier)
+        if self._snapshots and pending.request.function == _SNAPSHOT:
+            self._snapshots -= 1
         self.answered += 1
         pending._finish(reply, None)
         return 1

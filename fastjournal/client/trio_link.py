@@ -30,6 +30,8 @@ class TrioLink:
         self._scope = trio.CancelScope()
         self._something_to_send = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
+        self._woken = 0
+        """Tasks that were woken for the room there is, and have not run since."""
         self._settling = trio.lowlevel.ParkingLot()
 
     async def run(self) -> None:
@@ -57,7 +59,8 @@ class TrioLink:
             return errand.start(self.multiplexer)
         finally:
             self._something_to_send.set()
-            self._pass_room_on()
+            if not self._woken:
+                self._pass_room_on()
 
     def subscribe(self, request: Request, tell: Tell) -> Pending:
         """Queue a request that asks for notifications."""
@@ -73,8 +76,8 @@ class TrioLink:
     async def wait_room(self, silence_s: float | None) -> None:
         """Return when another request may be queued at once, or the connection is over.
 
-        First come, first served. One task at a time is woken, and ``start`` wakes the next one
-        where there is still room: so each is woken about once, however many wait.
+        First come, first served. As many tasks are woken as there is room for, so each is woken
+        about once, however many wait, and those that are woken together go in one send.
         """
         multiplexer = self.multiplexer
         if multiplexer.failed or (multiplexer.has_room and not self._room):
@@ -83,15 +86,17 @@ class TrioLink:
             answered = multiplexer.answered
             with trio.move_on_after(sum(self._patiences(silence_s))) as patience:
                 await self._room.park()
-            if multiplexer.failed or (multiplexer.has_room and not patience.cancelled_caught):
-                return
+            if not patience.cancelled_caught:
+                self._woken -= 1
+                if multiplexer.has_room or multiplexer.failed:
+                    return
             if patience.cancelled_caught and multiplexer.answered == answered:
                 self.end(timed_out(self._address, silence_s))
                 return
 
     def _pass_room_on(self) -> None:
-        if self._room and self.multiplexer.has_room:
-            self._room.unpark()
+        if self._room:
+            self._woken += len(self._room.unpark(count=max(self.multiplexer.room - self._woken, 0)))
 
     async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
         """Return when the request has its reply or its error."""
