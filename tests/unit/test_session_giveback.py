@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 
@@ -28,6 +29,12 @@ TAKING = {
     "GET": request(Function.GET, JOB, timeout=SECOND),
     "scan": request(Function.GET, b"a", uri=b"b", count=0, timeout=SECOND),
 }
+
+
+@pytest.fixture(autouse=True)
+def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
+    monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", math.inf)
 
 
 def found_after_power_loss(house: House, key: bytes = JOB) -> bool:
