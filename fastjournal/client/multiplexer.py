@@ -26,8 +26,8 @@ from fastjournal.protocol import (
 # A plain integer: the operators of IntFlag cost more than the rest of taking a reply.
 _LISTEN = int(Flag.LISTEN)
 _NEXT = int(Function.NEXT)
-_RELEASE = int(Function.RELEASE)
 _SNAPSHOT = int(Function.SNAPSHOT)
+_CANCEL = int(Function.CANCEL)
 
 _NO_REQUEST = 0
 """Identifier of an error that is about the connection."""
@@ -200,7 +200,7 @@ class Multiplexer:
             if waiting is not None and waiting.done:
                 continue  # its identifier may be that of another by now
             pending = self.start(request)
-            if request.function == _RELEASE:
+            if request.function != _CANCEL:
                 self._last_words.add(pending.identifier)
             elif waiting is None:
                 self._free_when_done(pending)
