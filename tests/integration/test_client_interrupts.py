@@ -241,12 +241,18 @@ async def test_a_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() 
 # --- signal handlers --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Calls a function in a signal handler of the main thread, in a moment."""
+OnAlarm = Callable[[SyncClient, Callable[[], object]], None]
 
-    def arm(handler: Callable[[], object]) -> None:
+
+@pytest.fixture
+def on_alarm() -> Iterator[OnAlarm]:
+    """Calls a function in a signal handler of the main thread, while a client is busy."""
+
+    def arm(client: SyncClient, handler: Callable[[], object]) -> None:
         def handle(_number: int, _frame: FrameType | None) -> None:
+            if not client._busy:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                return
             handler()
 
         signal.signal(signal.SIGALRM, handle)
@@ -258,14 +264,11 @@ def on_alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-OnAlarm = Callable[[Callable[[], object]], None]
-
-
 def test_close_in_a_signal_handler_ends_a_wait_of_its_thread(
     daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
 ) -> None:
     client = SyncClient(daemon.address)
-    on_alarm(client.close)
+    on_alarm(client, client.close)
     with pytest.raises(CannotConnectError) as caught:
         client.next("other", wait_us=WAIT_US)
     assert caught.value.code == "not-connected"
@@ -280,7 +283,7 @@ def test_close_in_a_signal_handler_ends_a_job_loop(
     daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
 ) -> None:
     client = SyncClient(daemon.address)
-    on_alarm(client.close)
+    on_alarm(client, client.close)
     with pytest.raises(CannotConnectError) as caught:
         next(client.jobs("other"))
     assert caught.value.code == "not-connected"
@@ -306,10 +309,10 @@ def test_a_request_in_a_signal_handler_of_a_client_in_use_is_refused(
     daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
 ) -> None:
     with SyncClient(daemon.address) as client, SyncClient(daemon.address) as another:
-        on_alarm(client.nop)
+        on_alarm(client, client.nop)
         with pytest.raises(RuntimeError, match="one at a time"):
             client.next("other", wait_us=WAIT_US)
-        on_alarm(lambda: another.set(OTHER))
+        on_alarm(client, lambda: another.set(OTHER))
         assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
 
 
@@ -319,7 +322,7 @@ def test_a_loop_that_is_dropped_while_its_client_waits_releases_its_job(
     with SyncClient(daemon.address) as client:
         held = [client.jobs("d")]
         assert next(held[0]).key == JOB
-        on_alarm(held.clear)
+        on_alarm(client, held.clear)
         waited = threading.Thread(
             target=lambda: (
                 wait_until(lambda: state(producer) == "ready"),
