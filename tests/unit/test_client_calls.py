@@ -309,3 +309,10 @@ def test_a_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() ->
     assert allowed(calls.next_(wait_us=5_000_000), calls.next_(wait_us=1)) == 65
     assert allowed(calls.next_(wait_us=WAIT_WITHOUT_END), calls.nop()) is None
     assert silence_allowed_s(None, [calls.nop().request]) is None
+
+
+def test_error_code_that_a_client_does_not_know_is_a_refusal() -> None:
+    reply = Reply(1, error="quota-reached three a minute")
+    with pytest.raises(RefusedError, match="three a minute") as caught:
+        calls.delete(b"k").result(reply)
+    assert caught.value.code == "quota-reached"
