@@ -24,7 +24,14 @@ from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import configure_log
 from fastjournal.options import ENVIRONMENT, HELP, flag
 from fastjournal.printable import safe_text
-from fastjournal.spool.slots import FILE_MODE, LOCK_NAME, spool_failed, write_directory
+from fastjournal.spool.slots import (
+    FILE_MODE,
+    LOCK_NAME,
+    group_id,
+    set_access,
+    spool_failed,
+    write_directory,
+)
 from fastjournal.stdio import drop_what_fails, prepare_stdio
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
 
@@ -92,6 +99,11 @@ def _access_options(command: Callable[..., int]) -> Callable[..., int]:
     type=click.IntRange(1),
     help="Length of the writers' slots.",
 )
+@click.option(
+    "--group",
+    metavar="NAME",
+    help="Group that shares the spool, where that is created: mode 2770, files 0660.",
+)
 @click.option("--once", is_flag=True, help="Send what is there, then exit.")
 @click.option("--seed", type=int, hidden=True, help="Of the jitter of pauses.")
 @click.option(
@@ -106,6 +118,7 @@ def command(
     servers: tuple[Address, ...],
     in_flight_max: int,
     slot_seconds: int,
+    group: str | None,
     once: bool,
     seed: int | None,
     log_level: str,
@@ -118,7 +131,8 @@ def command(
     configure_log(log_level, "%(levelname)s %(message)s")
     try:
         load_access(**files)
-    except ConfigError as wrong:
+        shared_by = group_id(group)
+    except (BadRequestError, ConfigError) as wrong:
         click.echo(safe_text(f"fj-forwarder: {wrong}"), err=True)
         return EXIT_USAGE
     settings = Settings(
@@ -132,11 +146,11 @@ def command(
     )
     status = 0
     try:
-        write_directory(spool)
+        write_directory(spool, shared_by)
         with _forwarder_lock(spool):
             trio.run(Forwarder(settings).run)
-    except* SpoolError as group:
-        error = _first(group)
+    except* SpoolError as errors:
+        error = _first(errors)
         click.echo(safe_text(f"fj-forwarder: {error}"), err=True)
         status = EXIT_LOCKED if isinstance(error, SpoolLockedError) else EXIT_IO
     return status
@@ -160,8 +174,13 @@ def main() -> None:
 def _forwarder_lock(spool: str) -> Iterator[None]:
     """Hold forwarder.lock; it ends with the process, however that ends."""
     path = os.path.join(spool, LOCK_NAME)
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, FILE_MODE)
+            set_access(descriptor, spool)
+        except FileExistsError:
+            descriptor = os.open(path, flags)
     except OSError as error:
         raise spool_failed("open", path, error) from error
     try:

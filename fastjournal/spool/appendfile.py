@@ -13,8 +13,10 @@ import errno
 import fcntl
 import os
 import secrets
+import threading
 
 from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import SLOT_SECONDS
 from fastjournal.spool.format import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -25,25 +27,54 @@ from fastjournal.spool.format import (
 from fastjournal.spool.slots import (
     FILE_MODE,
     TEMPORARY_SUFFIX,
+    open_slot,
+    set_access,
     slot_name,
     spool_failed,
     sync_directory,
+    write_directory,
 )
 
 
 class AppendFile:
-    """The file of the slot that starts at ``start_s``; created if it is not there.
+    """The file of one slot; created if it is not there.
+
+    A signal handler may append to it while an append is under way in the same thread.
+
+    Args:
+        directory: The spool; created if it is not there.
+        start_s: The start of the slot, in seconds.
+        slot_seconds: Its length.
+        durable: Make its name durable.
+        group: Who shares it; None: as the directory says.
 
     Raises:
         SpoolFailedError: It cannot be created or opened, or is of another version.
     """
 
-    def __init__(self, directory: str, start_s: int, *, durable: bool) -> None:
-        self.start_s = start_s
+    def __init__(
+        self,
+        directory: str,
+        start_s: int,
+        slot_seconds: int = SLOT_SECONDS,
+        *,
+        durable: bool,
+        group: int | None = None,
+    ) -> None:
+        self.begins_us = start_s * 1_000_000
+        self.ends_us = (start_s + slot_seconds) * 1_000_000
         self.name = slot_name(start_s)
         self.path = os.path.join(directory, self.name)
+        self.users = 0
+        """Threads that are about to sync it: it is not closed before they have."""
+        self._appends = 0
+        self._durable = 0
+        """So many of the appends are on the disk."""
+        self._failed: tuple[int, int] = (0, 0)
+        """The appends after the first of these and up to the second: their sync failed."""
+        self._sync_lock = threading.RLock()
         try:
-            self._descriptor = _open(directory, self.path)
+            self._descriptor = _open(directory, self.path, group)
             try:
                 self._check_version()
                 if durable:
@@ -54,37 +85,59 @@ class AppendFile:
         except OSError as error:
             raise spool_failed("open the slot", self.path, error) from error
 
+    @property
     def size(self) -> int:
-        """Return its length in bytes, with what others wrote."""
+        """Its length in bytes, with what others wrote."""
         return os.lseek(self._descriptor, 0, os.SEEK_END)
 
-    def append(self, record: bytes) -> None:
+    def append(self, record: bytes) -> int:
         """Write a record at the end.
+
+        Returns:
+            The number of this append, to sync it by; 0: the file was deleted meanwhile, and the
+            record with it.
 
         Raises:
             SpoolFailedError: It could not be written whole; what was written of it is taken back
                 as far as possible, and does not harm what follows.
         """
+        descriptor, before = self._descriptor, self._appends
         try:
-            written = os.write(self._descriptor, record)
+            written = os.write(descriptor, record)
+            links = os.fstat(descriptor).st_nlink
         except OSError as error:
             raise spool_failed("write", self.path, error) from error
         if written != len(record):
-            self._take_back(written)
+            if self._appends == before:  # else a signal handler appended behind it
+                self._take_back(record, written)
             raise spool_failed(
                 f"write more than {written} of {len(record)} bytes", self.path, _no_space()
             )
+        self._appends += 1
+        return self._appends if links else 0
 
-    def sync(self) -> None:
-        """Make all that was written durable.
+    def sync(self, number: int) -> None:
+        """Make an append durable, and with it all that were done before: threads share one sync.
+
+        A signal handler that interrupts a sync does its own.
 
         Raises:
             SpoolFailedError: It failed; the record may be there, and may be sent.
         """
-        try:
-            os.fdatasync(self._descriptor)
-        except OSError as error:
-            raise spool_failed("sync", self.path, error) from error
+        with self._sync_lock:
+            if self._failed[0] < number <= self._failed[1]:
+                raise spool_failed("sync", self.path, OSError(errno.EIO, os.strerror(errno.EIO)))
+            if number <= self._durable:
+                return
+            appends = self._appends
+            try:
+                os.fdatasync(self._descriptor)
+            except OSError as error:
+                # The system may have dropped what it could not write: those who wait for this
+                # sync must not be told that the next one succeeded.
+                self._failed = (self._durable, max(appends, number))
+                raise spool_failed("sync", self.path, error) from error
+            self._durable = max(self._durable, appends)
 
     def close(self) -> None:
         """Close it, and with it the lock."""
@@ -101,7 +154,7 @@ class AppendFile:
                 hint="let its forwarder empty the spool first, or use another directory",
             )
 
-    def _take_back(self, written: int) -> None:
+    def _take_back(self, record: bytes, written: int) -> None:
         """Make the torn piece an erased record, or zero bytes where it is too short for one.
 
         It cannot be cut off, for others may have appended behind it. Where this fails too, a
@@ -115,9 +168,10 @@ class AppendFile:
             blank = bytes(written)
         with contextlib.suppress(OSError):
             # Through O_APPEND pwrite would append, so this takes a descriptor of its own.
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
-                if os.path.sameopenfile(descriptor, self._descriptor):
+                is_ours = os.pread(descriptor, written, offset) == record[:written]
+                if is_ours and os.path.sameopenfile(descriptor, self._descriptor):
                     os.pwrite(descriptor, blank, offset)
             finally:
                 os.close(descriptor)
@@ -127,14 +181,18 @@ def _no_space() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _open(directory: str, path: str) -> int:
+def _open(directory: str, path: str, group: int | None) -> int:
     """Return a descriptor with a shared lock on the file that ``path`` leads to."""
     while True:
+        if not os.path.lexists(path):
+            write_directory(directory, group)
+            _create(directory, path, group)
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        except FileNotFoundError:
-            _create(directory, path)
-            continue
+            descriptor = open_slot(path, os.O_RDWR | os.O_APPEND)
+        except SpoolFailedError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                continue
+            raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if _leads_to(path, descriptor):
@@ -147,19 +205,19 @@ def _open(directory: str, path: str) -> int:
 
 def _leads_to(path: str, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
 
-def _create(directory: str, path: str) -> None:
+def _create(directory: str, path: str, group: int | None) -> None:
     """Put a file with a whole header there, unless somebody else was faster."""
     name = f".{os.path.basename(path)}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
     temporary = os.path.join(directory, name)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         try:
-            os.fchmod(descriptor, FILE_MODE)
+            set_access(descriptor, directory, group)
             if os.write(descriptor, FILE_HEADER) != FILE_HEADER_BYTES:
                 raise _no_space()
         finally:

@@ -28,11 +28,13 @@ import msgspec
 from fastjournal.spool.slots import (
     DEAD_NAME,
     FILE_MODE,
+    set_access,
     spool_failed,
     sync_directory,
     write_directory,
 )
 
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 RAW_SUFFIX = ".bin"
 REASON_SUFFIX = ".json"
 
@@ -131,9 +133,9 @@ class DeadDirectory:
 def _write(path: str, data: bytes) -> None:
     """Write a file so that it is there whole or not at all."""
     temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    descriptor = os.open(temporary, _NEW_FILE, FILE_MODE)
     with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, FILE_MODE)
+        set_access(descriptor, os.path.dirname(path))
         file.write(data)
         file.flush()
         os.fsync(descriptor)

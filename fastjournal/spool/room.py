@@ -2,9 +2,10 @@
 
 The file in use is measured at each append, which costs one cheap call and sees the other writers.
 The other slots are summed now and then: they shrink as the forwarder works, and only a writer with
-another clock or slot length lets them grow. So the sum is renewed at each change of slot, after
-every sixteenth of the limit, and before an append is refused. Two processes that append at the same
-moment can pass the limit by one record each.
+another clock or slot length lets them grow. So at a change of slot the one before is added, and the
+sum is renewed after every sixteenth of the limit, and before an append is refused. Two processes
+that append at the same moment can pass the limit by one record each. A signal handler may come in
+between at any moment: what is changed is changed by one assignment.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class Room:
         self._holes = 0
         self._taken = 0
 
-    def forget(self) -> None:
-        """Look at the directory before the next append: the file in use has changed."""
-        self._others = _NEVER
+    def change(self, before: AppendFile) -> None:
+        """Another file is used from now on: the one before is one of the others."""
+        if self._others != _NEVER:
+            self._others += max(0, before.size - self._holes)
+            self._holes = 0
 
     def take(self, count: int, file: AppendFile) -> None:
         """Take ``count`` bytes for a record of ``file``.
@@ -45,9 +48,9 @@ class Room:
         """
         if self._others == _NEVER or self._taken >= self._look_again:
             self._look(file)
-        if self._others + file.size() - self._holes + count > self._bytes_max:
+        if self._others + file.size - self._holes + count > self._bytes_max:
             self._look(file)
-            used = self._others + file.size() - self._holes
+            used = self._others + file.size - self._holes
             if used + count > self._bytes_max:
                 raise SpoolFullError(
                     f"it holds {used} of {self._bytes_max} bytes: no room for {count} more",
@@ -57,9 +60,10 @@ class Room:
         self._taken += count
 
     def _look(self, file: AppendFile) -> None:
-        self._others = self._holes = self._taken = 0
+        others = holes = 0
         for slot in list_slots(self._directory):
             if slot.name == file.name:
-                self._holes = slot.size - slot.allocated
+                holes = slot.size - slot.allocated
             else:
-                self._others += slot.allocated
+                others += slot.allocated
+        self._others, self._holes, self._taken = others, holes, 0

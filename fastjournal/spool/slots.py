@@ -6,13 +6,14 @@ A slot is named after the UTC instant of its start: ``20261120T080000Z.fjs``. Na
 from __future__ import annotations
 
 import errno
+import grp
 import os
 import stat
 import time
 from datetime import datetime
 from typing import NamedTuple
 
-from fastjournal.errors import SpoolFailedError
+from fastjournal.errors import BadRequestError, SpoolFailedError
 
 SLOT_SUFFIX = ".fjs"
 WAKE_NAME = "wake"
@@ -22,6 +23,8 @@ STATUS_NAME = "status.json"
 TEMPORARY_SUFFIX = ".tmp"
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
+SHARED_DIRECTORY_MODE = 0o2770
+SHARED_FILE_MODE = 0o660
 
 _FORM = "%Y%m%dT%H%M%SZ" + SLOT_SUFFIX
 _NAME_CHARS = len("20261120T080000Z.fjs")
@@ -30,12 +33,14 @@ _OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME})
 IGNORED_NAMES_MAX = 100
 """So many files that are nothing of a spool are named; of more, only the number is told."""
 
+_NOT_SHARED = "writers and forwarder are one user, or share a group and a directory of mode 2770"
+
 _HINTS = {
     errno.ENOSPC: "free some space on this file system",
     errno.EDQUOT: "raise the quota of this user",
     errno.EFBIG: "raise the limit of file sizes (LimitFSIZE)",
-    errno.EACCES: "check the owner and mode of the spool: writers and forwarder are one user",
-    errno.EPERM: "check the owner and mode of the spool: writers and forwarder are one user",
+    errno.EACCES: _NOT_SHARED,
+    errno.EPERM: _NOT_SHARED,
     errno.EROFS: "mount the file system writable",
     errno.EMFILE: "raise the limit of open files (LimitNOFILE)",
     errno.ENFILE: "raise the limit of open files of this machine",
@@ -183,8 +188,27 @@ def spool_failed(
     )
 
 
-def write_directory(directory: str) -> None:
+def group_id(group: str | int | None) -> int | None:
+    """Return the number of a group.
+
+    Raises:
+        BadRequestError: There is none of this name.
+    """
+    if not isinstance(group, str):
+        return group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise BadRequestError(f"there is no group {group!r}", hint="groupadd NAME") from error
+
+
+def write_directory(directory: str, group: int | None = None) -> None:
     """Create a directory of mode 0750, with its parents, unless it is there.
+
+    Args:
+        directory: Where.
+        group: Who shares it: its mode is 2770 then. In a shared directory, that is one with the
+            setgid bit, a directory is shared in any case.
 
     Raises:
         SpoolFailedError: It cannot be created.
@@ -198,10 +222,29 @@ def write_directory(directory: str) -> None:
             if not os.path.isdir(directory):
                 raise
         else:
-            os.chmod(directory, DIRECTORY_MODE)
+            if group is not None:
+                os.chown(directory, -1, group)
+            shared = group is not None or is_shared(directory)
+            os.chmod(directory, SHARED_DIRECTORY_MODE if shared else DIRECTORY_MODE)
             sync_directory(parent)
     except OSError as error:
         raise spool_failed("create the directory", directory, error) from error
+
+
+def is_shared(directory: str) -> bool:
+    """Whether a directory has the setgid bit: all files in it belong to its group, and are shared.
+
+    ``OSError`` as it comes.
+    """
+    return bool(os.stat(directory).st_mode & stat.S_ISGID)
+
+
+def set_access(descriptor: int, directory: str, group: int | None = None) -> None:
+    """Give a new file its group and mode, whatever the umask; ``OSError`` as it comes."""
+    if group is not None and os.fstat(descriptor).st_gid != group:
+        os.fchown(descriptor, -1, group)
+    shared = group is not None or is_shared(directory)
+    os.fchmod(descriptor, SHARED_FILE_MODE if shared else FILE_MODE)
 
 
 def sync_directory(directory: str) -> None:

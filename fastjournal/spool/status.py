@@ -10,7 +10,7 @@ import msgspec
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.dead import DeadDirectory
 from fastjournal.spool.reader import Kind, SlotReader
-from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed
+from fastjournal.spool.slots import LOCK_NAME, Slot, list_slots, spool_failed, survey
 
 _PIECES = 4096
 _TIMESTAMP = slice(10, 18)
@@ -48,6 +48,10 @@ class SpoolStatus(msgspec.Struct, frozen=True):
     dead: int
     """Pieces in dead/."""
     forwarder_running: bool
+    ignored: list[str] = []
+    """Names of what lies there and is nothing of a spool, at most IGNORED_NAMES_MAX of them."""
+    ignored_count: int = 0
+    """How many there are."""
 
     @property
     def pending(self) -> int:
@@ -77,11 +81,14 @@ def spool_status(directory: str | os.PathLike[str]) -> SpoolStatus:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             # sent and deleted since the directory was read
+    found = survey(directory)
     return SpoolStatus(
         os.fspath(directory),
         slots,
         DeadDirectory(directory).count(),
         is_forwarder_running(directory),
+        found.ignored,
+        found.ignored_count,
     )
 
 

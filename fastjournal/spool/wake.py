@@ -31,16 +31,17 @@ class Waker:
 
     def wake(self) -> None:
         """Wake the forwarder if there is one; never waits, never fails."""
-        if self._socket is None:
+        opened = self._socket  # a signal handler may change it at any moment
+        if opened is None:
             now_s = time.monotonic()
             if now_s < self._next_try_s:
                 return
             self._next_try_s = now_s + _PAUSE_S
-            self._socket = self._connect()
-            if self._socket is None:
+            opened = self._socket = self._connect()
+            if opened is None:
                 return
         try:
-            self._socket.send(b"\x01")
+            opened.send(b"\x01")
         except BlockingIOError:
             pass  # enough bytes wait there already
         except OSError:
@@ -48,9 +49,9 @@ class Waker:
 
     def close(self) -> None:
         """Close the socket; a later wake opens it again."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        opened, self._socket = self._socket, None
+        if opened is not None:
+            opened.close()
 
     def _connect(self) -> socket.socket | None:
         try:

@@ -6,6 +6,7 @@ current slot, one ``write`` puts the record at its end, one datagram wakes the f
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -16,9 +17,16 @@ from typing import Final, Self
 import msgspec
 
 from fastjournal.clock import Clock, SystemClock, TimestampSource, unique_timestamp
-from fastjournal.errors import BadRequestError
+from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.keys import build_journal_key, default_id, encode_text
-from fastjournal.limits import KEY_BYTES_MAX, PRIORITY_DEFAULT, SLOT_SECONDS, SPOOL_BYTES_MAX
+from fastjournal.limits import (
+    INSTANT_MAX,
+    KEY_BYTES_MAX,
+    PRIORITY_DEFAULT,
+    SLOT_SECONDS,
+    SPOOL_BYTES_MAX,
+)
+from fastjournal.numeric import check_integer
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from fastjournal.protocol.requests import encode_request
@@ -26,7 +34,7 @@ from fastjournal.protocol.values import encode_value
 from fastjournal.spool.appendfile import AppendFile
 from fastjournal.spool.format import encode_record
 from fastjournal.spool.room import Room
-from fastjournal.spool.slots import slot_start, write_directory
+from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
 
 WRITES: Final = frozenset(
@@ -47,6 +55,12 @@ WRITES: Final = frozenset(
 )
 """What a spool takes: functions that change something and whose answer nobody needs."""
 
+log = logging.getLogger("fastjournal.spool")
+
+_SLOT_SECONDS_MAX: Final = 366 * 86_400
+_DELETIONS_MAX: Final = 100
+"""So often a slot that is deleted under an append is made anew; then somebody has to be told."""
+
 _PERSIST: Final = int(Flag.PERSIST)
 _OVERWRITE: Final = int(Flag.OVERWRITE)
 _SET: Final = int(Function.SET)
@@ -62,10 +76,13 @@ class Spool:
         durable: Each append survives the death of the machine too (fdatasync).
         spool_bytes_max: Where the slots take this many bytes, an append raises SpoolFullError.
         clock: Gives the instants of slots and timestamps.
+        group: Name or number of a group that shares the spool: a directory that is created has mode
+            2770, files 0660. In a directory with the setgid bit files are shared in any case.
 
     Raises:
         SpoolFailedError: The directory cannot be created.
-        BadRequestError: A number is out of range.
+        BadRequestError: A number is out of range, or there is no such group.
+        TypeError: An argument of another type.
     """
 
     def __init__(
@@ -75,21 +92,30 @@ class Spool:
         durable: bool = False,
         spool_bytes_max: int = SPOOL_BYTES_MAX,
         clock: Clock | None = None,
+        *,
+        group: str | int | None = None,
     ) -> None:
-        if slot_seconds < 1 or spool_bytes_max < 1:
-            raise BadRequestError("slot_seconds and spool_bytes_max are at least 1")
         self.directory: Final = os.fspath(directory)
-        self._slot_seconds = slot_seconds
-        self._durable = durable
+        self._slot_seconds = check_integer("slot_seconds", slot_seconds, 1, _SLOT_SECONDS_MAX)
+        spool_bytes_max = check_integer("spool_bytes_max", spool_bytes_max, 1, INSTANT_MAX)
+        self._durable = _check_bool("durable", durable)
+        self._group = group_id(group)
         self._clock: Clock = clock or SystemClock()
         self._next_timestamp = TimestampSource(clock).next_us if clock else unique_timestamp
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """Held while a record is written. A signal handler that interrupts this goes through: at
+        each step another append may come in between, so each step takes what it finds."""
+        self._depth = 0
+        """Appends under way in the thread that holds the lock: a signal handler's is one more."""
         self._file: AppendFile | None = None
+        self._retired: list[AppendFile] = []
+        """Files of slots that are over, to be closed when nobody uses them any more."""
+        self._spool_bytes_max = spool_bytes_max
         self._room = Room(self.directory, spool_bytes_max)
         self._waker = Waker(self.directory)
         self._writer_id = secrets.token_hex(4)
         self._closed = False
-        write_directory(self.directory)
+        write_directory(self.directory, self._group)
         _spools.add(self)
 
     def append(
@@ -129,11 +155,20 @@ class Spool:
 
         Raises:
             BadRequestError: An argument that no daemon would take; nothing was written.
+            TypeError: An argument of another type, such as a float for an int; nothing was written.
             SpoolFullError: The spool holds spool_bytes_max bytes; nothing was written.
             SpoolFailedError: A call of the operating system failed.
         """
         if timestamp is None:
             timestamp = self._next_timestamp()
+        else:
+            timestamp = check_integer("timestamp", timestamp, 0, INSTANT_MAX)
+        if expires is not None:
+            expires = check_integer("expires", expires, 0, INSTANT_MAX)
+        if ttl is not None:
+            ttl = check_integer("ttl", ttl, 0, INSTANT_MAX)
+        if overwrite is not False:
+            _check_bool("overwrite", overwrite)
         uri = None if uri is None else encode_text("URI", uri)
         if uri is not None and not 0 < len(uri) <= KEY_BYTES_MAX:
             raise BadRequestError(f"URI has {len(uri)} bytes, not 1 to 4,096", code="bad-key")
@@ -174,6 +209,8 @@ class Spool:
             SpoolFullError: The spool holds spool_bytes_max bytes; nothing was written.
             SpoolFailedError: A call of the operating system failed.
         """
+        if not isinstance(request, Request):
+            raise TypeError(f"request is a Request, not {type(request).__name__}")
         if request.function not in WRITES:
             raise BadRequestError(f"function {request.function} is no write: a spool sends writes")
         if request.timestamp == 0:
@@ -199,24 +236,77 @@ class Spool:
 
     def _write(self, record: bytes) -> None:
         with self._lock:
+            self._depth += 1
+            try:
+                file, number = self._append(record)
+                self._waker.wake()
+                file.users += self._durable
+            finally:
+                self._depth -= 1
+                if self._retired and not self._depth:
+                    self._close_retired()
+        if self._durable:
+            try:
+                file.sync(number)
+            finally:
+                with self._lock:
+                    file.users -= 1
+
+    def _append(self, record: bytes) -> tuple[AppendFile, int]:
+        """Append to the file of this moment; return it, and the number of the append."""
+        for _ in range(_DELETIONS_MAX):
             if self._closed:
                 raise BadRequestError("this Spool is closed")
-            start_s = slot_start(self._clock.now_us(), self._slot_seconds)
+            now_us = self._clock.now_us()
             file = self._file
-            if file is None or file.start_s != start_s:
-                self._let_go()
-                file = self._file = AppendFile(self.directory, start_s, durable=self._durable)
-                self._room.forget()
+            if file is None or not file.begins_us <= now_us < file.ends_us:
+                file = self._change_file(slot_start(now_us, self._slot_seconds))
             self._room.take(len(record), file)
-            file.append(record)
-            if self._durable:
-                file.sync()
-            self._waker.wake()
+            if number := file.append(record):
+                return file, number
+            self._tell_deleted(file)
+        raise SpoolFailedError(
+            "the slots of this spool are deleted as soon as they are made", path=self.directory
+        )
+
+    def _change_file(self, start_s: int) -> AppendFile:
+        file = AppendFile(
+            self.directory, start_s, self._slot_seconds, durable=self._durable, group=self._group
+        )
+        self._retire(file)
+        return file
+
+    def _retire(self, following: AppendFile | None) -> None:
+        """Put another file in the place of the one in use, which may be in use still."""
+        before, self._file = self._file, following
+        if before is not None:
+            self._retired.append(before)
+            self._room.change(before)
+
+    def _tell_deleted(self, file: AppendFile) -> None:
+        """Somebody deleted the file in use: forget it, and say so once."""
+        if self._file is file:
+            self._retire(None)
+            self._room = Room(self.directory, self._spool_bytes_max)
+            log.warning(
+                "%s was deleted while it was written to: what was not sent of its %d bytes is lost,"
+                " but for the last record; it is made anew",
+                file.path,
+                file.size,
+            )
+
+    def _close_retired(self) -> None:
+        retired, self._retired = self._retired, []
+        for file in retired:
+            if file.users:
+                self._retired.append(file)
+            else:
+                file.close()
 
     def _let_go(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._retire(None)
+        if not self._depth:
+            self._close_retired()
         self._waker.close()
 
     def _after_fork(self) -> None:
@@ -225,9 +315,18 @@ class Spool:
         Closing is safe: the lock belongs to the open file that both share, and ends when both
         have closed it.
         """
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._depth = 0
         self._writer_id = secrets.token_hex(4)
+        for file in (*self._retired, *filter(None, (self._file,))):
+            file.users = 0  # its threads are not here
         self._let_go()
+
+
+def _check_bool(name: str, value: bool) -> bool:
+    if value is not True and value is not False:
+        raise TypeError(f"{name} is True or False, not {type(value).__name__}")
+    return value
 
 
 _spools: weakref.WeakSet[Spool] = weakref.WeakSet()

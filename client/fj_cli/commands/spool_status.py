@@ -9,9 +9,12 @@ import click
 import msgspec
 
 from fastjournal.clock import SystemClock
+from fastjournal.printable import safe_text
 from fj_cli.options import json_option
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
 from fj_cli.times import format_duration, format_instant
+
+_NAMES_SHOWN = 5
 
 
 @click.command("status")
@@ -41,6 +44,8 @@ def command(directory: str, as_json: bool | None) -> None:
                 "slots": len(status.slots),
                 "pending": status.pending,
                 "dead": status.dead,
+                "ignored": status.ignored_count,
+                "ignored_names": status.ignored,
                 "oldest_pending_us": oldest,
                 "oldest_pending_age_us": age_us,
                 "forwarder_running": status.forwarder_running,
@@ -69,3 +74,9 @@ def command(directory: str, as_json: bool | None) -> None:
     write_line(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
     if status.pending and not status.forwarder_running:
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")
+
+
+def _some_of(names: list[str]) -> str:
+    """Return the first names, as they may be shown."""
+    shown = ", ".join(safe_text(name) for name in names[:_NAMES_SHOWN])
+    return shown if len(names) <= _NAMES_SHOWN else f"{shown} ..."

@@ -1,0 +1,284 @@
+"""Appends inside signal handlers and in many threads: none waits for itself, none is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.spool import Spool, appendfile, spool_status, writer
+
+SCRIPT = """
+import itertools, os, signal, sys
+from fastjournal.spool import Spool
+
+class JumpingClock:
+    "Another slot after each few looks."
+    looks = itertools.count()
+    def now_us(self):
+        return 1_795_161_600_000_000 + next(self.looks) * 10_000_000
+
+directory, durable, jumps = sys.argv[1], sys.argv[2] == "durable", sys.argv[3] == "jumps"
+clock = JumpingClock() if jumps else None
+spool = Spool(directory, slot_seconds=60, durable=durable, clock=clock, spool_bytes_max=10**9)
+told = []
+
+def handler(number, frame):
+    told.append(spool.append(domain="d", value=b"from the handler"))
+
+signal.signal(signal.SIGALRM, handler)
+count = 0
+while count < 1000:
+    # one signal somewhere in the next append or two
+    signal.setitimer(signal.ITIMER_REAL, (1 + count % 300) / 1e6)
+    told.append(spool.append(domain="d", value=b"x"))
+    count += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+spool.close()
+assert len(told) > 1100, "hardly any signal came"
+assert len(set(told)) == len(told), "the same timestamp was given twice"
+print(len(told), len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize("jumps", ["jumps", "stays"])
+@pytest.mark.parametrize("durable", ["durable", "fast"])
+def test_a_signal_handler_appends_in_the_middle_of_an_append(
+    tmp_path: Path, durable: str, jumps: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path), durable, jumps],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told, descriptors = map(int, done.stdout.split())
+    assert spool_status(tmp_path).pending == told
+    assert descriptors < 10, "files of old slots stay open"
+
+
+@pytest.mark.parametrize("step", ["write", "fstat", "lseek", "open", "link", "fdatasync"])
+def test_an_append_comes_in_between_at_each_call_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """As by a handler, at every place where one can run, also while the slot changes."""
+
+    class HandClock:
+        now = 1_795_161_600_000_000
+
+        def now_us(self) -> int:
+            return self.now
+
+    clock = HandClock()
+    inside = False
+    keys: list[bytes] = []
+    call = getattr(os, step)
+
+    def calling(*arguments: Any, **named: Any) -> Any:
+        nonlocal inside
+        for moment in ("before", "after"):
+            if not inside:
+                inside = True
+                clock.now += 3_600_000_000 if moment == "before" else 0
+                keys.append(spool.append(domain="d"))
+                inside = False
+            if moment == "before":
+                result = call(*arguments, **named)
+        return result
+
+    with Spool(tmp_path, clock=clock, durable=True) as spool:
+        keys.append(spool.append(domain="d"))
+        monkeypatch.setattr(os, step, calling)
+        for _ in range(5):
+            clock.now += 3_600_000_000
+            keys.append(spool.append(domain="d"))
+        monkeypatch.undo()
+        keys.append(spool.append(domain="d"))
+        assert spool._retired == []
+    assert len(set(keys)) == len(keys) > 6
+    assert spool_status(tmp_path).pending == len(keys)
+
+
+def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the first sync goes on all others write: the second one is for all."""
+    count = 8
+    written = threading.Semaphore(0)
+    first = threading.Event()
+    syncs = 0
+    append = appendfile.AppendFile.append
+
+    def counting(file: appendfile.AppendFile, record: bytes) -> int:
+        number = append(file, record)
+        written.release()
+        return number
+
+    def slow_sync(descriptor: int) -> None:
+        nonlocal syncs
+        syncs += 1
+        if syncs == 1:
+            first.set()
+            for _ in range(count):
+                assert written.acquire(timeout=60)
+
+    monkeypatch.setattr(appendfile.AppendFile, "append", counting)
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    with Spool(tmp_path, durable=True) as spool:
+        threads = [threading.Thread(target=lambda: spool.append(domain="d")) for _ in range(count)]
+        threads[0].start()
+        assert first.wait(60)
+        for thread in threads[1:]:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert syncs == 2
+    assert spool_status(tmp_path).pending == count
+
+
+def test_a_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next sync would succeed, but the system has dropped what was not written."""
+    failures = iter([True])
+
+    def sync(_: int) -> None:
+        if next(failures, False):
+            raise OSError(5, "I/O error")
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file = appendfile.AppendFile(str(tmp_path), 0, durable=False)
+    first, second = file.append(b"a"), file.append(b"b")
+    with pytest.raises(SpoolFailedError):
+        file.sync(second)
+    with pytest.raises(SpoolFailedError):
+        file.sync(first)
+    file.sync(file.append(b"c"))
+    file.close()
+
+
+def test_a_file_is_not_closed_while_a_thread_syncs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HandClock:
+        now = 1_795_161_600_000_000
+
+        def now_us(self) -> int:
+            return self.now
+
+    clock = HandClock()
+    syncing, changed = threading.Event(), threading.Event()
+    fdatasync = os.fdatasync
+
+    def slow_sync(descriptor: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            syncing.set()
+            assert changed.wait(60)
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", slow_sync)
+    errors: list[BaseException] = []
+
+    def append() -> None:
+        try:
+            spool.append(domain="d")
+        except SpoolFailedError as error:
+            errors.append(error)
+
+    with Spool(tmp_path, durable=True, clock=clock) as spool:
+        thread = threading.Thread(target=append)
+        thread.start()
+        assert syncing.wait(60)
+        clock.now += 3_600_000_000
+        spool.append(domain="d")
+        changed.set()
+        thread.join(60)
+        spool.append(domain="d")
+        assert spool._retired == []
+    assert errors == []
+
+
+def test_changing_slots_sums_the_directory_up_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class HourClock:
+        now = 1_795_161_600_000_000
+
+        def now_us(self) -> int:
+            self.now += 3_600_000_000
+            return self.now
+
+    from fastjournal.spool import room
+
+    looks = 0
+    list_slots = room.list_slots
+
+    def counting(directory: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return list_slots(directory)
+
+    monkeypatch.setattr(room, "list_slots", counting)
+    with Spool(tmp_path, clock=HourClock()) as spool:
+        for _ in range(300):
+            spool.append(domain="d")
+    assert looks == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"priority": 1.5},
+        {"priority": True},
+        {"priority": "1"},
+        {"not_before": 1.5},
+        {"timestamp": 1.5},
+        {"timestamp": True},
+        {"expires": 2.0},
+        {"ttl": 2.0},
+        {"ttl": "1"},
+        {"overwrite": 1},
+        {"overwrite": None},
+        {"domain": 5},
+        {"uri": 5},
+        {"id": 5},
+    ],
+    ids=repr,
+)
+def test_an_argument_of_another_type_is_named_and_nothing_is_written(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
+    (name,) = wrong
+    with Spool(tmp_path) as spool, pytest.raises(TypeError, match=f"(?i){name[-6:]}"):
+        spool.append(**({"domain": "d"} | wrong))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"slot_seconds": 1.5}, {"durable": 1}, {"spool_bytes_max": 2.5}, {"slot_seconds": True}],
+    ids=repr,
+)
+def test_an_option_of_another_type_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(TypeError, match=name):
+        Spool(tmp_path, **wrong)
+
+
+def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
+    no_request: Any = b"FJ"
+    with Spool(tmp_path) as spool, pytest.raises(TypeError, match="Request"):
+        spool.append_request(no_request)
+
+
+def test_the_bound_of_deletions_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "_DELETIONS_MAX", 3)
+    monkeypatch.setattr(appendfile.AppendFile, "append", lambda *_: 0)
+    with Spool(tmp_path) as spool, pytest.raises(SpoolFailedError, match="deleted as soon"):
+        spool.append(domain="d")

@@ -1,0 +1,204 @@
+"""Spools that several users share, and what else lies in a spool's directory."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import shutil
+import socket
+import stat
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from fastjournal.errors import BadRequestError, SpoolFailedError
+from fastjournal.limits import RESCAN_US
+from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
+from fj_cli.commands.spool_status import command
+from fj_forwarder.store import SlotStore
+
+NAME = "20261120T080000Z.fjs"
+GROUP = 54_321
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_modes_are_set_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    old = os.umask(umask)
+    try:
+        with Spool(tmp_path / "own") as own:
+            own.append(domain="d")
+        with Spool(tmp_path / "shared", group=os.getgid()) as shared:
+            shared.append(domain="d")
+        reason = Reason("s.fjs", 0, 1, "frame", "bad-key", "why", 0)
+        DeadDirectory(tmp_path / "shared").put(b"x", reason)
+    finally:
+        os.umask(old)
+    assert mode_of(tmp_path / "own") == 0o750
+    assert [mode_of(path) for path in (tmp_path / "own").iterdir()] == [0o640]
+    assert mode_of(tmp_path / "shared") == 0o2770
+    assert mode_of(tmp_path / "shared/dead") == 0o2770
+    files = [path for path in (tmp_path / "shared").rglob("*") if path.is_file()]
+    assert len(files) == 3
+    assert {mode_of(path) for path in files} == {0o660}
+
+
+def test_a_setgid_directory_is_shared_without_being_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2770)
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d")
+    assert [mode_of(path) for path in tmp_path.glob("*.fjs")] == [0o660]
+
+
+def test_a_group_that_there_is_not_is_named(tmp_path: Path) -> None:
+    names = {group.gr_name for group in grp.getgrall()}
+    assert "no-such-group" not in names
+    with pytest.raises(BadRequestError, match="no-such-group"):
+        Spool(tmp_path, group="no-such-group")
+
+
+def as_user(uid: int, work: Callable[[], object]) -> int:
+    """Run it in a process of another user, whose further group is GROUP; return its exit status."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([GROUP])
+            os.setgid(uid)
+            os.setuid(uid)
+            work()
+        except BaseException:  # noqa: BLE001, told and counted
+            traceback.print_exc(file=sys.stderr)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="changes users")
+def test_three_users_of_a_group_append_and_forward(tmp_path: Path) -> None:
+    for path in (tmp_path, *tmp_path.parents):
+        if not path.stat().st_mode & stat.S_IXOTH:
+            path.chmod(path.stat().st_mode | stat.S_IXOTH)
+    directory = tmp_path / "shared"
+    directory.mkdir()
+    os.chown(directory, 0, GROUP)
+    directory.chmod(0o2770)
+
+    def append() -> None:
+        os.umask(0o077)
+        with Spool(directory, durable=True) as spool:
+            spool.append(domain="d", value=os.getuid())
+
+    def forward() -> None:
+        store = SlotStore(str(directory), slot_seconds=1, put_aside=lambda *_: True)
+        store.refresh(0)
+        taken = store.take(10, 1000, 0)
+        assert len(taken) == 3, taken
+        for slot, piece, _ in taken:
+            slot.erase(piece.offset, len(piece.data))
+        DeadDirectory(directory).put(b"x", Reason("s.fjs", 0, 1, "frame", "bad-key", "", 0))
+        assert store.finish_old(10**17, 10, 1000) == []
+        assert list(directory.glob("*.fjs")) == []
+
+    assert [as_user(uid, append) for uid in (54_001, 54_002, 54_003)] == [0, 0, 0]
+    (slot,) = directory.glob("*.fjs")
+    assert (mode_of(slot), slot.stat().st_gid) == (0o660, GROUP)
+    assert as_user(54_004, forward) == 0
+    assert as_user(54_005, forward) == 1, "of no use to whom the spool is empty"
+    shutil.rmtree(directory)
+
+
+# --- what is nothing of a spool -----------------------------------------------------------------
+
+
+def litter(directory: Path, victim: Path) -> set[str]:
+    """Put down what may not be touched; return the names."""
+    (directory / NAME).symlink_to(victim)
+    os.mkfifo(directory / "20261120T090000Z.fjs")
+    (directory / "20261120T100000Z.fjs").mkdir()
+    (directory / "notes.txt").write_text("mine")
+    (directory / "20261120T110000Z.fjs.bak").write_bytes(victim.read_bytes())
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(directory / "other"))
+    return {path.name for path in directory.iterdir()}
+
+
+def test_links_and_other_files_are_left_alone_named_once_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory, elsewhere = tmp_path / "spool", tmp_path / "elsewhere"
+    with Spool(elsewhere) as spool:
+        spool.append(domain="d")
+    (victim,) = elsewhere.glob("*.fjs")
+    before = victim.read_bytes()
+    with Spool(directory) as spool:
+        for path in directory.iterdir():
+            path.unlink()
+        names = litter(directory, victim)
+        spool.append(domain="d", value=b"good")
+    store = SlotStore(str(directory), slot_seconds=60, put_aside=lambda *_: True)
+    for look in range(3):
+        store.refresh(look * RESCAN_US)
+        for slot, piece, _ in store.take(10, 1000, 0):
+            assert slot.name not in names
+            slot.erase(piece.offset, len(piece.data))
+        store.finish_old(2 * 10**15, 10, 1000)
+    store.close()
+    assert store.ignored == len(names)
+    told = [record.getMessage() for record in caplog.records]
+    assert [sum(f"/{name}:" in line for line in told) for name in sorted(names)] == [1] * len(names)
+    assert {path.name for path in directory.iterdir()} == names
+    assert victim.read_bytes() == before
+    status = spool_status(directory)
+    assert (status.ignored, status.slots) == (sorted(names), [])
+    shown = CliRunner().invoke(command, [str(directory), "--json"])
+    assert f'"ignored":{len(names)}' in shown.output.replace(" ", "")
+
+
+def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
+    class EightClock:
+        def now_us(self) -> int:
+            return 1_795_161_600_000_000
+
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (tmp_path / "spool").mkdir()
+    (tmp_path / "spool" / NAME).symlink_to(victim)
+    with (
+        Spool(tmp_path / "spool", clock=EightClock()) as spool,
+        pytest.raises(SpoolFailedError, match="link"),
+    ):
+        spool.append(domain="d")
+    assert victim.read_bytes() == b"precious"
+
+
+# --- what is deleted under a writer --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["slot", "directory"])
+def test_an_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    directory = tmp_path / "spool"
+    with Spool(directory) as spool:
+        spool.append(domain="d", id="gone")
+        if what == "slot":
+            for path in directory.glob("*.fjs"):
+                path.unlink()
+        else:
+            shutil.rmtree(directory)
+        with caplog.at_level(logging.WARNING, "fastjournal.spool"):
+            for number in range(3):
+                spool.append(domain="d", id=f"kept-{number}")
+    assert sum(slot.pending for slot in spool_status(directory).slots) == 3
+    assert mode_of(directory) == 0o750
+    (told,) = caplog.records
+    assert "deleted" in told.getMessage()
+    assert ".fjs" in told.getMessage()
