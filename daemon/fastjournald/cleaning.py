@@ -125,7 +125,7 @@ def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
     tiny = left.size < TINY * writer.segment_bytes_max or info.number in space.merging
     if tiny and not sifting.stuck:
         _tell_renamed(store, sifting, now)
-        yield from _move(store, sifting, left, now)
+        yield from _move(store, writer, sifting, left, now)
         space.moved.add(info.number)
         yield from files.remove(info)
         return "moved" if left.entries else "removed"
@@ -202,7 +202,9 @@ def _restate(
     return now
 
 
-def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Signal, Any, int]:
+def _move(
+    store: Store, writer: LogWriter, sifting: Sifting, left: Left, now: int
+) -> Generator[Signal, Any, int]:
     """Append what is left anew, at the end of the log; return the present."""
     journal = store.journal
     entries = left.entries
@@ -227,19 +229,20 @@ def _move(store: Store, sifting: Sifting, left: Left, now: int) -> Generator[Sig
             operation = unpack_operation(record.payload)
             if isinstance(operation, SegmentRemoved):
                 journal.segment_removed(operation.number, now)
-            elif isinstance(operation, SegmentRewritten):
-                size, crc32c = operation.bytes, operation.crc32c
-                journal.segment_rewritten(operation.number, size, crc32c, now, done=True)
             elif isinstance(operation, Tombstone):
                 _tell_tombstone(store, operation.key, now)
             elif isinstance(operation, Pause):
                 until = store.pauses.until(operation.domain)
                 journal.paused(operation.domain, until, now)
             else:
-                assert isinstance(operation, SegmentStart | Lease)
+                assert isinstance(operation, SegmentStart | SegmentRewritten | Lease)
         if number % RESTATED_ENTRIES_MAX == 0:
             yield DURABLE
             now = yield TURN
+    for info in writer.sealed:
+        # as it is now: what was told of it before, told again, would hold if a crash cuts this
+        if info.number in sifting.tells:
+            journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
     return now
 
 

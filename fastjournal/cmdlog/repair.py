@@ -5,8 +5,8 @@ read them, the file itself is, as ``<segment>.unreadable``. Then the segment is 
 them, as ``<segment>.rw``, synced, and renamed over the original; the last segment first, for at its
 end stands what the others will be (``cmdlog.chain``). Where that breaks a group of
 records, what is readable of it counts: a lease group is told its new number of records, the head of
-any other group goes. A segment that is missing is noted as removed, right behind the record that
-names it. Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
+any other group goes. A segment that is missing is noted as removed, behind all that tells of it.
+Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
 job, one is put in the place of the damage.
 """
 
@@ -202,11 +202,9 @@ def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int
     torn = fault.damage[-1].offset if last and fault.damage else len(data)
     inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
     edits += _mended_groups(data, spans, inner, {edit[0] for edit in edits if edit[2]})
-    if spans and (fault.missing is not None or fault.behind_loss):
+    if spans and fault.behind_loss:
         start, _, behind = spans[0]
         ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
-        if fault.missing is not None:
-            ended = _operation(SegmentRemoved(fault.missing), now_us) + ended
         edits.append((behind, behind, ended))
     parts = [SEGMENT_HEADER]
     # a bad header is damage that starts at 0 and ends anywhere
@@ -234,7 +232,7 @@ def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
         if fault.number >= ours
         for offset in [
             *(damage.offset for damage in fault.damage),
-            *((0,) if fault.missing is not None or fault.behind_loss else ()),
+            *((0,) if fault.behind_loss else ()),
         ]
     }
     idle: _Idle = {}

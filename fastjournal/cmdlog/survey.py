@@ -80,8 +80,6 @@ class Fault(msgspec.Struct, gc=False):
 
     number: int
     damage: list[Damage]
-    missing: int | None = None
-    """Number of the missing segment that it names as the one before it."""
     behind_loss: bool = False
     """Whether records are lost right before it."""
     told: SegmentRewritten | SegmentRemoved | None = None
@@ -257,10 +255,9 @@ class _Surveyor:
             number = found.number
             namer = survey.state.chain.namer(number)
             if found.missing:
-                if namer is None:
-                    faults[number] = Fault(number, [], told=SegmentRemoved(number))
-                else:
-                    faults.setdefault(namer, Fault(namer, [])).missing = number
+                faults[number] = Fault(number, [], told=SegmentRemoved(number))
+                if namer is not None:
+                    faults.setdefault(namer, Fault(namer, [])).behind_loss = True
                 survey.findings.append(Finding("missing", self._path(number), 0, 0, found.message))
             elif number not in faults or not faults[number].damage:
                 seal = there[number]

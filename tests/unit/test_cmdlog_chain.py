@@ -21,6 +21,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournald.cleaning import READ
 from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.subject import SECOND
 
 OLD = Path(__file__).parents[1] / "format/data/before-sealed-sizes"
 
@@ -136,6 +137,19 @@ def test_chain_knows_a_missing_segment_when_the_one_behind_it_was_cleaned_away()
     assert_known(log.disk.kill(), "missing", 1)
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_chain_lets_a_repair_go_on_without_a_rewritten_segment_that_is_missing(number: int) -> None:
+    log = two_sealed()
+    log.empty(15, key=(b"one/%d", b"two/%d")[number - 1])
+    assert log.clean(log.writer.sealed[number - 1]) == "rewritten"
+    log.flush()
+    log.disk.unlink(path_of(number))
+    assert_known(log.disk.kill(), "missing", number)
+    log.config.repair = True
+    log.restart()
+    log.check()
+
+
 def test_chain_knows_it_still_when_the_segment_that_tells_is_moved_and_after_a_restart() -> None:
     log = two_sealed()
     for number in range(15):
@@ -158,6 +172,31 @@ def test_chain_knows_it_still_when_the_segment_that_tells_is_moved_and_after_a_r
         disk.unlink(path_of(1))
         (found,) = damage(disk)
         assert found.kind == "missing"
+
+
+def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is_cut() -> None:
+    log = CleanedLog(cmdlog_seg_size=8192)
+    for number in range(20):
+        # what ends by itself, so that nothing is written about it when it does
+        seconds = 10 if number < 7 else 20 if number < 12 else 10**6
+        log.done(Function.PAUSE, b"domain%d" % number * 15, ttl=seconds * SECOND)
+    first = log.roll().number
+    for _ in range(2):
+        log.pass_time(11)
+        log.fill(1)
+        assert log.clean(log.writer.sealed[0]) == "rewritten"
+    # both are told in the second segment
+    log.empty(1)
+    info = log.roll()
+    log.disk.fail_at(1, "unlink", errno.EIO)
+    with pytest.raises(LogFailedError):
+        log.clean(info)
+    last = info.number + 1
+    assert (first, last) == (1, 3)
+    for size in ends(log.disk, last):
+        disk = log.disk.kill()
+        disk.truncate(path_of(last), size)
+        assert damage(disk) == []
 
 
 def rewritten_until(log: CleanedLog, call: str) -> tuple[SegmentInfo, bytes]:
