@@ -54,8 +54,8 @@ class Ours:
         """Close the connection."""
         self._socket.close()
 
-    def windows(self, count: int) -> list[bytes]:
-        """Encode SETs, each of a resource of its own, in windows."""
+    def windows(self, count: int, window: int = WINDOW) -> list[bytes]:
+        """Encode SETs, each of a resource of its own, in windows of so many."""
         now = time.time_ns() // 1000
         frames = []
         for _ in range(count):
@@ -75,24 +75,23 @@ class Ours:
                     )
                 )
             )
-        return [b"".join(frames[at : at + WINDOW]) for at in range(0, count, WINDOW)]
+        return [b"".join(frames[at : at + window]) for at in range(0, count, window)]
 
-    def put(self, count: int) -> float:
-        """Return SETs a second."""
-        windows = self.windows(count)
+    def put(self, count: int, window: int = WINDOW) -> float:
+        """Return SETs a second; each window is answered before the next one is sent."""
+        windows = self.windows(count, window)
         started = time.perf_counter()
-        for window in windows:
-            self._socket.sendall(window)
-            missing = WINDOW * SUCCESS_BYTES
+        for frames in windows:
+            self._socket.sendall(frames)
+            missing = window * SUCCESS_BYTES
             while missing:
                 missing -= len(self._socket.recv(missing))
         return count / (time.perf_counter() - started)
 
-    def take(self, count: int) -> float:
+    def take(self, count: int, batch: int = BATCH) -> float:
         """Return entries leased and completed a second: one NEXT, then their DELETEs at once."""
         connection = ClientConnection()
-        flags = Flag.DATA.value
-        ask = encode_request(Request(Function.NEXT.value, 0, flags, count=BATCH))
+        ask = encode_request(Request(Function.NEXT.value, 0, Flag.DATA.value, count=batch))
         done = 0
         started = time.perf_counter()
         self._socket.sendall(ask)
@@ -111,6 +110,26 @@ class Ours:
                     self._socket.sendall(b"".join(frames))
         self._drain(connection)
         return count / (time.perf_counter() - started)
+
+    def take_singly(self, count: int) -> float:
+        """Return entries leased and completed a second, each request alone: NEXT, then DELETE."""
+        connection = ClientConnection()
+        ask = encode_request(Request(Function.NEXT.value, 0, Flag.DATA.value, count=1))
+        started = time.perf_counter()
+        for _ in range(count):
+            reply = self._answer(connection, ask)
+            assert reply.pairs, "there is work"
+            now, key, token = time.time_ns() // 1000, reply.pairs[0].key, reply.timeout
+            complete = Request(DELETE, 1, WORKED_ON, now, key, timeout=token)
+            reply = self._answer(connection, encode_request(complete))
+            assert not reply.error, reply.error
+        return count / (time.perf_counter() - started)
+
+    def _answer(self, connection: ClientConnection, request: bytes) -> Reply:
+        self._socket.sendall(request)
+        while not (replies := self._replies(connection)):
+            pass
+        return replies[0]
 
     def _replies(self, connection: ClientConnection) -> list[Reply]:
         connection.receive_data(self._socket.recv(1 << 18))

@@ -3,10 +3,11 @@
     python -m tests.bench.bench_instructions [--vs OTHER/bin/python]
 
 The daemon runs under callgrind (valgrind), which counts what it executes, whatever else the machine
-does. A request costs the difference between a run with ``REQUESTS`` of them and one with none of
-them, divided by their number: start and stop fall out. ``--vs`` names the interpreter of another
-checkout (its ``.venv/bin/python``), counted in the same way; the last column is this one divided by
-the other one. The figures differ by less than one percent between two runs.
+does. Its event loop runs by a slower clock, as the processor does: else what it does each second
+would be a large part of the count, and one that depends on the load of the machine. The counter is
+read before and after each load, so start, warming up and stop are no part of it. ``--vs`` names the
+interpreter of another checkout (its ``.venv/bin/python``), which is counted in the same way; the
+last column is this one divided by the other one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.bench.bench_beanstalkd import BATCH, WINDOW, Ours
 
-REQUESTS = 40 * WINDOW
+WARM_UP = 2 * WINDOW
+REQUESTS = 10 * WINDOW
+FEW = 2 * WINDOW
+"""Requests of a load with small windows, each of which takes more instructions."""
+SMALL_WINDOW = 16
 START_SECONDS = 300.0
-PROGRAM = "from fastjournald.main import main; main()"
-COLLECTED = re.compile(rb"Collected : (\d+)")
+
+SLOWER = 200
+"""The daemon's clock runs by so much slower: it looks after its memory after minutes."""
+
+PROGRAM = f"""
+import functools, time, trio
+class SlowClock(trio.abc.Clock):
+    def start_clock(self): pass
+    def current_time(self): return time.perf_counter() / {SLOWER}
+    def deadline_to_sleep_time(self, deadline):
+        return (deadline - self.current_time()) * {SLOWER}
+trio.run = functools.partial(trio.run, clock=SlowClock())
+from fastjournald.main import main
+main()
+"""
+
+COUNTED = re.compile(rb"^(?:summary|totals): (\d+)", re.MULTILINE)
 
 
 class CountedDaemon:
@@ -39,19 +60,25 @@ class CountedDaemon:
     """
 
     def __init__(self, python: str, directory: Path) -> None:
-        self._report = directory / "callgrind.txt"
+        self._dump = directory / "callgrind"
+        self._dumps = 0
         self._ready_file = directory / "ready"
         command = [
-            *("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"),
-            *(f"--log-file={self._report}", python, "-P", "-c", PROGRAM),
+            *("valgrind", "--tool=callgrind", f"--callgrind-out-file={self._dump}"),
+            *(f"--vgdb-prefix={directory}/vgdb", "--dump-instr=no", python, "-P", "-c", PROGRAM),
             *("--cmdlog-path", str(directory / "log"), "--ready-file", str(self._ready_file)),
             *("--listen", "127.0.0.1:0", "--cmdlog-sync", "os"),
         ]
         # the same order of every set and dictionary in each run
         environment = os.environ | {"PYTHONHASHSEED": "0"}
         self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
+        self._vgdb = ["vgdb", f"--vgdb-prefix={directory}/vgdb", f"--pid={self._process.pid}"]
 
     def wait_ready(self) -> str:
         """Return the address once it listens."""
@@ -62,38 +89,57 @@ class CountedDaemon:
             time.sleep(0.05)
         return self._ready_file.read_text().split()[0]
 
-    def stop(self) -> int:
-        """Stop it, and return how many instructions it executed."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(START_SECONDS)
-        found = COLLECTED.search(self._report.read_bytes())
+    def count(self) -> int:
+        """Return how many instructions it executed since the last time."""
+        self._dumps += 1
+        subprocess.run(
+            [*self._vgdb, "dump"], check=True, timeout=START_SECONDS, capture_output=True
+        )
+        dump = self._dump.with_name(f"{self._dump.name}.{self._dumps}")
+        found = COUNTED.search(dump.read_bytes())
         if found is None:
-            raise RuntimeError(f"callgrind counted nothing: {self._report.read_text()[-500:]}")
+            raise RuntimeError("callgrind counted nothing")
         return int(found[1])
 
+    def stop(self) -> None:
+        """End it: nothing of what it still does is counted."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(START_SECONDS)
 
-def count(python: str, *, sets: int, takes: int) -> int:
-    """Return the instructions of a run with so many SETs and jobs leased and completed."""
-    with tempfile.TemporaryDirectory() as directory:
-        daemon = CountedDaemon(python, Path(directory))
-        client = Ours(daemon.wait_ready())
-        if sets:
-            client.put(sets)
-        if takes:
-            client.take(takes)
-        client.close()
-        return daemon.stop()
+
+LOADS: dict[str, tuple[int, Callable[[Ours], object]]] = {
+    f"SET with URI, windows of {WINDOW}": (REQUESTS, lambda ours: ours.put(REQUESTS)),
+    f"a job of a NEXT of {BATCH} and its DELETE": (REQUESTS, lambda ours: ours.take(REQUESTS)),
+    f"SET with URI, windows of {SMALL_WINDOW}": (FEW, lambda ours: ours.put(FEW, SMALL_WINDOW)),
+    f"a job of a NEXT of {SMALL_WINDOW} and its DELETE": (
+        FEW,
+        lambda ours: ours.take(FEW, SMALL_WINDOW),
+    ),
+    "SET with URI, one at a time": (FEW, lambda ours: ours.put(FEW, 1)),
+    "a NEXT of 1, then its DELETE": (FEW, lambda ours: ours.take_singly(FEW)),
+}
+"""What is counted, in this order: its requests or jobs, and how a client asks for them."""
 
 
 def measure(python: str) -> dict[str, float]:
-    """Return the instructions of one request of each kind."""
-    nothing = count(python, sets=0, takes=0)
-    sets = count(python, sets=REQUESTS, takes=0)
-    both = count(python, sets=REQUESTS, takes=REQUESTS)
-    return {
-        f"SET with URI, windows of {WINDOW}": (sets - nothing) / REQUESTS,
-        f"a job of a NEXT of {BATCH} and its DELETE": (both - sets) / REQUESTS,
-    }
+    """Return the instructions of one request or job of each kind."""
+    figures = {}
+    with tempfile.TemporaryDirectory() as directory:
+        daemon = CountedDaemon(python, Path(directory))
+        try:
+            client = Ours(daemon.wait_ready())
+            client.put(WARM_UP)
+            client.take(WARM_UP)
+            client.put(1, 1)
+            client.take_singly(1)
+            daemon.count()
+            for what, (number, load) in LOADS.items():
+                load(client)
+                figures[what] = daemon.count() / number
+            client.close()
+        finally:
+            daemon.stop()
+    return figures
 
 
 def main() -> None:
@@ -109,7 +155,7 @@ def main() -> None:
     for what, figure in ours.items():
         other = theirs.get(what)
         against = f"  against {other:,.0f}: {figure / other:.3f}" if other else ""
-        print(f"{what}: {figure:,.0f} instructions{against}")
+        print(f"{what}: {figure:,.0f} instructions{against}", flush=True)
 
 
 if __name__ == "__main__":
