@@ -12,8 +12,8 @@ ends the daemon, and nobody is told OK.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import perf_counter
 
 import trio
@@ -59,11 +59,14 @@ class Commit:
             if self._led:
                 await self._others.park()
                 continue
-            with self._leading():
+            self._led = True
+            try:
                 await trio.lowlevel.checkpoint()
                 await self._write()
                 if self._policy is SyncPolicy.ALWAYS:
                     await self._sync()
+            finally:
+                self._end_leading()
 
     async def wait_durable(self, mark: int) -> None:
         """Wait until the first ``mark`` appended bytes survive a power loss, under every policy.
@@ -95,16 +98,15 @@ class Commit:
         """Keep all others from writing and syncing, for a roll of the segment."""
         while self._led:
             await self._others.park()
-        with self._leading():
-            yield
-
-    @contextmanager
-    def _leading(self) -> Iterator[None]:
         self._led = True
         try:
             yield
         finally:
-            self._led = False
+            self._end_leading()
+
+    def _end_leading(self) -> None:
+        self._led = False
+        if self._others:
             self._others.unpark_all()
 
     async def roll(self) -> list[SegmentInfo]:

@@ -13,18 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import NamedTuple
+from typing import TypeAlias
 
 from fastjournal.limits import REPLIES_BYTES_MAX
 from fastjournald.giveback import Handout, popped_bytes
 
-
-class _Piece(NamedTuple):
-    data: bytes
-    mark: int
-    handouts: list[Handout] | None
-    pushed: bool
-    held: int
+_Piece: TypeAlias = tuple[bytes, int, int, list[Handout] | None, bool]
+"""Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
+that waited. A plain tuple, for each turn of a session makes one."""
 
 
 class Outbox:
@@ -51,7 +47,7 @@ class Outbox:
     @property
     def mark(self) -> int:
         """Appended bytes that must be settled before the first message may leave."""
-        return self._pieces[0].mark
+        return self._pieces[0][1]
 
     def put(
         self,
@@ -69,12 +65,15 @@ class Outbox:
             handouts: Work that they hand out.
             pushed: They answer requests that waited.
         """
-        assert not self._pieces or self._pieces[-1].mark <= mark
+        pieces = self._pieces
+        assert not pieces or pieces[-1][1] <= mark
         held = len(data)
         if handouts:
             held += popped_bytes(handouts)
             self.pushed_work += pushed
-        self._pieces.append(_Piece(data, mark, handouts, pushed, held))
+            pieces.append((data, mark, held, handouts, pushed))
+        else:
+            pieces.append((data, mark, held, None, False))
         return held
 
     def begin(self, settled: int) -> bytes:
@@ -85,30 +84,33 @@ class Outbox:
         """
         assert not self._leaving, "the one before was not sent"
         pieces = self._pieces
-        if not pieces or pieces[0].mark > settled:
+        if not pieces:
+            return b""
+        data, mark = pieces[0][:2]
+        if mark > settled:
             return b""
         if len(pieces) == 1:
             # nearly always
             self._leaving = 1
-            return pieces[0].data
+            return data
         room = REPLIES_BYTES_MAX
-        for piece in pieces:
-            if piece.mark > settled or room <= 0:
+        for data, mark, _, _, _ in pieces:
+            if mark > settled or room <= 0:
                 break
-            room -= len(piece.data)
+            room -= len(data)
             self._leaving += 1
-        return b"".join(piece.data for piece in islice(pieces, self._leaving))
+        return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
 
     def done(self) -> int:
         """What was begun is sent; return how many bytes it held."""
-        held = 0
-        for _ in range(self._leaving):
-            piece = self._pieces.popleft()
-            held += piece.held
-            if piece.pushed and piece.handouts:
+        total = 0
+        while self._leaving:
+            _, _, held, _, with_pushed_work = self._pieces.popleft()
+            self._leaving -= 1
+            total += held
+            if with_pushed_work:
                 self.pushed_work -= 1
-        self._leaving = 0
-        return held
+        return total
 
     def withdraw(self, *, pushed_only: bool) -> tuple[list[Handout], int]:
         """Take out what hands out work, or all; return that work, and how many bytes all held.
@@ -120,11 +122,12 @@ class Outbox:
         handouts: list[Handout] = []
         held = 0
         for piece in self._pieces:
-            if pushed_only and not (piece.pushed and piece.handouts):
+            _, _, piece_held, work, with_pushed_work = piece
+            if pushed_only and not with_pushed_work:
                 kept.append(piece)
             else:
-                handouts += piece.handouts or ()
-                held += piece.held
+                handouts += work or ()
+                held += piece_held
         self._pieces = kept
         self.pushed_work = self._leaving = 0
         return handouts, held

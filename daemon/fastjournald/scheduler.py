@@ -77,18 +77,20 @@ class Scheduler(trio.abc.Instrument):
 
     # --- clients --------------------------------------------------------------------------------
 
-    def admits(self, share: Share) -> bool:
-        """Return whether a client may begin now; else it has to ``wait``. O(1)."""
-        return self._admits(share, overtakes=not self._queue)
+    def admits(self, share: Share, *, waited: bool = False) -> bool:
+        """Return whether a client may begin now; else it has to ``wait``. O(1).
 
-    def _admits(self, share: Share, *, overtakes: bool) -> bool:
+        Args:
+            share: Its.
+            waited: It did so, and its turn has come: nobody who waits is before it.
+        """
         work, virtual = self._store.work, self._virtual
         share.virtual = max(share.virtual, virtual - CREDIT_WORK)
         if share.virtual < virtual:
             # it was idle: it may also use what the next turn has
             if work >= self._over + TURN_WORK:
                 return False
-        elif work >= self._over or not overtakes:
+        elif work >= self._over or (self._queue and not waited):
             return False
         else:
             self._virtual = share.virtual
@@ -116,7 +118,7 @@ class Scheduler(trio.abc.Instrument):
                 await waiting.released.wait()
             finally:
                 waiting.share = None
-            if self._admits(share, overtakes=True):
+            if self.admits(share, waited=True):
                 return
 
     async def pass_on(self, share: Share) -> None:

@@ -32,7 +32,11 @@ class Sending:
         self._server = server
         self._account = server.account
         self._stream = stream
-        self._sending = trio.Lock()
+        self._sending = False
+        """Some task does. Not a ``trio.Lock``: to take one that nobody holds is one more turn of
+        the event loop, which costs as much as a small request."""
+        self._senders = trio.lowlevel.ParkingLot()
+        """Tasks that want to send next."""
         self._outbox = Outbox()
         self._pushing = False
         self._serving = False
@@ -68,10 +72,19 @@ class Sending:
                 self.sending_since = account.now
         self.sending_since = NEVER
 
+    def _end_sending(self) -> None:
+        """Let the next task send."""
+        self._sending = False
+        if self._senders:
+            self._senders.unpark()
+
     async def _send_settled(self) -> None:
         """Send what is settled by now, and all that stood in the outbox before it."""
         outbox, writer = self._outbox, self._server.writer
-        async with self._sending:
+        while self._sending:
+            await self._senders.park()
+        self._sending = True
+        try:
             if outbox.failed:
                 # cut off in the middle of a message: nothing can follow that
                 raise trio.BrokenResourceError
@@ -83,6 +96,8 @@ class Sending:
                     break
                 await self._send_pieces(data)
                 self._hold(-outbox.done())
+        finally:
+            self._end_sending()
 
     def push(self, data: bytes, nursery: trio.Nursery) -> None:
         """Send, as soon as it may be shown, what the client did not ask for just now."""

@@ -185,7 +185,7 @@ class Session(Sending):
             self._undecoded = bytes(data[limits.SCARCE_BYTES :])
             self._hold(len(self._undecoded))
             data = data[: limits.SCARCE_BYTES]
-        if data:
+        if data and not self._server.scheduler.admits(self._share):
             await self._wait_turn(len(data))
         connection.receive_data(data)
         before, partial = self.partial_bytes, connection.unfinished_bytes
@@ -212,12 +212,10 @@ class Session(Sending):
 
     async def _wait_turn(self, size: int) -> None:
         """Wait until requests of ``size`` bytes may be decoded and carried out."""
-        scheduler = self._server.scheduler
-        if not scheduler.admits(self._share):
-            self._hold(size)
-            expected = limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
-            await scheduler.wait(self._share, expected)
-            self._hold(-size)
+        self._hold(size)
+        expected = limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
+        await self._server.scheduler.wait(self._share, expected)
+        self._hold(-size)
 
     async def _pass_on(self, replies: list[bytes], now: int) -> int:
         """Put replies into the outbox and let others have their turn; return the instant then."""
@@ -352,8 +350,13 @@ class Session(Sending):
         while self._outbox or self._has_news():
             await self._flush()
         self._server.forget(self)
-        async with self._sending:
+        while self._sending:
+            await self._senders.park()
+        self._sending = True
+        try:
             await self._stream.send_eof()
+        finally:
+            self._end_sending()
         with trio.move_on_after(LINGER_SECONDS):
             while await self._stream.receive_some(limits.RECEIVE_BYTES_MAX):
                 pass

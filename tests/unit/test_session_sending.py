@@ -1,0 +1,103 @@
+"""Sending of a session: one task at a time, and no turn of the event loop more than is needed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from fastjournal.protocol.constants import Function
+from fastjournal.protocol.messages import Request
+from tests.property.subject import request
+from tests.unit.house import House
+from tests.unit.test_session_bounds import Room, codes
+from tests.unit.test_session_limits import NOP, listen, set_
+
+
+class Steps(trio.abc.Instrument):
+    """Counts the steps of the tasks that serve clients."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.count += task.name.endswith("Server._serve")
+
+
+@pytest.mark.parametrize(
+    ("asked", "steps"),
+    [
+        # it is woken with the request; behind sending it looks at what others do
+        (NOP, 2),
+        # group commit: others go first before it writes
+        (set_(b"a:1:0:x"), 3),
+        (request(Function.NEXT, b"a"), 2),
+    ],
+)
+async def test_request_alone_takes_no_further_turns_of_the_event_loop(
+    asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", math.inf)
+    house = House()
+    async with house.open():
+        peer = await house.connect()
+        await peer.ask(NOP)
+        await trio.testing.wait_all_tasks_blocked()
+        counted = Steps()
+        trio.lowlevel.add_instrument(counted)
+        await peer.ask(asked)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.remove_instrument(counted)
+        assert counted.count == steps
+
+
+@pytest.mark.parametrize("first", [1, 2], ids=["reply waits", "push waits"])
+async def test_sending_waits_until_another_task_has_sent_wholly(
+    first: int, autojump_clock: MockClock
+) -> None:
+    room = Room()
+    async with room.open():
+        slow, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        waits, nop = listen(b"a", identifier=1), request(Function.NOP, identifier=2)
+
+        async def send(*requests: Request) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(slow.send, *requests)
+            await trio.testing.wait_all_tasks_blocked()
+
+        async def push() -> None:
+            assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
+            await trio.testing.wait_all_tasks_blocked()
+
+        # the answer of the NEXT is sent by a task of its own, the one of the NOP by the session
+        await send(waits)
+        if first == 1:
+            await push()
+            await send(nop)
+        else:
+            await send(nop)
+            await push()
+        replies = [await slow.reply(), await slow.reply()]
+        assert [reply and reply.identifier for reply in replies] == [first, 3 - first]
+        assert codes(replies) == ["", ""]
+        assert not room.ended
+
+
+async def test_push_that_waits_ends_with_a_client_that_is_lost_during_a_reply(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room(send_timeout=30)
+    async with room.open():
+        lost, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lost.send, listen(b"a", identifier=1), NOP)
+        await trio.testing.wait_all_tasks_blocked()
+        assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
+        await trio.sleep(35)
+        assert room.ended == [lost]
+        # what was pushed was not sent, and is given back
+        assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
+        room.engine.check()
