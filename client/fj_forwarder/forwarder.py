@@ -19,7 +19,13 @@ import trio
 from fastjournal.client.access import Access
 from fastjournal.client.address import Address
 from fastjournal.client.streams import close_stream, open_stream
-from fastjournal.errors import CannotConnectError, ConfigError, ProtocolError, RefusedError
+from fastjournal.errors import (
+    CannotConnectError,
+    ConfigError,
+    ProtocolError,
+    RefusedError,
+    SpoolFailedError,
+)
 from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
@@ -52,10 +58,17 @@ class Settings:
 
 
 class Forwarder:
-    """Sends one spool. The caller holds forwarder.lock."""
+    """Sends one spool. The caller holds forwarder.lock.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: What to do.
+        holds_spool: Whether the lock is still that of the directory, which somebody may delete.
+    """
+
+    def __init__(self, settings: Settings, holds_spool: Callable[[], bool] = lambda: True) -> None:
         self._settings = settings
+        self._holds_spool = holds_spool
+        self._is_taken_away = False
         self._engine = Engine(in_flight_max=settings.in_flight_max, random=Random(settings.seed))
         self._start_us = time.time_ns() // 1000
         self._start = time.monotonic()
@@ -83,8 +96,12 @@ class Forwarder:
         """Records and pieces of damage that went to dead/."""
         return self._delivery.dead
 
-    async def run(self) -> None:
+    async def run(self) -> bool:
         """Forward until SIGTERM or SIGINT, or, with ``once``, until all that is there is sent.
+
+        Returns:
+            Whether it is done. False: somebody deleted the directory, which is to be made, locked
+            and sent anew.
 
         Raises:
             SpoolFailedError: A call of the operating system on the spool failed.
@@ -92,18 +109,32 @@ class Forwarder:
         self._delivery.tidy(_wall_us())
         with Watch(self._settings.spool) as watch:
             try:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(self._stop_on_signal)
-                    for source in watch.sources:
-                        nursery.start_soon(self._wake_on, source)
-                    with self._scope:
-                        notify("READY=1")
-                        await self._work()
-                    nursery.cancel_scope.cancel()
+                await self._run(watch)
+                if self._is_taken_away and not self._stopping:
+                    log.error("%s: somebody deleted it; it is made anew", self._settings.spool)
+                    return False
                 self._delivery.finish()
             finally:
                 self._delivery.close()
         log.info("stopped: %d records done, %d to dead/", self.done, self.dead)
+        return True
+
+    async def _run(self, watch: Watch) -> None:
+        """Work until all is done, or the spool was deleted."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._stop_on_signal)
+                nursery.start_soon(self._watch_lock)
+                for source in watch.sources:
+                    nursery.start_soon(self._wake_on, source)
+                with self._scope:
+                    notify("READY=1")
+                    await self._work()
+                nursery.cancel_scope.cancel()
+        except* SpoolFailedError:
+            if self._holds_spool():
+                raise
+            self._is_taken_away = True
 
     # --- the connection ---------------------------------------------------------------------
 
@@ -271,6 +302,14 @@ class Forwarder:
             await trio.lowlevel.wait_readable(source.descriptor)
             source.drain()
             self._wake()
+
+    async def _watch_lock(self) -> None:
+        """End the work where the spool was deleted: lock, socket and inotify went with it."""
+        while True:
+            await trio.sleep(RESCAN_US / 1e6)
+            if not self._holds_spool():
+                self._is_taken_away = True
+                self._scope.cancel()
 
     async def _stop_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

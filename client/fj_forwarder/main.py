@@ -28,6 +28,7 @@ from fastjournal.spool.slots import (
     FILE_MODE,
     LOCK_NAME,
     group_id,
+    leads_to,
     set_access,
     spool_failed,
     write_directory,
@@ -146,9 +147,11 @@ def command(
     )
     status = 0
     try:
-        write_directory(spool, shared_by)
-        with _forwarder_lock(spool):
-            trio.run(Forwarder(settings).run)
+        is_done = False
+        while not is_done:
+            write_directory(spool, shared_by)
+            with _forwarder_lock(spool) as holds_spool:
+                is_done = trio.run(Forwarder(settings, holds_spool).run)
     except* SpoolError as errors:
         error = _first(errors)
         click.echo(safe_text(f"fj-forwarder: {error}"), err=True)
@@ -171,8 +174,11 @@ def main() -> None:
 
 
 @contextmanager
-def _forwarder_lock(spool: str) -> Iterator[None]:
-    """Hold forwarder.lock; it ends with the process, however that ends."""
+def _forwarder_lock(spool: str) -> Iterator[Callable[[], bool]]:
+    """Hold forwarder.lock; it ends with the process, however that ends.
+
+    Gives a function that says whether the directory still has it: it may be deleted.
+    """
     path = os.path.join(spool, LOCK_NAME)
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -185,7 +191,7 @@ def _forwarder_lock(spool: str) -> Iterator[None]:
         raise spool_failed("open", path, error) from error
     try:
         _lock(descriptor, path)
-        yield
+        yield partial(leads_to, path, descriptor)
     finally:
         os.close(descriptor)
 

@@ -25,7 +25,7 @@ from fastjournal.spool.format import (
     erased_ends,
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
-from fastjournal.spool.slots import Slot, SlotName, open_slot, spool_failed
+from fastjournal.spool.slots import Slot, SlotName, leads_to, open_slot, spool_failed
 from fj_forwarder.holes import punch_hole
 
 if TYPE_CHECKING:
@@ -130,6 +130,17 @@ class SlotFile:
     def waiting_bytes(self) -> int:
         """Bytes at the end that are no whole record yet."""
         return self._reader.waiting_bytes
+
+    @property
+    def is_taken_away(self) -> bool:
+        """Whether its path does not lead to it any more: somebody else deleted or moved it.
+
+        What was in it can be read and sent still. Another file may have its name by now.
+        """
+        try:
+            return not leads_to(self.path, self._descriptor)
+        except OSError:
+            return False  # what fails is told when it is read
 
     def has_more(self) -> bool:
         """Whether the file is longer than what was read of it."""
@@ -264,7 +275,7 @@ class SlotFile:
         The caller knows that its time is over. What is incomplete at the end is torn then.
 
         Returns:
-            Whether it was deleted, and records that came at the last moment.
+            Whether it is gone, and records that came at the last moment.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -280,8 +291,9 @@ class SlotFile:
             found = self.take(count_max, bytes_max, final=True)
             if found or self.has_more() or self.delayed:
                 return False, found
-            with self._translating("delete"):
-                os.unlink(self.path)
+            if not self.is_taken_away:
+                with self._translating("delete"):
+                    os.unlink(self.path)
             return True, []
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)

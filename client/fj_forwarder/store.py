@@ -104,7 +104,9 @@ class SlotStore:
             self._tell(name, f"{self._directory}/{name}: nothing of a spool; it is left alone")
         self._refused &= names
         self._told &= names | set(found.ignored)
-        begun = {file.name for file in self._open} | self._refused | self._resting.keys()
+        taken_away = self._taken_away()
+        begun = {file.name for file in self._open if file not in taken_away}
+        begun |= self._refused | self._resting.keys()
         self._known = [slot for slot in reversed(found.slots) if slot.name not in begun]
         newest = [slot.start_s for slot in found.slots[-1:]] + [f.start_s for f in self._open[-1:]]
         self._newest_s = max(newest, default=0)
@@ -255,10 +257,27 @@ class SlotStore:
 
     # --- opening and closing --------------------------------------------------------------------
 
+    def _taken_away(self) -> list[SlotFile]:
+        """Return the open slots that somebody deleted: a writer may make new ones of their names.
+
+        They stay open until what is in them is sent.
+        """
+        found = [file for file in self._open if file.is_taken_away]
+        for file in found:
+            self._tell(
+                file.name, f"{file.path}: somebody deleted this slot; the rest is sent still"
+            )
+        return found
+
     def _make_room(self) -> bool:
         """Have one slot less than may be open: those that are done go, those that are read rest."""
         if len(self._open) < OPEN_SLOTS_MAX:
             return True
+        for file in self._taken_away():
+            with self._leaving_out(file):
+                if file.is_quiet:
+                    self._open.remove(file)
+                    self._forget(file)
         for file in list(self._open):
             if file.start_s < self._newest_s:
                 with self._leaving_out(file):
@@ -268,7 +287,7 @@ class SlotStore:
 
     def _is_over(self, file: SlotFile, wall_us: int) -> bool:
         end_us = (file.start_s + self._slot_seconds) * 1_000_000
-        return file.start_s < self._newest_s or end_us <= wall_us
+        return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
 
     def _finish(self, file: SlotFile, haul: _Haul) -> bool:
         """Delete a slot that is over if it is done; whether it was."""
@@ -297,14 +316,19 @@ class SlotStore:
             if not os.path.lexists(file.path) or error.__cause__ is None:
                 log.error("this slot was taken away, and what was pending in it: %s", error)
                 del self._resting[file.name]
-                for stretch in list(file.delayed.values()):
-                    file.drop(stretch)
+                self._forget(file)
             else:
                 self._tell(file.name, f"this slot is left out until it can be opened: {error}")
             return False
         del self._resting[file.name]
         insort(self._open, file, key=_start)
         return True
+
+    def _forget(self, file: SlotFile) -> None:
+        """Have no more to do with a slot that was taken away."""
+        for stretch in list(file.delayed.values()):
+            file.drop(stretch)
+        file.close()
 
     # --- what fails -----------------------------------------------------------------------------
 

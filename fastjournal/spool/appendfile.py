@@ -27,6 +27,7 @@ from fastjournal.spool.format import (
 from fastjournal.spool.slots import (
     FILE_MODE,
     TEMPORARY_SUFFIX,
+    leads_to,
     open_slot,
     set_access,
     slot_name,
@@ -195,19 +196,12 @@ def _open(directory: str, path: str, group: int | None) -> int:
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if _leads_to(path, descriptor):
+            if leads_to(path, descriptor):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def _leads_to(path: str, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _create(directory: str, path: str, group: int | None) -> None:

@@ -30,11 +30,11 @@ from fastjournal.spool.slots import (
     FILE_MODE,
     set_access,
     spool_failed,
-    sync_directory,
     write_directory,
 )
 
-_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 RAW_SUFFIX = ".bin"
 REASON_SUFFIX = ".json"
 
@@ -79,12 +79,17 @@ class DeadDirectory:
         write_directory(self.path)
         slot = reason.slot.partition(".")[0]
         name = f"{slot}-{reason.offset:012d}-{google_crc32c.value(raw):08x}"
-        path = os.path.join(self.path, name)
+        sentence = msgspec.json.format(msgspec.json.encode(reason)) + b"\n"
         try:
-            _write(path + RAW_SUFFIX, raw)
-            _write(path + REASON_SUFFIX, msgspec.json.format(msgspec.json.encode(reason)) + b"\n")
-            sync_directory(self.path)
+            directory = os.open(self.path, _DIRECTORY)
+            try:
+                _write(directory, name + RAW_SUFFIX, raw)
+                _write(directory, name + REASON_SUFFIX, sentence)
+                os.fsync(directory)
+            finally:
+                os.close(directory)
         except OSError as error:
+            path = os.path.join(self.path, name)
             raise spool_failed("put aside what cannot be sent", path, error) from error
         return name
 
@@ -124,19 +129,26 @@ class DeadDirectory:
         reason = None
         with (
             contextlib.suppress(OSError, msgspec.DecodeError),
-            open(path + REASON_SUFFIX, "rb") as file,
+            open(path + REASON_SUFFIX, "rb", opener=_open_regular) as file,
         ):
             reason = msgspec.json.decode(file.read(), type=Reason)
         return DeadPiece(name, path + RAW_SUFFIX, reason)
 
 
-def _write(path: str, data: bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    temporary = f"{path}.tmp"
-    descriptor = os.open(temporary, _NEW_FILE, FILE_MODE)
+def _write(directory: int, name: str, data: bytes) -> None:
+    """Write a file so that it is there whole or not at all, whatever somebody has put there."""
+    temporary = f"{name}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)
+    descriptor = os.open(temporary, _NEW_FILE, FILE_MODE, dir_fd=directory)
     with open(descriptor, "wb") as file:
-        set_access(descriptor, os.path.dirname(path))
+        set_access(descriptor, directory)
         file.write(data)
         file.flush()
         os.fsync(descriptor)
-    os.rename(temporary, path)
+    os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file for reading: no link is followed, and no FIFO waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

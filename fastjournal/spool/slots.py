@@ -46,7 +46,7 @@ _HINTS = {
     errno.ENFILE: "raise the limit of open files of this machine",
     errno.ENOENT: "check that the directory of the spool exists",
     errno.ENOTDIR: "the spool is a directory; something else has its name",
-    errno.ELOOP: "a slot is a regular file; take the link away",
+    errno.ELOOP: "no link is followed in a spool; take it away",
     errno.EIO: "the device is failing: check the system's log",
 }
 
@@ -176,6 +176,14 @@ def open_slot(path: str, flags: int) -> int:
     return descriptor
 
 
+def leads_to(path: str, descriptor: int) -> bool:
+    """Whether an open file has this name still; ``OSError`` as it comes."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
 def spool_failed(
     action: str, path: str | os.PathLike[str], error: OSError, *, hint: str | None = None
 ) -> SpoolFailedError:
@@ -231,15 +239,15 @@ def write_directory(directory: str, group: int | None = None) -> None:
         raise spool_failed("create the directory", directory, error) from error
 
 
-def is_shared(directory: str) -> bool:
+def is_shared(directory: str | int) -> bool:
     """Whether a directory has the setgid bit: all files in it belong to its group, and are shared.
 
-    ``OSError`` as it comes.
+    ``directory`` is a path or a descriptor; ``OSError`` as it comes.
     """
     return bool(os.stat(directory).st_mode & stat.S_ISGID)
 
 
-def set_access(descriptor: int, directory: str, group: int | None = None) -> None:
+def set_access(descriptor: int, directory: str | int, group: int | None = None) -> None:
     """Give a new file its group and mode, whatever the umask; ``OSError`` as it comes."""
     if group is not None and os.fstat(descriptor).st_gid != group:
         os.fchown(descriptor, -1, group)

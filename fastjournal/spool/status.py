@@ -100,7 +100,8 @@ def is_forwarder_running(directory: str | os.PathLike[str]) -> bool:
     """
     path = os.path.join(directory, LOCK_NAME)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags)  # a FIFO of this name is not waited for
     except FileNotFoundError:
         return False
     except OSError as error:

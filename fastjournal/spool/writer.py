@@ -243,14 +243,14 @@ class Spool:
                 file.users += self._durable
             finally:
                 self._depth -= 1
-                if self._retired and not self._depth:
-                    self._close_retired()
+                self._close_retired()
         if self._durable:
             try:
                 file.sync(number)
             finally:
                 with self._lock:
                     file.users -= 1
+                    self._close_retired()
 
     def _append(self, record: bytes) -> tuple[AppendFile, int]:
         """Append to the file of this moment; return it, and the number of the append."""
@@ -296,6 +296,9 @@ class Spool:
             )
 
     def _close_retired(self) -> None:
+        """Close the files of slots that are over, but for those in use."""
+        if not self._retired or self._depth:
+            return
         retired, self._retired = self._retired, []
         for file in retired:
             if file.users:
@@ -305,8 +308,7 @@ class Spool:
 
     def _let_go(self) -> None:
         self._retire(None)
-        if not self._depth:
-            self._close_retired()
+        self._close_retired()
         self._waker.close()
 
     def _after_fork(self) -> None:

@@ -147,3 +147,49 @@ def test_a_hundred_thousand_slots_are_listed_now_and_then_and_not_each_time(
         store.finish_old(2 * 10**15, 64, 1 << 20)
         now_us += 1000
     assert looked == count, "listed once"
+
+
+def append_one(directory: Path, name: str) -> None:
+    with Spool(directory, slot_seconds=60, clock=Minutes()) as spool:
+        spool.append(domain="d", id=name)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_slot_that_was_deleted_and_made_anew_is_another_one(
+    tmp_path: Path, store: SlotStore, caplog: pytest.LogCaptureFixture, is_moved: bool
+) -> None:
+    append_one(tmp_path, "one")
+    store.refresh(0)
+    (before,) = store.take(10, 1 << 20, 0)
+    (path,) = tmp_path.glob("*.fjs")
+    aside = tmp_path.parent / f"{tmp_path.name}.aside"
+    path.rename(aside) if is_moved else path.unlink()
+    append_one(tmp_path, "two")
+    store.refresh(RESCAN_US)
+    store.refresh(2 * RESCAN_US)
+    (after,) = store.take(10, 1 << 20, 0)
+    assert (b"one" in before.piece.data, b"two" in after.piece.data) == (True, True)
+    assert len(caplog.messages) == 1
+    before.slot.erase(before.piece.offset, len(before.piece.data))  # it is sent, and done with
+    assert store.finish_old(0, 10, 1 << 20) == []
+    assert path.exists()
+    assert aside.exists() == is_moved
+    after.slot.erase(after.piece.offset, len(after.piece.data))
+    assert store.finish_old(2 * 10**15, 10, 1 << 20) == []
+    assert not path.exists()
+
+
+def test_deleted_slots_with_delayed_records_make_room_for_others(
+    tmp_path: Path, store: SlotStore
+) -> None:
+    spool_slots(tmp_path, OPEN_SLOTS_MAX)
+    store.refresh(0)
+    for slot, piece, _ in store.take(1000, 1 << 20, 0):
+        store.delay(slot, Stretch(piece.offset, piece.end, 10**12))
+    for path in tmp_path.glob("*.fjs"):
+        path.unlink()
+    append_one(tmp_path, "new")
+    store.refresh(RESCAN_US)
+    (taken,) = store.take(10, 1 << 20, 0)
+    assert b"new" in taken.piece.data
+    assert len(store.delays) == 0

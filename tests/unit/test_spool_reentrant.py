@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -202,6 +203,31 @@ def test_a_file_is_not_closed_while_a_thread_syncs_it(
         spool.append(domain="d")
         assert spool._retired == []
     assert errors == []
+
+
+def test_closing_during_a_sync_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An open file is a lock: the forwarder would never delete the slot."""
+    syncs, closed = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def wait_for_close(descriptor: int) -> None:
+        syncs.set()
+        assert closed.wait(60)
+        sync(descriptor)
+
+    spool = Spool(tmp_path, durable=True)
+    monkeypatch.setattr(appendfile.os, "fdatasync", wait_for_close)
+    thread = threading.Thread(target=spool.append, kwargs={"domain": "d"})
+    thread.start()
+    assert syncs.wait(60)
+    spool.close()
+    closed.set()
+    thread.join()
+    (slot,) = tmp_path.glob("*.fjs")
+    with slot.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_changing_slots_sums_the_directory_up_seldom(

@@ -160,6 +160,52 @@ def test_links_and_other_files_are_left_alone_named_once_and_counted(
     assert (status.ignored, status.slots) == (sorted(names), [])
     shown = CliRunner().invoke(command, [str(directory), "--json"])
     assert f'"ignored":{len(names)}' in shown.output.replace(" ", "")
+    shown = CliRunner().invoke(command, [str(directory), "--table"])
+    assert f"nothing of a spool: {len(names)} (20261120T080000Z.fjs, " in shown.output
+    assert shown.output.count("...)") == 1
+
+
+REASON = Reason("20261120T080000Z.fjs", 8, 1, "frame", "bad-key", "no such", 0)
+DEAD_PIECE = "20261120T080000Z-000000000008-3c8d26c4"
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".json"])
+def test_links_and_fifos_planted_in_dead_are_neither_followed_nor_waited_for(
+    tmp_path: Path, suffix: str
+) -> None:
+    dead, victim = DeadDirectory(tmp_path), tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    os.mkdir(dead.path)
+    planted = Path(dead.path, DEAD_PIECE + suffix + ".tmp")
+    for plant in (os.mkfifo, lambda path: path.symlink_to(victim)):
+        plant(planted)
+        assert dead.put(b"?", REASON) == DEAD_PIECE
+        assert not os.path.lexists(planted)
+    assert [piece.reason for piece in dead.list()] == [REASON]
+    assert victim.read_bytes() == b"precious"
+    Path(dead.path, DEAD_PIECE + ".json").unlink()
+    os.mkfifo(Path(dead.path, DEAD_PIECE + ".json"))
+    assert [piece.reason for piece in dead.list()] == [None]
+
+
+def test_a_dead_directory_that_is_a_link_takes_nothing(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    dead = DeadDirectory(tmp_path)
+    os.symlink(elsewhere, dead.path)
+    with pytest.raises(SpoolFailedError, match="cannot put aside"):
+        dead.put(b"?", REASON)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> None:
+    lock = tmp_path / "forwarder.lock"
+    os.mkfifo(lock)
+    assert not spool_status(tmp_path).forwarder_running
+    lock.unlink()
+    lock.symlink_to("elsewhere")
+    with pytest.raises(SpoolFailedError, match=r"forwarder\.lock"):
+        spool_status(tmp_path)
 
 
 def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from fastjournal.clock import SystemClock
-from fastjournal.printable import safe_text
 from fj_cli.options import json_option
 from fj_cli.output import note, wants_json, write_json, write_line, write_table
 from fj_cli.times import format_duration, format_instant
@@ -71,12 +70,13 @@ def command(directory: str, as_json: bool | None) -> None:
     since = "" if age_us is None else f", the oldest for {format_duration(age_us)}"
     write_line(f"pending: {status.pending:,}{since}")
     write_line(f"dead: {status.dead:,}")
+    if status.ignored_count:
+        write_line(f"nothing of a spool: {status.ignored_count:,} ({_some_of(status.ignored)})")
     write_line(f"forwarder: {'running' if status.forwarder_running else 'not running'}")
     if status.pending and not status.forwarder_running:
         note("nothing is sent while no forwarder runs; start one: fj-forwarder --spool DIR")
 
 
 def _some_of(names: list[str]) -> str:
-    """Return the first names, as they may be shown."""
-    shown = ", ".join(safe_text(name) for name in names[:_NAMES_SHOWN])
+    shown = ", ".join(names[:_NAMES_SHOWN])
     return shown if len(names) <= _NAMES_SHOWN else f"{shown} ..."

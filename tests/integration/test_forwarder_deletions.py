@@ -1,0 +1,52 @@
+"""A slot, or the whole spool, deleted while the real fj-forwarder sends from it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastjournal.protocol import Request
+from fastjournal.spool import Spool
+from fastjournal.testing.ledger import Ledger
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+
+
+@pytest.mark.parametrize("keeps_a_locked_record", [False, True])
+@pytest.mark.parametrize("slot_seconds", [1, 3600])
+@pytest.mark.parametrize("what", ["slots", "directory"])
+def test_a_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
+    tmp_path: Path, what: str, slot_seconds: int, keeps_a_locked_record: bool
+) -> None:
+    def refuse(request: Request) -> str | None:
+        return "locked" if request.value == b"locked" else None
+
+    ledger = Ledger(refuse=refuse)
+    directory = tmp_path / "spool"
+    with ScriptedDaemon(ledger.answer) as daemon, Spool(directory, slot_seconds) as spool:
+        line = [sys.executable, "-m", "fj_forwarder", "--spool", str(directory)]
+        line += ["--server", daemon.address, "--slot-seconds", str(slot_seconds)]
+        process = subprocess.Popen([*line, "--log-level", "error"])
+        try:
+            if keeps_a_locked_record:
+                spool.append(domain="d", value=b"locked")
+            ledger.wait_applied([spool.append(domain="d") for _ in range(10)])
+            for _ in range(3):
+                if what == "slots":
+                    for path in directory.glob("*.fjs"):
+                        path.unlink(missing_ok=True)
+                else:
+                    shutil.rmtree(directory, ignore_errors=True)
+                spool.append(domain="d")  # may go to the deleted slot, where nobody has noticed
+                ledger.wait_applied([spool.append(domain="d") for _ in range(10)])
+            assert process.poll() is None, "it ended by itself"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            process.wait()
+    assert set(ledger.times_applied.values()) == {1}
