@@ -7,6 +7,9 @@ has a virtual time that runs with the work done for it (start-time fair queueing
 was idle is set a little behind the clients that are always busy, and so comes before them. So a
 small request waits for about one turn, however many clients send as much as they can.
 
+While clients wait, virtual time goes on with all work that is done, slowly. So newcomers, each of
+them idle so far, do not come before those who wait for ever, however many connect.
+
 One call of the engine may do more than what is left of a turn. That is a debt, which the next turns
 pay: in them only clients begin that were idle.
 """
@@ -23,6 +26,10 @@ import trio
 from fastjournal.limits import CREDIT_WORK, TURN_WORK
 from fastjournald.histogram import Histogram
 from fastjournald.store import Store
+
+AGING = 1 / 4
+"""Of the share that each client that waits should have: so fast does virtual time go on by itself.
+Busy clients move it at full speed, so this counts only where newcomers alone have all turns."""
 
 
 class Share:
@@ -63,7 +70,9 @@ class Scheduler(trio.abc.Instrument):
         self._over: float = math.inf
         """With so much work done the budget of this turn is used up; without end until ``run``."""
         self._virtual = 0.0
-        """The virtual time of the client that began last, of those that were not idle."""
+        """The virtual time of the client that began last, of those that were not idle, or later."""
+        self._aged = 0
+        """``Store.work`` when virtual time went on by itself last."""
         self._queue: list[tuple[float, int, _Waiting]] = []
         """A heap by virtual time."""
         self._serials = count()
@@ -138,11 +147,19 @@ class Scheduler(trio.abc.Instrument):
                 if not self._queue:
                     self._some = trio.Event()
                     await self._some.wait()
+                    self._aged = self._store.work
+                self._age()
                 self._release()
                 await trio.lowlevel.checkpoint()
         finally:
             trio.lowlevel.remove_instrument(self)
             self._over = math.inf
+
+    def _age(self) -> None:
+        """Let virtual time go on for those who wait."""
+        work = self._store.work
+        self._virtual += AGING * (work - self._aged) / (len(self._queue) + 1)
+        self._aged = work
 
     def _release(self) -> None:
         """Let those begin in the next turn for whom it has budget: each looks again by itself."""

@@ -169,3 +169,31 @@ async def test_turns_are_measured(loop: Loop) -> None:
     with trio.fail_after(60):
         await loop.run(("one", [TURN_WORK] * 8))
     assert loop.scheduler.turn_us.cumulative()[-1] >= 5
+
+
+async def test_newcomers_without_end_do_not_keep_a_busy_client_from_its_turn(loop: Loop) -> None:
+    """Each comes on a new connection, so it was idle; each asks for more than a turn has."""
+
+    async def come_again_and_again() -> None:
+        while True:
+            share = Share()
+            if not loop.scheduler.admits(share):
+                await loop.scheduler.wait(share)
+            loop.do("newcomer", 2 * TURN_WORK)
+            await trio.lowlevel.checkpoint()
+
+    async def give_up() -> None:
+        while loop.turn < 2000:
+            await trio.lowlevel.checkpoint()
+        raise AssertionError("the busy client waits for ever")
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as background:
+            background.start_soon(loop.count_turns)
+            background.start_soon(loop.scheduler.run)
+            background.start_soon(give_up)
+            for _ in range(5):
+                background.start_soon(come_again_and_again)
+            await loop.client("busy", [TURN_WORK] * 10)
+            background.cancel_scope.cancel()
+    assert loop.order.count("busy") == 10
