@@ -554,9 +554,9 @@ OPEN_SLOTS_MAX = 256
 open 1,024."""
 
 STRETCHES_MAX = 16 * 1024
-"""Places of delayed records that a forwarder remembers one by one, in some 300 bytes each; with
-more, those of each slot become one. Frames are not kept, so this bounds how exactly each record is
-tried again when its own pause is over, and nothing else."""
+"""Places of delayed records that a forwarder remembers one by one, and as many of suspects, in some
+300 bytes each; with more, those of each slot become one. Frames are not kept, so this bounds how
+exactly each record is tried again when its own pause is over, and nothing else."""
 
 UNERASED_MAX = 1024
 """Delivered records that a forwarder could not erase, and remembers so as not to send them again;

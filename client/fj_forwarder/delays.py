@@ -6,14 +6,17 @@ Where there are many stretches, those of each slot are folded into one, which is
 of them was, and at most 30 s later than any of them. So any number of delayed records takes bounded
 memory.
 
-Suspects, at which connections ended, have a queue of their own: one at a time, so that they cost
-the others no more than one connection in ``SUSPECT_GAP_US``.
+Suspects, at which connections ended, have a queue and a bound of their own: one at a time, so that
+they cost the others no more than one connection in ``SUSPECT_GAP_US``. A folded stretch that is
+read again leaves out the suspects inside it that are remembered one by one: else they would be
+tried as if nothing were known of them, each time in the same order, before the same good records.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -53,6 +56,8 @@ class Stretch(msgspec.Struct, gc=False):
     """However many it is folded with, it is due by then."""
     begun: bool = False
     """A part of it was read again already, and the rest comes next: it is not folded."""
+    folded: bool = False
+    """It is made of several, and others may lie in between."""
     alive: bool = True
     """Not done with, and not in another one."""
 
@@ -60,6 +65,16 @@ class Stretch(msgspec.Struct, gc=False):
     def is_suspect(self) -> bool:
         """Whether it is tried alone, and rarely."""
         return self.losses >= SUSPECT_LOSSES
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is one suspect, and nothing else: other stretches leave that out."""
+        return self.is_suspect and not self.folded
+
+    @property
+    def can_be_folded(self) -> bool:
+        """Whether it may lose what is known of its records: not of one that is to be erased."""
+        return not self.begun and (self.settled is None or bool(self.settled.code))
 
 
 class Due(NamedTuple):
@@ -75,15 +90,13 @@ class Delays:
     """All stretches of one spool.
 
     Args:
-        stretches_max: Beyond so many the stretches of each slot become one.
+        stretches_max: Beyond so many ordinary ones those of each slot become one; so do suspects,
+            which are counted by themselves.
     """
 
     def __init__(self, stretches_max: int = STRETCHES_MAX) -> None:
-        self._stretches_max = stretches_max
-        self._limit = stretches_max
-        self._ordinary: list[Due] = []
-        self._suspects: list[Due] = []
-        self._serial = 0
+        self._ordinary = _Queue(stretches_max)
+        self._suspects = _Queue(stretches_max)
         self.suspects_from_us = 0
         """Before this instant no suspect is tried."""
 
@@ -92,12 +105,12 @@ class Delays:
 
     def __iter__(self) -> Iterator[Due]:
         """Go through all stretches, in no order."""
-        return (due for heap in (self._ordinary, self._suspects) for due in heap if _alive(due))
+        return chain(self._ordinary, self._suspects)
 
     @property
     def suspects(self) -> int:
         """Stretches of suspects."""
-        return sum(map(_alive, self._suspects))
+        return sum(1 for _ in self._suspects)
 
     @property
     def is_awaited(self) -> bool:
@@ -107,18 +120,15 @@ class Delays:
     def add(self, slot: SlotFile, stretch: Stretch) -> None:
         """Let a stretch of a slot wait."""
         stretch.latest_us = stretch.latest_us or stretch.due_us + RETRY_PAUSE_US_MAX
-        slot.delayed[id(stretch)] = stretch
-        self._push(slot, stretch)
-        if len(self._ordinary) + len(self._suspects) > self._limit:
-            self._fold()
+        (self._suspects if stretch.is_suspect else self._ordinary).add(slot, stretch)
 
     def first_due(self, now_us: int) -> Due | None:
         """Return an ordinary stretch that is due; it stays here until it is not ``alive``."""
-        return self._first(self._ordinary, now_us)
+        return self._ordinary.first(now_us)
 
     def first_suspect(self, now_us: int) -> Due | None:
         """Return a suspect that is due."""
-        return self._first(self._suspects, now_us) if now_us >= self.suspects_from_us else None
+        return self._suspects.first(now_us) if now_us >= self.suspects_from_us else None
 
     def next_due_us(self, *, suspects: bool) -> int | None:
         """Return when something is due; None: never.
@@ -126,56 +136,76 @@ class Delays:
         Args:
             suspects: Whether suspects count.
         """
-        found = [heap[0].due_us for heap in (self._ordinary,) if self._tidy(heap)]
-        if suspects and self._tidy(self._suspects):
-            found.append(max(self._suspects[0].due_us, self.suspects_from_us))
-        return min(found, default=None)
+        due_us = self._ordinary.due_us
+        suspect_due_us = self._suspects.due_us if suspects else None
+        if suspect_due_us is not None:
+            suspect_due_us = max(suspect_due_us, self.suspects_from_us)
+        return min(filter(None, (due_us, suspect_due_us)), default=None)
+
+
+class _Queue:
+    """Stretches in the order of their instants; beyond a bound those of each slot are folded."""
+
+    def __init__(self, stretches_max: int) -> None:
+        self._stretches_max = self._limit = stretches_max
+        self._heap: list[Due] = []
+        self._serial = 0
+
+    def __iter__(self) -> Iterator[Due]:
+        """Go through those that are alive, in no order."""
+        return (due for due in self._heap if due.stretch.alive)
+
+    @property
+    def due_us(self) -> int | None:
+        """When the first is due; None: there is none."""
+        self._tidy()
+        return self._heap[0].due_us if self._heap else None
+
+    def add(self, slot: SlotFile, stretch: Stretch) -> None:
+        """Let a stretch wait."""
+        slot.keep(stretch)
+        self._push(slot, stretch)
+        if len(self._heap) > self._limit:
+            self._fold()
+
+    def first(self, now_us: int) -> Due | None:
+        """Return the first that is due."""
+        self._tidy()
+        return self._heap[0] if self._heap and self._heap[0].due_us <= now_us else None
 
     def _push(self, slot: SlotFile, stretch: Stretch) -> None:
         self._serial += 1
-        heap = self._suspects if stretch.is_suspect else self._ordinary
-        heapq.heappush(heap, Due(stretch.due_us, self._serial, slot, stretch))
+        heapq.heappush(self._heap, Due(stretch.due_us, self._serial, slot, stretch))
 
-    def _first(self, heap: list[Due], now_us: int) -> Due | None:
-        return heap[0] if self._tidy(heap) and heap[0].due_us <= now_us else None
-
-    def _tidy(self, heap: list[Due]) -> bool:
-        """Drop what is done with from the front; whether anything is left."""
-        while heap and not heap[0].stretch.alive:
-            heapq.heappop(heap)
-        return bool(heap)
+    def _tidy(self) -> None:
+        """Drop what is done with from the front."""
+        while self._heap and not self._heap[0].stretch.alive:
+            heapq.heappop(self._heap)
 
     def _fold(self) -> None:
-        """Make one stretch of those of each slot, and one of its suspects.
+        """Make one stretch of those of each slot.
 
         The next time comes when as many as the bound were added: so folding costs each record
         a few steps, however many slots there are.
         """
-        of_slots: dict[tuple[int, int, bool], list[Due]] = defaultdict(list)
+        of_slots: dict[tuple[int, int], list[Due]] = defaultdict(list)
         for due in self:
-            stretch = due.stretch
-            itself = id(stretch) if stretch.begun else 0
-            of_slots[id(due.slot), itself, stretch.is_suspect].append(due)
-        self._ordinary.clear()
-        self._suspects.clear()
+            itself = 0 if due.stretch.can_be_folded else id(due.stretch)
+            of_slots[id(due.slot), itself].append(due)
+        self._heap.clear()
         for dues in of_slots.values():
             slot, stretches = dues[0].slot, [due.stretch for due in dues]
-            one = stretches[0] if len(stretches) == 1 else _one_of(stretches)
+            one = stretches[0]
             if len(stretches) > 1:
                 for stretch in stretches:
-                    del slot.delayed[id(stretch)]
-                slot.delayed[id(one)] = one
+                    slot.drop(stretch)
+                one = _one_of(stretches)
+                slot.keep(one)
             self._push(slot, one)
         self._limit = len(of_slots) + self._stretches_max
 
 
-def _alive(due: Due) -> bool:
-    return due.stretch.alive
-
-
 def _one_of(stretches: list[Stretch]) -> Stretch:
-    for stretch in stretches:
-        stretch.alive = False
     latest_us = min(stretch.latest_us for stretch in stretches)
     return Stretch(
         min(stretch.start for stretch in stretches),
@@ -186,4 +216,5 @@ def _one_of(stretches: list[Stretch]) -> Stretch:
         max(stretch.skewed_us for stretch in stretches),
         any(stretch.awaited for stretch in stretches),
         latest_us=latest_us,
+        folded=True,
     )

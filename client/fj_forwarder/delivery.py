@@ -24,7 +24,8 @@ from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.writer import WRITES
 from fj_forwarder.delays import Settled, Stretch
-from fj_forwarder.engine import Engine, Outcome, Outgoing
+from fj_forwarder.engine import Engine
+from fj_forwarder.outgoing import Outcome, Outgoing
 from fj_forwarder.slotfile import SlotFile
 from fj_forwarder.store import SlotStore, Taken
 from fj_forwarder.verdicts import Verdict

@@ -15,7 +15,7 @@ Poison: a record at which the daemon ends the connection must hold up no other. 
 connection begins with a NOP: once that is answered the daemon is well, and it is a record that ends
 connections. Those that had no reply when two connections ended are tried alone; one that ends a
 connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
-the other, records are passed over untried, twice as many each time, to find the good ones behind.
+the other, records are passed over untried, to find the good ones behind (``search``).
 """
 
 from __future__ import annotations
@@ -23,23 +23,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import msgspec
+from typing import Final
 
 from fastjournal.limits import (
     IDENTIFIER_MAX,
     REFUSING_US_MAX,
     RETRY_PAUSE_US_MAX,
-    SKIP_AFTER,
-    SKIP_MAX,
     SUSPECT_LOSSES,
 )
 from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
+from fj_forwarder.outgoing import Loss, Outcome, Outgoing
+from fj_forwarder.search import Search
 from fj_forwarder.verdicts import CLOSING, SKEW_PATIENCE_US, Verdict, verdict
-
-if TYPE_CHECKING:
-    from fj_forwarder.slotfile import SlotFile
 
 PAUSE_US_MIN: Final = 100_000
 """The first pause."""
@@ -55,51 +50,6 @@ PASSED_TRIES: Final = 3
 """What was not tried waits no longer than after so many tries: 0.8 s."""
 
 _LISTEN: Final = int(Flag.LISTEN)
-
-
-class Outgoing(msgspec.Struct, gc=False):
-    """One record on its way. ``slot`` and ``offset`` say where the caller finds it."""
-
-    slot: SlotFile
-    offset: int
-    frame: bytes
-    function: int
-    flags: int
-    timestamp: int
-    """Of the request: when it was written, by the writer's clock."""
-    serial: int = 0
-    epoch: int = 0
-    """How many pauses of all there had been when it was sent."""
-    tries: int = 0
-    """How often it alone was put off."""
-    losses: int = 0
-    """On how many connections it had no reply when they ended."""
-    was_suspect: bool = False
-    """It was one when it was offered."""
-    holds: int = 0
-    """How often it was refused with all others, since it was read."""
-    skewed_us: int = 0
-    """When it was first refused as clock-skew; 0: never."""
-
-
-class Outcome(NamedTuple):
-    """What to do with a record."""
-
-    record: Outgoing
-    verdict: Verdict
-    error: str
-    """The reply's error; empty for success."""
-    due_us: int = 0
-    """When to offer it again; 0: it is still here (HOLD), or never."""
-
-
-class Loss(NamedTuple):
-    """What the end of a connection means."""
-
-    put_off: list[Outcome]
-    """Records that leave the engine."""
-    stay: bool
-    """The daemon is well: connect to it again, at once."""
 
 
 class Engine:
@@ -137,9 +87,7 @@ class Engine:
         """What is in flight is tried alone."""
         self._takes = False
         """A record was taken or refused for itself since the last pause of all."""
-        self._guilty = 0
-        """Suspects in a row."""
-        self._to_skip = 0
+        self._search = Search(random)
         self._refusing_since = 0
         """Since when the daemon has refused everything; 0: it does not."""
         self.paused_until = 0
@@ -194,19 +142,15 @@ class Engine:
 
     def skip(self, now_us: int) -> list[Outcome]:
         """Return records that are passed over untried: they are put off, and leave the engine."""
-        if not self._to_skip:
-            return []
         self._sort_in()
         passed = []
-        while self._to_skip and self._queue:
-            self._to_skip -= 1
+        while self._queue and self._search.skip():
             passed.append(self._put_off(self._queue.popleft(), Verdict.PASSED, "", now_us))
         return passed
 
     def stop_skipping(self) -> None:
-        """Nothing is behind what was passed over: what comes next is tried, in small steps."""
-        if self._to_skip:
-            self._to_skip = self._guilty = 0
+        """Nothing is behind what was passed over."""
+        self._search.stop()
 
     def receive(self, reply: Reply, now_us: int) -> Outcome | None:
         """Return what a reply means.
@@ -229,7 +173,8 @@ class Engine:
         result = self._judge(reply.code, record, now_us) if reply.error else Verdict.DONE
         if result is Verdict.HOLD:
             return self._refused_all(record, reply.error, now_us)
-        self._guilty = self._to_skip = self._refusing_since = 0
+        self._search.found_good()
+        self._refusing_since = 0
         if record.epoch == self._epoch:
             self._failures = 0
             self._takes = True
@@ -264,9 +209,7 @@ class Engine:
             self._returned += unanswered
             return Loss([], stay=True)
         if not unanswered[0].was_suspect:
-            self._guilty += 1
-            if self._guilty >= SKIP_AFTER:
-                self._to_skip = min(2 ** (self._guilty - SKIP_AFTER), SKIP_MAX)
+            self._search.found_suspect()
         suspect = self._put_off(unanswered[0], Verdict.SUSPECT, "", now_us)
         return Loss([suspect], stay=True)
 

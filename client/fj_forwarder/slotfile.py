@@ -68,6 +68,7 @@ class SlotFile:
         "_put_aside",
         "_reader",
         "_released",
+        "_suspects",
         "_unreleased",
         "delayed",
         "name",
@@ -96,6 +97,8 @@ class SlotFile:
         """Before this instant it is left out: a call of the operating system on it failed."""
         self.delayed: dict[int, Stretch] = {}
         """What is pending and not outstanding, by the ``id`` of the stretch: waits on the disk."""
+        self._suspects: set[int] = set()
+        """Offsets of the suspects that are remembered one by one."""
         self._unreleased = 0
         """Erased bytes that are not released, wherever in the file."""
         self._released = -1
@@ -180,7 +183,7 @@ class SlotFile:
     def take_again(self, stretch: Stretch, count_max: int, bytes_max: int) -> list[Piece]:
         """Return the next pending records of a stretch, which is then shorter, or done with.
 
-        What is in memory of it already is left out.
+        What is in memory of it already is left out, and suspects of which one knows.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -194,22 +197,34 @@ class SlotFile:
                 if piece.kind is Kind.DAMAGE:
                     torn = stretch.settled is not None and stretch.settled.code == "torn"
                     self._bury(piece, torn=torn)
-                elif piece.kind is Kind.PENDING and piece.offset not in self._outstanding:
+                elif piece.kind is Kind.PENDING and not self._is_known(piece.offset, stretch):
                     self._outstanding.add(piece.offset)
                     bytes_max -= len(piece.data)
                     found.append(piece)
             if not pieces:
                 break
-        stretch.start = reader.position
-        if stretch.start >= stretch.end:
+        if reader.position >= stretch.end:
             self.drop(stretch)
+        stretch.start = reader.position
         return found
+
+    def keep(self, stretch: Stretch) -> None:
+        """A stretch waits."""
+        self.delayed[id(stretch)] = stretch
+        if stretch.is_exact:
+            self._suspects.add(stretch.start)
 
     def drop(self, stretch: Stretch) -> None:
         """A stretch waits no more; it may have become a part of another one meanwhile."""
         stretch.alive = False
         self._blocked_at = _NOWHERE
-        self.delayed.pop(id(stretch), None)
+        if self.delayed.pop(id(stretch), None) is not None and stretch.is_exact:
+            self._suspects.discard(stretch.start)
+
+    def _is_known(self, offset: int, stretch: Stretch) -> bool:
+        """Whether a record inside a stretch is in memory, or waits in a stretch of its own."""
+        is_suspect = offset in self._suspects and not stretch.is_exact
+        return is_suspect or offset in self._outstanding
 
     def give_back(self, offset: int) -> None:
         """The record at ``offset`` is in memory no more; the caller delays it."""

@@ -18,7 +18,8 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_request,
 )
-from fj_forwarder.engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, Engine, Outcome, Outgoing
+from fj_forwarder.engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, Engine
+from fj_forwarder.outgoing import Outcome, Outgoing
 from fj_forwarder.verdicts import SKEW_PATIENCE_US, Verdict, verdict
 
 NOW = 1_795_161_600_000_000

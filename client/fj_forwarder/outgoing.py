@@ -1,0 +1,57 @@
+"""A record on its way to the daemon, and the results of sending it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from fj_forwarder.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from fj_forwarder.slotfile import SlotFile
+
+
+class Outgoing(msgspec.Struct, gc=False):
+    """One record on its way. ``slot`` and ``offset`` say where the caller finds it."""
+
+    slot: SlotFile
+    offset: int
+    frame: bytes
+    function: int
+    flags: int
+    timestamp: int
+    """Of the request: when it was written, by the writer's clock."""
+    serial: int = 0
+    epoch: int = 0
+    """How many pauses of all there had been when it was sent."""
+    tries: int = 0
+    """How often it alone was put off."""
+    losses: int = 0
+    """On how many connections it had no reply when they ended."""
+    was_suspect: bool = False
+    """It was one when it was offered."""
+    holds: int = 0
+    """How often it was refused with all others, since it was read."""
+    skewed_us: int = 0
+    """When it was first refused as clock-skew; 0: never."""
+
+
+class Outcome(NamedTuple):
+    """What to do with a record."""
+
+    record: Outgoing
+    verdict: Verdict
+    error: str
+    """The reply's error; empty for success."""
+    due_us: int = 0
+    """When to offer it again; 0: it is still here (HOLD), or never."""
+
+
+class Loss(NamedTuple):
+    """What the end of a connection means."""
+
+    put_off: list[Outcome]
+    """Records that leave the engine."""
+    stay: bool
+    """The daemon is well: connect to it again, at once."""

@@ -1,0 +1,149 @@
+"""The retry queue in bounded memory: what may be forgotten of a record, and what may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import SKIP_AFTER, SUSPECT_LOSSES
+from fastjournal.protocol import (
+    Flag,
+    Function,
+    Reply,
+    Request,
+    ServerConnection,
+    ValueType,
+    encode_request,
+)
+from fastjournal.spool import format as form
+from fj_forwarder import delays
+from fj_forwarder.delays import Delays, Settled, Stretch
+from fj_forwarder.delivery import Delivery
+from fj_forwarder.engine import Engine
+from fj_forwarder.search import Search
+from fj_forwarder.slotfile import SlotFile
+from tests.unit.test_forwarder_slotfile import open_slot, records, write
+
+START_US = 1_795_161_600_000_000
+
+
+def starts(file: SlotFile, stretch: Stretch) -> list[int]:
+    return [piece.offset for piece in file.take_again(stretch, 100, 10**6)]
+
+
+def give_back_all(file: SlotFile) -> list[tuple[int, int]]:
+    taken = [(piece.offset, piece.end) for piece in file.take(100, 10**6)]
+    for offset, _ in taken:
+        file.give_back(offset)
+    return taken
+
+
+def test_a_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
+    tmp_path: Path,
+) -> None:
+    file = open_slot(write(tmp_path, *records(6)))
+    queue = Delays(stretches_max=2)
+    places = give_back_all(file)
+    for number, (start, end) in enumerate(places):
+        losses = SUSPECT_LOSSES if number in (1, 3) else 0
+        queue.add(file, Stretch(start, end, START_US, 1, losses))
+    ordinary = queue.first_due(START_US)
+    assert ordinary is not None
+    assert ordinary.stretch.folded, "there are four, and two may be"
+    wanted = [places[number][0] for number in (0, 2, 4, 5)]
+    found = []
+    while (due := queue.first_due(START_US)) is not None:
+        found += starts(file, due.stretch)
+    assert found == wanted
+    for number in (1, 3):
+        due = queue.first_suspect(START_US)
+        assert due is not None
+        assert starts(file, due.stretch) == [places[number][0]]
+    file.close()
+
+
+def test_a_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
+    tmp_path: Path,
+) -> None:
+    file = open_slot(write(tmp_path, *records(4)))
+    queue = Delays(stretches_max=2)
+    places = give_back_all(file)
+    for start, end in places:
+        queue.add(file, Stretch(start, end, START_US, 1, SUSPECT_LOSSES))
+    found = []
+    while (due := queue.first_suspect(START_US)) is not None:
+        found += starts(file, due.stretch)
+    assert found == [start for start, _ in places]
+    file.close()
+
+
+def test_folding_keeps_apart_what_is_delivered_and_only_to_be_erased(tmp_path: Path) -> None:
+    file = open_slot(write(tmp_path, *records(8)))
+    queue = Delays(stretches_max=2)
+    places = give_back_all(file)
+    for number, (start, end) in enumerate(places):
+        settled = Settled("", "") if number % 2 else None
+        queue.add(file, Stretch(start, end, START_US, 1, settled=settled))
+    delivered = [due.stretch for due in queue if due.stretch.settled is not None]
+    assert [stretch.start for stretch in delivered] == [start for start, _ in places[1::2]]
+    file.close()
+
+
+def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_delayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ADD that is sent twice is added twice."""
+    monkeypatch.setattr(delays.Delays.__init__, "__defaults__", (2,))
+    frames = [
+        encode_request(
+            Request(
+                Function.ADD,
+                1,
+                Flag.PERSIST,
+                START_US + number,
+                b"n-%d" % number,
+                value_type=ValueType.INTEGER,
+                value=(1).to_bytes(8),
+            )
+        )
+        for number in range(10)
+    ]
+    write(tmp_path, *map(form.encode_record, frames))
+    engine = Engine(in_flight_max=10, random=Random(1))
+    delivery = Delivery(str(tmp_path), slot_seconds=3600, engine=engine, now_us=START_US)
+    fails = True
+    erase = SlotFile.erase
+
+    def erase_or_fail(self: SlotFile, offset: int, frame_bytes: int) -> None:
+        if fails:
+            raise SpoolFailedError("cannot erase")
+        erase(self, offset, frame_bytes)
+
+    monkeypatch.setattr(SlotFile, "erase", erase_or_fail)
+    server = ServerConnection()
+    sent = 0
+    for now_us in range(START_US, START_US + 120_000_000, 1_000_000):
+        fails = now_us < START_US + 40_000_000
+        delivery.fill(now_us, now_us)
+        if frames_now := engine.take(now_us):
+            server.receive_data(frames_now)
+        while isinstance(request := server.next_event(), Request):
+            sent += 1
+            delivery.handle(Reply(request.identifier), now_us)
+    assert sent == len(frames)
+    assert delivery.done == len(frames)
+    delivery.close()
+
+
+def test_search_does_not_pass_over_the_same_record_each_time() -> None:
+    search = Search(Random(7))
+    passed = []
+    for _ in range(100):
+        for _ in range(SKIP_AFTER):
+            search.found_suspect()
+        passed.append(search.skip())
+        search.found_good()
+    assert 20 < sum(passed) < 80
