@@ -143,7 +143,9 @@ class Delivery:
                 self.exhausted = not self._store.can_begin
                 self._stalled_until_us = now_us + _STALL_US
                 return
-            self._engine.offer(filter(None, map(self._outgoing, taken)))
+            if outgoing := list(filter(None, map(self._outgoing, taken))):
+                self._engine.offer(outgoing)
+                self._store.change_turns()
 
     def handle(self, reply: Reply, now_us: int) -> None:
         """Do what a reply asks for."""

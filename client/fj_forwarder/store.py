@@ -122,13 +122,20 @@ class SlotStore:
         sources = [self._take_new, self._take_due]
         if not self._new_first:
             sources.reverse()
-        self._new_first = not self._new_first
         half = _Haul(count_max - count_max // 2, bytes_max - bytes_max // 2)
         sources[0](half, now_us)
         rest = _Haul(half.count + count_max // 2, half.size + bytes_max // 2)
         sources[1](rest, now_us)
         sources[0](rest, now_us)
         return half.taken + rest.taken
+
+    def change_turns(self) -> None:
+        """Let ``take`` begin with the other kind: what it gave is to be sent.
+
+        Where it gave nothing, or only what goes to dead/, it was no turn: else the same kind might
+        have the last place each time.
+        """
+        self._new_first = not self._new_first
 
     def take_suspect(self, bytes_max: int, now_us: int) -> list[Taken]:
         """Return one suspect that is due, if there is one."""

@@ -42,8 +42,9 @@ ones among them wait together with those of their slot: the pause is that of the
 it may take several before a good one that was passed over is tried. Not one may wait for ever."""
 
 FOUND = (1286, 10315, 11434)
-"""Good records behind four suspects: each time these were read again as if nothing was known of
-them, and what came next was passed over untried. With few places remembered, for ever."""
+"""Good records were held up: by suspects that were read again as if nothing was known of them, and
+what came behind them was passed over untried, each time (1286); by delayed records that were read
+first each time there was room, for looks that gave nothing to send counted as turns (11434)."""
 
 BAD = ("poison", "locked", "too-large", "bad-value", "busy", "no-request", "damage", "skewed")
 
@@ -270,7 +271,5 @@ def test_no_mix_of_bad_records_holds_up_the_good_ones_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_a_good_record_behind_suspects_is_not_passed_over_for_ever(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pinned_seeds_deliver_good_records_soon(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(seed, monkeypatch)
