@@ -8,6 +8,7 @@ from typing import TypeVar
 import trio
 
 from fastjournal.client import Call, Client
+from fastjournal.client.failures import IN_VAIN
 from fastjournal.errors import (
     CannotConnectError,
     FastjournalError,
@@ -54,12 +55,17 @@ class Patience:
         else:
             until_s = -math.inf
         if self._gave_up.is_set() or trio.current_time() + self._pause_s > until_s:
-            if isinstance(error, ProtocolError):
-                error = CannotConnectError(error.message, code=error.code, hint=error.hint)
-            raise error
+            raise as_unreachable(error)
         with trio.move_on_after(self._pause_s):
             await self._gave_up.wait()
         self._pause_s = min(2 * self._pause_s, _PAUSE_S_MAX)
+
+
+def as_unreachable(error: FastjournalError) -> FastjournalError:
+    """Return the error; for a program, who speaks another protocol is not the daemon."""
+    if isinstance(error, ProtocolError):
+        return CannotConnectError(error.message, code=error.code, hint=error.hint)
+    return error
 
 
 class Courier:
@@ -73,6 +79,8 @@ class Courier:
     def __init__(self, client: Client, gave_up: trio.Event) -> None:
         self._client = client
         self._gave_up = gave_up
+        self._answered = False
+        """Before the first answer nothing is held, and what fails for good ends the program."""
 
     async def call(
         self,
@@ -102,11 +110,16 @@ class Courier:
         while True:
             try:
                 await self._client.connect()
-                return await self._client.call(call)
+                result = await self._client.call(call)
+                self._answered = True
+                return result
             except RefusedError as error:
+                self._answered = True
                 if repeated and error.code == done_before:
                     return None
                 await patience.pause_after(error)
             except (CannotConnectError, ProtocolError) as error:
+                if error.code in IN_VAIN and not self._answered:
+                    raise as_unreachable(error) from error.__cause__
                 repeated = repeated or error.maybe_done
                 await patience.pause_after(error)

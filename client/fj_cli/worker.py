@@ -16,6 +16,7 @@ import trio
 
 from fastjournal.client import Client, Entry, Jobs, calls
 from fastjournal.client.access import Access
+from fastjournal.client.failures import IN_VAIN
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,
@@ -141,6 +142,8 @@ class Worker:
             try:
                 return await clients.enter_async_context(client)
             except (CannotConnectError, ProtocolError, RefusedError) as error:
+                if isinstance(error, CannotConnectError) and error.code in IN_VAIN:
+                    raise
                 await patience.pause_after(error)
                 if not told:
                     told = True

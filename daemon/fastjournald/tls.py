@@ -4,14 +4,37 @@ from __future__ import annotations
 
 import ssl
 from contextlib import suppress
+from typing import Any, cast
 
 import trio
 
 from fastjournal import limits
+from fastjournal.protocol import encode_error
 from fastjournald.admission import Newcomers
 
 GOODBYE_SECONDS = 1.0
 """To tell a peer that takes nothing that this is the end."""
+
+
+_TLS_ONLY = encode_error(0, 0, "bad-request this address takes TLS only: connect by TLS")
+
+_NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}
+"""Reasons of OpenSSL for which it sends no alert, as the client does not speak TLS at all."""
+
+
+class _Context:
+    """A context that keeps what TLS wants to send: trio sends nothing of a handshake that fails,
+    and so not the alert that tells why."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self.unsent = ssl.MemoryBIO()
+
+    def wrap_bio(
+        self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **options: Any
+    ) -> ssl.SSLObject:
+        self.unsent = outgoing
+        return self._context.wrap_bio(incoming, outgoing, **options)
 
 
 class _Ciphertext(trio.abc.Stream):
@@ -46,7 +69,10 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
         self._socket = stream
-        self._tls = trio.SSLStream(_Ciphertext(stream), context, server_side=True)
+        self._context = _Context(context)
+        self._tls = trio.SSLStream(
+            _Ciphertext(stream), cast(ssl.SSLContext, self._context), server_side=True
+        )
         self._ended = False
 
     @property
@@ -57,6 +83,12 @@ class TlsStream(trio.abc.HalfCloseableStream):
     async def shake_hands(self) -> None:
         """Raise BrokenResourceError where the client does not speak TLS, or is not let in."""
         await self._tls.do_handshake()
+
+    def last_words(self, error: BaseException | None) -> bytes:
+        """Return what tells the client, after the handshake has failed with this, why."""
+        if isinstance(error, ssl.SSLError) and error.reason in _NO_TLS:
+            return _TLS_ONLY
+        return self._context.unsent.read()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send it."""
@@ -114,7 +146,7 @@ class Handshakes:
                     await tls.shake_hands()
                 except trio.BrokenResourceError as error:
                     why_not = _reason_of(error.__cause__)
-                    await _part(stream)
+                    await _part(stream, tls.last_words(error.__cause__))
         finally:
             cut = not self._begun.discard(origin, scope)
         if cut:
@@ -133,9 +165,10 @@ class Handshakes:
             scope.cancel()
 
 
-async def _part(stream: trio.SocketStream) -> None:
+async def _part(stream: trio.SocketStream, last_words: bytes) -> None:
     """Let a client that was not let in read why: a socket closed with unread data is reset."""
     with trio.move_on_after(GOODBYE_SECONDS), suppress(trio.BrokenResourceError):
+        await stream.send_all(last_words)
         await stream.send_eof()
         while await stream.receive_some(limits.RECEIVE_BYTES_MAX):
             pass

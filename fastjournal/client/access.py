@@ -50,9 +50,14 @@ class Access:
             return None
         return system_context() if self.tls is None and address.tls else self.tls
 
-    def first_request(self, *, prove: bool) -> bytes:
-        """Return the AUTH to send first; without a token to ``prove`` the daemon a NOP, or none."""
+    def first_request(self, address: Address, *, prove: bool) -> bytes:
+        """Return the AUTH to send first; without a token to ``prove`` the daemon a NOP, or none.
+
+        With TLS 1.3 too a first answer is waited for: a client learns by it that its certificate
+        is refused.
+        """
         if self.auth is None:
+            prove = prove or self.context_for(address) is not None
             nop = Request(function=Function.NOP, identifier=_IDENTIFIER)
             return encode_request(nop) if prove else b""
         return encode_request(
@@ -94,6 +99,7 @@ class FirstAnswer:
                 raise self._closed() from error
             raise CannotConnectError(
                 f"{self._address} does not speak the protocol: {error.message}",
+                code=error.code,
                 hint="is it a fastjournald that listens there, and does it speak TLS?",
             ) from error
         if not isinstance(reply, Reply):

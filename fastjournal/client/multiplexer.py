@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from fastjournal.client.calls import cancellation, refusal
-from fastjournal.client.failures import closed_by_peer, turned_away
+from fastjournal.client.failures import TLS_FAILED, closed_by_peer, turned_away
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
 from fastjournal.protocol import (
@@ -261,6 +261,8 @@ class Multiplexer:
         if self._failure is not None:
             return
         self._failure = error
+        if error.code == TLS_FAILED and not self.answered:
+            self.nothing_done = True
         self.data_to_send()
         self._owed.clear()
         self._last_words.clear()

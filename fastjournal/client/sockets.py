@@ -134,7 +134,7 @@ def connect_channel(
                     server_hostname=None if isinstance(address, UnixAddress) else address.host,
                     suppress_ragged_eofs=False,
                 )
-            _ask_first(sock, address, access.first_request(prove=prove), deadline)
+            _ask_first(sock, address, access.first_request(address, prove=prove), deadline)
             sock.setblocking(False)
         except BaseException:
             sock.close()

@@ -71,7 +71,7 @@ async def _enter(
             assert not isinstance(address, UnixAddress)
             stream = trio.SSLStream(plain, context, server_hostname=address.host)
             await stream.do_handshake()
-        if asked := access.first_request(prove=prove):
+        if asked := access.first_request(address, prove=prove):
             await stream.send_all(asked)
             answer = FirstAnswer(address)
             while not answer.receive_data(await stream.receive_some(RECEIVE_BYTES_MAX)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -12,7 +11,13 @@ from fastjournal.client.access import Access
 from fastjournal.client.address import Address
 from fastjournal.client.backoff import Backoff, Reconnect
 from fastjournal.client.batch import Batch
-from fastjournal.client.failures import connection_lost, not_connected, reason_of, timed_out
+from fastjournal.client.failures import (
+    IN_VAIN,
+    connection_broken,
+    connection_lost,
+    not_connected,
+    timed_out,
+)
 from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.client.sockets import Channel, connect_channel
 from fastjournal.errors import CannotConnectError
@@ -65,7 +70,7 @@ class SyncLink:
             if self._channel.wait(to_send=False, timeout_s=0):
                 self._receive()
         except OSError as error:
-            self.multiplexer.fail(connection_lost(reason_of(error)))
+            self.multiplexer.fail(connection_broken(error))
 
     def turn(self, silence_s: float | None) -> bool:
         """Send what can be sent and take what has come; wait for either, but not too long.
@@ -82,7 +87,7 @@ class SyncLink:
                 return False
             self._receive()
         except OSError as error:
-            self.multiplexer.fail(connection_lost(reason_of(error)))
+            self.multiplexer.fail(connection_broken(error))
         return True
 
     def settle(self, gains: Iterable[Request], end_s: float, now_s: Callable[[], float]) -> None:
@@ -121,13 +126,16 @@ class SyncLink:
     def _send(self) -> None:
         try:
             self._unsent = self._unsent[self._channel.send(self._unsent) :]
-        except OSError:
+        except OSError as failure:
             # What the daemon said before it closed explains this better than the error does.
-            with contextlib.suppress(OSError):
+            error = failure
+            try:
                 while data := self._channel.receive():
                     self.multiplexer.receive_data(data)
+            except OSError as last_words:
+                error = last_words
             if self.multiplexer.in_flight:
-                raise
+                raise error from None
             self._unsent = memoryview(b"")
 
 
@@ -207,7 +215,7 @@ class Dialer:
             ended: Whether to stop, looked at after each pause.
 
         Raises:
-            CannotConnectError: The daemon stayed away.
+            CannotConnectError: The daemon stayed away, or TLS refuses one of both.
             RefusedError: ``auth-failed``.
         """
         plan = plan or self.plan
@@ -222,5 +230,7 @@ class Dialer:
                 return self.dial_again(backoff)
             except CannotConnectError as error:
                 failure = error
+                if error.code in IN_VAIN:
+                    break
         assert failure is not None, "a backoff allows one try"
         raise failure

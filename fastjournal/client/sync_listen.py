@@ -9,7 +9,7 @@ from fastjournal.client import calls
 from fastjournal.client.backoff import Backoff
 from fastjournal.client.calls import Call
 from fastjournal.client.changes import ChangeBuffer
-from fastjournal.client.failures import not_connected, timed_out
+from fastjournal.client.failures import IN_VAIN, not_connected, timed_out
 from fastjournal.client.multiplexer import Pending
 from fastjournal.client.results import Change, Page
 from fastjournal.client.sync_link import Dialer, SyncLink
@@ -157,7 +157,7 @@ class SyncListener:
             self._effort = Backoff(dialer.plan, dialer.rng, now_s)
         if self._try_at_s is None:
             pause_s = self._effort.pause_s(now_s)
-            if pause_s is None:
+            if pause_s is None or failure.code in IN_VAIN:
                 self._effort = self._failure = None
                 raise failure
             self._try_at_s = now_s + pause_s

@@ -18,7 +18,7 @@ from fastjournal.client.backoff import Backoff, Reconnect, check_limits
 from fastjournal.client.batch import Batch, Errand
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
-from fastjournal.client.failures import not_connected
+from fastjournal.client.failures import IN_VAIN, not_connected
 from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo, copy_error
 from fastjournal.client.results import Page
@@ -342,6 +342,8 @@ class Client(TrioMethods):
                     await self._connect(timeout_s, prove=True)
                 except CannotConnectError as error:
                     effort.failure = error
+                    if error.code in IN_VAIN:
+                        return
                 else:
                     effort.failure = None
                     return

@@ -9,10 +9,10 @@ import trio
 
 from fastjournal.client.address import Address
 from fastjournal.client.batch import Errand
-from fastjournal.client.failures import connection_lost, reason_of, timed_out
+from fastjournal.client.failures import connection_broken, connection_lost, timed_out
 from fastjournal.client.multiplexer import Multiplexer, Pending, Tell
 from fastjournal.client.streams import close_stream
-from fastjournal.errors import FastjournalError
+from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_SNAPSHOT_S, RECEIVE_BYTES_MAX
 from fastjournal.protocol import Request
 
@@ -142,7 +142,7 @@ class TrioLink:
                 elif multiplexer.settled:
                     self._settling.unpark_all()
         except trio.BrokenResourceError as error:
-            self.end(connection_lost(_cause_of(error)))
+            self.end(_lost(error))
 
     async def _send(self) -> None:
         try:
@@ -156,9 +156,11 @@ class TrioLink:
             # The receiver may still find what the daemon said before it closed.
             with trio.move_on_after(_LAST_WORDS_S):
                 await trio.sleep_forever()
-            self.end(connection_lost(_cause_of(error)))
+            self.end(_lost(error))
 
 
-def _cause_of(error: trio.BrokenResourceError) -> str:
+def _lost(error: trio.BrokenResourceError) -> CannotConnectError:
     cause = error.__cause__
-    return reason_of(cause) if isinstance(cause, OSError) else "the socket is broken"
+    return connection_broken(
+        cause if isinstance(cause, OSError) else OSError("the socket is broken")
+    )

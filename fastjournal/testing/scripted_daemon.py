@@ -116,17 +116,25 @@ class ScriptedDaemon:
         if self._tls is None:
             self._serve(sock)
             return
-        try:
-            wrapped = self._tls.wrap_socket(sock, server_side=True)
-        except OSError:
-            with self._turn:
-                self._open.discard(sock)
-            sock.close()
-            return
+        wrapped = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         with self._turn:
             self._open.discard(sock)
             self._open.add(wrapped)
-        self._serve(wrapped)
+        try:
+            wrapped.do_handshake()
+        except OSError:
+            self._part(wrapped)
+        else:
+            self._serve(wrapped)
+
+    def _part(self, sock: ssl.SSLSocket) -> None:
+        """Let a client that was not let in read why: unread data would become a reset."""
+        with contextlib.suppress(OSError), sock:
+            sock.shutdown(socket.SHUT_WR)  # from here on it receives without TLS
+            while sock.recv(65536):
+                pass
+        with self._turn:
+            self._open.discard(sock)
 
     def _serve(self, sock: socket.socket) -> None:
         connection = ServerConnection()

@@ -123,6 +123,17 @@ def test_a_worker_works_through_it(house: House) -> None:
     assert cli("next", "work", *house.options()).returncode == 75
 
 
+def test_a_worker_that_tls_refuses_ends_and_does_not_wait(house: House) -> None:
+    cli = Cli(house.directory, house.daemon.address)
+    refused = 0
+    for options in ((), ("--tls-ca", house.authority.path)):
+        ran = cli("next", "work", *options, "--exec", "true")
+        assert ran.returncode == 69, ran.stderr
+        assert b"TLS" in ran.stderr
+        refused += 1
+    assert house.daemon.said().count("event=tls-failed") <= 2 * refused, "two connections each"
+
+
 def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(house: House) -> None:
     spool = house.directory / "spool"
     with Spool(spool) as writer:

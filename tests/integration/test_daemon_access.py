@@ -19,7 +19,7 @@ import trio
 from fastjournal.client import Client, SyncClient
 from fastjournal.client.access import make_context
 from fastjournal.client.address import parse_address
-from fastjournal.errors import CannotConnectError, ConfigError, FastjournalError, RefusedError
+from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 from fastjournal.limits import HANDSHAKES_MAX
 from fastjournal.protocol import (
     QUERY_SHIFT,
@@ -102,12 +102,23 @@ def test_clients_work_by_tls_and_plain_ones_are_not_let_in(
                 build(Function.GET, b"big%d" % number, flags=1 << 10) for number in range(5)
             )
             assert [len((reply.pairs or [])[0].value) for reply in entries] == [1_000_000] * 5
-        with pytest.raises(FastjournalError), SyncClient(daemon.address) as client:
-            client.nop()
         with SyncClient(unix) as client:
             assert client.get("big1").value == b"x" * 1_000_000
         assert daemon.stop() == 0
-    assert "event=tls-failed peer=127.0.0.1:" in daemon.said()
+
+
+@pytest.mark.parametrize("auth", [None, ALL])
+@pytest.mark.parametrize("sync", [True, False])
+def test_plain_client_of_a_tls_port_is_told_so_and_tries_once(
+    tmp_path: Path, files: Files, sync: bool, auth: str | None
+) -> None:
+    with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
+        with pytest.raises(CannotConnectError, match="takes TLS only: connect by TLS") as caught:
+            ask(daemon.address, sync=sync, auth=auth)
+        assert caught.value.code == "bad-request"
+        assert not caught.value.maybe_done
+        assert daemon.stop() == 0
+    assert daemon.said().count("event=tls-failed peer=127.0.0.1:") == 1
 
 
 def test_a_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
@@ -158,12 +169,14 @@ def test_mutual_tls_lets_in_who_has_a_certificate_of_the_right_authority(
         refused = 0
         for own in (wrong, expired, None):
             context = make_context(authority.path, *(own or ()))
-            with pytest.raises(CannotConnectError, match="TLS"):
+            with pytest.raises(CannotConnectError, match=r"TLS: .* alert") as caught:
                 ask(daemon.address, sync=sync, tls=context)
+            assert caught.value.code == "tls-failed"
             refused += 1
         context = make_context(authority.path, good.cert, good.key)
         ask(daemon.address, sync=sync, tls=context)
         wait_until(lambda: daemon.said().count("event=tls-failed") >= refused)
+        assert daemon.said().count("event=tls-failed") == refused, "each was tried once"
         assert "certificate has expired" in daemon.said()
 
 

@@ -71,7 +71,7 @@ def test_a_daemon_that_does_not_prove_itself_is_told_nothing(
         for options in ({"tls": other.path}, {"tls": True}):
             with pytest.raises(CannotConnectError, match="certificate is refused") as caught:
                 ask(daemon.address, auth=TOKEN, **options)
-            assert caught.value.code == "cannot-connect"
+            assert caught.value.code == "tls-failed"
         with pytest.raises(CannotConnectError, match="certificate is refused"):
             ask(f"tls://{daemon.address}", auth=TOKEN)
     with ScriptedDaemon(answer, tls=authority.server_context("elsewhere.example")) as daemon:

@@ -17,6 +17,7 @@ from fastjournal.limits import (
     HANDSHAKES_MAX,
     HANDSHAKES_PER_ORIGIN_MAX,
 )
+from fastjournal.protocol import ClientConnection, Function, Request
 from fastjournald.tls import Handshakes, TlsStream
 from tests.certificates import Authority
 
@@ -183,3 +184,46 @@ async def test_tls_1_2_and_1_3_are_spoken(
     client, server = await enter(authority, context, Handshakes())
     await client.send_all(b"a")
     assert await server.receive_some(9) == b"a"
+
+
+async def turned_away(server: trio.SocketStream, context: ssl.SSLContext) -> str:
+    reason = await Handshakes().let_in(server, context, ORIGIN)
+    assert isinstance(reason, str)
+    return reason
+
+
+async def ask_something(tls: trio.SSLStream[trio.abc.HalfCloseableStream]) -> None:
+    await tls.send_all(b"first")
+    await tls.receive_some()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_alert_tells_a_client_why_its_certificate_is_refused(
+    authority: Authority, context: ssl.SSLContext, version: ssl.TLSVersion
+) -> None:
+    context.maximum_version = context.minimum_version = version
+    context.load_verify_locations(authority.path)
+    context.verify_mode = ssl.CERT_REQUIRED
+    client, server = pair()
+    tls = trio.SSLStream(client, make_context(authority.path), server_hostname="127.0.0.1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turned_away, server, context)
+        with pytest.raises(trio.BrokenResourceError) as caught:
+            await ask_something(tls)
+        await client.aclose()
+    assert isinstance(caught.value.__cause__, ssl.SSLError)
+    assert "ALERT" in caught.value.__cause__.reason
+
+
+async def test_plain_request_to_a_tls_port_is_told_so(context: ssl.SSLContext) -> None:
+    client, server = pair()
+    connection = ClientConnection()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turned_away, server, context)
+        await client.send_all(connection.send(Request(function=Function.NOP, identifier=1)))
+        while data := await client.receive_some():
+            connection.receive_data(data)
+        await client.aclose()
+    (reply,) = connection.next_events()
+    assert reply.identifier == 0
+    assert reply.error == "bad-request this address takes TLS only: connect by TLS"
