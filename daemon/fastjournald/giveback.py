@@ -29,9 +29,6 @@ class Handouts:
     def __init__(self) -> None:
         self._by_session: dict[Hashable, list[Handout]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._by_session)
-
     def note(self, session: Hashable, token: int, entries: list[Entry]) -> None:
         """Work stands in a reply that is being made. O(1)."""
         noted = self._by_session.get(session)

@@ -26,18 +26,15 @@ that waited. A plain tuple, for each turn of a session makes one."""
 class Outbox:
     """First in, first out; as marks only grow, what stands before a message never waits longer."""
 
-    __slots__ = ("_leaving", "_pieces", "pushed_work")
+    __slots__ = ("_leaving", "pieces", "pushed_work")
 
     def __init__(self) -> None:
-        self._pieces: deque[_Piece] = deque()
+        self.pieces: deque[_Piece] = deque()
+        """Not sent so far, or not wholly. Others only ask whether there are any."""
         self._leaving = 0
         """Pieces at the front that are being sent."""
         self.pushed_work = 0
         """Pieces with work for NEXTs that waited."""
-
-    def __bool__(self) -> bool:
-        """Whether anything was not sent so far, or not wholly."""
-        return bool(self._pieces)
 
     @property
     def failed(self) -> bool:
@@ -47,7 +44,7 @@ class Outbox:
     @property
     def mark(self) -> int:
         """Appended bytes that must be settled before the first message may leave."""
-        return self._pieces[0][1]
+        return self.pieces[0][1]
 
     def put(
         self,
@@ -65,7 +62,7 @@ class Outbox:
             handouts: Work that they hand out.
             pushed: They answer requests that waited.
         """
-        pieces = self._pieces
+        pieces = self.pieces
         assert not pieces or pieces[-1][1] <= mark
         held = len(data)
         if handouts:
@@ -83,7 +80,7 @@ class Outbox:
             settled: Bytes of the log that are as safe as the sync policy asks.
         """
         assert not self._leaving, "the one before was not sent"
-        pieces = self._pieces
+        pieces = self.pieces
         if not pieces:
             return b""
         data, mark = pieces[0][:2]
@@ -105,7 +102,7 @@ class Outbox:
         """What was begun is sent; return how many bytes it held."""
         total = 0
         while self._leaving:
-            _, _, held, _, with_pushed_work = self._pieces.popleft()
+            _, _, held, _, with_pushed_work = self.pieces.popleft()
             self._leaving -= 1
             total += held
             if with_pushed_work:
@@ -121,13 +118,13 @@ class Outbox:
         kept: deque[_Piece] = deque()
         handouts: list[Handout] = []
         held = 0
-        for piece in self._pieces:
+        for piece in self.pieces:
             _, _, piece_held, work, with_pushed_work = piece
             if pushed_only and not with_pushed_work:
                 kept.append(piece)
             else:
                 handouts += work or ()
                 held += piece_held
-        self._pieces = kept
+        self.pieces = kept
         self.pushed_work = self._leaving = 0
         return handouts, held

@@ -57,7 +57,7 @@ class Sending:
     def _put(self, data: bytes, *, pushed: bool = False) -> None:
         """Let messages leave, in their turn, once all that was appended until now is settled."""
         server = self._server
-        handouts = server.handouts.take(self) if server.handouts else None
+        handouts = server.handouts.take(self)
         self._hold(self._outbox.put(data, server.writer.appended, handouts, pushed=pushed))
 
     async def _send_pieces(self, data: bytes) -> None:
@@ -88,7 +88,7 @@ class Sending:
             if outbox.failed:
                 # cut off in the middle of a message: nothing can follow that
                 raise trio.BrokenResourceError
-            while True:
+            while outbox.pieces:
                 if outbox.pushed_work and self.has_hung_up():
                     self._give_back(pushed_only=True)
                 data = outbox.begin(writer.settled)
@@ -106,7 +106,7 @@ class Sending:
 
     def rouse(self, nursery: trio.Nursery) -> None:
         """There may be something to send that the client did not ask for just now."""
-        if not self._pushing and (self._outbox or self._has_news()):
+        if not self._pushing and (self._outbox.pieces or self._has_news()):
             self._pushing = True
             nursery.start_soon(self._send_pushed)
 
@@ -115,7 +115,7 @@ class Sending:
 
     async def _send_pushed(self) -> None:
         try:
-            while self._outbox or self._has_news():
+            while self._outbox.pieces or self._has_news():
                 await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone, and its session about to end
@@ -141,7 +141,7 @@ class Sending:
             await server.notifier.wait_turn()
         while (missing := missing_news(server.engine, self)) is not None:
             await server.fetching.fetch(missing)
-        if self._has_news() and not self._outbox:
+        if self._has_news() and not self._outbox.pieces:
             # what stands there now is told, and not what did when it changed
             data = server.engine.tell(self, server.clock.now_us())
             if data:
@@ -150,6 +150,6 @@ class Sending:
 
     async def _send_all(self) -> None:
         """Send all that is in the outbox, as it gets settled."""
-        while self._outbox:
+        while self._outbox.pieces:
             await self._server.commit.wait_settled(self._outbox.mark)
             await self._send_settled()

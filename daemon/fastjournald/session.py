@@ -139,7 +139,7 @@ class Session(Sending):
                 self._server.forget(self)
                 return
             else:
-                if self._outbox or self._has_news():
+                if self._outbox.pieces or self._has_news():
                     # who does not read what was pushed is not listened to
                     await self._flush()
                     self.partial_since = self._account.now
@@ -338,7 +338,7 @@ class Session(Sending):
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
         server.fetching.evict()
-        if self._outbox:
+        if self._outbox.pieces:
             await self._send_settled()
 
     def stop(self) -> None:
@@ -347,7 +347,7 @@ class Session(Sending):
 
     async def _close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
-        while self._outbox or self._has_news():
+        while self._outbox.pieces or self._has_news():
             await self._flush()
         self._server.forget(self)
         while self._sending:

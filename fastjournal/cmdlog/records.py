@@ -134,10 +134,10 @@ def encode_varint(number: int) -> bytes:
     return encode_uvarint(number << 1 if number >= 0 else (-number << 1) - 1)
 
 
-def encode_time(us: int) -> bytes:
-    """Return the 15 bytes of an instant in microseconds since the Unix epoch."""
+def encode_time(us: int, nanoseconds: int = 0) -> bytes:
+    """Return the 15 bytes of an instant: microseconds since the Unix epoch, and nanoseconds."""
     seconds, rest = divmod(us, 1_000_000)
-    return _pack_time(1, seconds + UNIX_SECONDS, rest * 1000, -1)
+    return _pack_time(1, seconds + UNIX_SECONDS, rest * 1000 + nanoseconds, -1)
 
 
 def encode_head(

@@ -55,9 +55,7 @@ def encode_removal_time(us: int, replaced: int) -> bytes:
         replaced: How many records before it that one stands which takes the place of what it
             removes, or ``REPLACED_BY_URI`` or ``REPLACED_BY_NONE``.
     """
-    time = encode_time(us)
-    (nanoseconds,) = _NANOSECONDS.unpack_from(time, _NANOSECONDS_AT)
-    return time[:_NANOSECONDS_AT] + _NANOSECONDS.pack(nanoseconds + replaced) + time[13:]
+    return encode_time(us, replaced)
 
 
 def doubtful_removals(data: bytes, scan: Scan) -> dict[int, int]:
