@@ -366,6 +366,10 @@ MIN_FREE_BYTES = 64 * 1024 * 1024
 REQUEST_WORK = 10
 """Any request, with its reply."""
 
+BATCH_WORK = 40
+"""What a session received in one go, or that its client has gone, whatever is in it: its task is
+woken some times, and the system is asked to receive and to send."""
+
 ENTRY_WORK = 10
 """An entry that is leased, taken away, kicked, or whose delay, lease, lock or life ends."""
 

@@ -19,7 +19,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
-from fastjournal.limits import TURN_WORK
+from fastjournal.limits import BATCH_WORK, TURN_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
     ErrorCode,
@@ -136,6 +136,7 @@ class Session(Sending):
                     self.on_first_request = None
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
+                self._server.engine.store.work += BATCH_WORK
                 self._server.forget(self)
                 return
             else:
@@ -185,12 +186,13 @@ class Session(Sending):
             self._undecoded = bytes(data[limits.SCARCE_BYTES :])
             self._hold(len(self._undecoded))
             data = data[: limits.SCARCE_BYTES]
-        if data and not self._server.scheduler.admits(self._share):
+        if not self._server.scheduler.admits(self._share):
             await self._wait_turn(len(data))
         connection.receive_data(data)
         before, partial = self.partial_bytes, connection.unfinished_bytes
         self._taken_bytes = before + len(data) - partial
         if partial or before:
+            self._server.engine.store.work += BATCH_WORK
             self._hold(partial - before)
             self.partial_bytes = partial
             if not before:
@@ -211,9 +213,9 @@ class Session(Sending):
         self._life.cancel()
 
     async def _wait_turn(self, size: int) -> None:
-        """Wait until requests of ``size`` bytes may be decoded and carried out."""
+        """Wait until requests of ``size`` bytes may be decoded and carried out; 0: none follow."""
         self._hold(size)
-        expected = limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
+        expected = BATCH_WORK + limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
         await self._server.scheduler.wait(self._share, expected)
         self._hold(-size)
 
@@ -244,7 +246,7 @@ class Session(Sending):
         replies: list[bytes] = []
         room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
         store, share = engine.store, self._share
-        store.work += len(requests)
+        store.work += BATCH_WORK + len(requests)
         ahead_bytes = self._taken_bytes + len(requests) * limits.REQUEST_OBJECT_BYTES
         self._hold(ahead_bytes)
         self._serving = True

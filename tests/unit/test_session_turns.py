@@ -1,0 +1,68 @@
+"""Sessions that all have something to do at the same instant take turns of bounded work."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from fastjournal.limits import BATCH_WORK, TURN_WORK
+from tests.unit.test_session_bounds import Room
+from tests.unit.test_session_limits import NOP
+
+CLIENTS = 400
+A_TURN = 2 * TURN_WORK // BATCH_WORK
+"""Clients that were idle: they may use what the next turn has, too."""
+
+
+class Turns(trio.abc.Instrument):
+    """Counts first calls for each session by turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[int] = Counter()
+        self._turn = 0
+        self._seen: set[object] = set()
+
+    def after_io_wait(self, timeout: float) -> None:
+        self._turn += 1
+
+    def counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any) -> Any:
+            if arguments[0] not in self._seen:
+                self._seen.add(arguments[0])
+                self.calls[self._turn] += 1
+            return call(*arguments)
+
+        return counting
+
+
+@pytest.mark.parametrize("what", ["request", "hang-up"])
+async def test_turn_serves_so_many_clients_that_come_at_the_same_instant(
+    what: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, turns = Room(), Turns()
+    async with room.open(), trio.open_nursery() as background:
+        peers = [room.connect_in_memory() for _ in range(CLIENTS)]
+        background.start_soon(room.server.scheduler.run)
+        await trio.testing.wait_all_tasks_blocked()
+        trio.lowlevel.add_instrument(turns)
+        if what == "request":
+            monkeypatch.setattr(room.engine, "handle", turns.counted(room.engine.handle))
+            for peer in peers:
+                background.start_soon(peer.send, NOP)
+            assert [(await peer.reply()) is not None for peer in peers] == [True] * CLIENTS
+        else:
+            monkeypatch.setattr(room.engine, "forget", turns.counted(room.engine.forget))
+            for peer in peers:
+                background.start_soon(peer.stream.aclose)
+            await trio.sleep(10)
+            assert not room.sessions
+        trio.lowlevel.remove_instrument(turns)
+        background.cancel_scope.cancel()
+    assert turns.calls.total() == CLIENTS
+    assert max(turns.calls.values()) <= A_TURN + 1
