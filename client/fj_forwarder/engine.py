@@ -145,7 +145,10 @@ class Engine:
         self._sort_in()
         passed = []
         while self._queue and self._search.skip():
-            passed.append(self._put_off(self._queue.popleft(), Verdict.PASSED, "", now_us))
+            record = self._queue.popleft()
+            if not record.was_suspect:  # it was not tried alone, however often it was lost
+                record.losses = min(record.losses, SUSPECT_LOSSES - 1)
+            passed.append(self._put_off(record, Verdict.PASSED, "", now_us))
         return passed
 
     def stop_skipping(self) -> None:
@@ -170,6 +173,7 @@ class Engine:
             return None
         self._proven, self._alone = True, False
         self._last_code = reply.code
+        record.losses = 0
         result = self._judge(reply.code, record, now_us) if reply.error else Verdict.DONE
         if result is Verdict.HOLD:
             return self._refused_all(record, reply.error, now_us)
@@ -182,7 +186,6 @@ class Engine:
         if result in (Verdict.DONE, Verdict.DEAD):
             self._bytes -= len(record.frame)
             return Outcome(record, result, reply.error)
-        record.losses = 0
         return self._put_off(record, result, reply.error, now_us)
 
     def lost(self, now_us: int) -> Loss:

@@ -60,7 +60,7 @@ def test_forty_thousand_locked_records_hold_up_no_good_one_and_go_when_they_may(
     assert set(ledger.times_applied.values()) == {1}
 
 
-@pytest.mark.parametrize("poisons", [1, 5, 100])
+@pytest.mark.parametrize("poisons", [1, 5, 300])
 def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
     tmp_path: Path, poisons: int
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastjournal.limits import REFUSING_US_MAX, RETRY_PAUSE_US_MAX, SKIP_AFTER
+from fastjournal.limits import REFUSING_US_MAX, RETRY_PAUSE_US_MAX, SKIP_AFTER, SUSPECT_LOSSES
 from fastjournal.protocol import (
     ErrorCode,
     Flag,
@@ -492,6 +492,39 @@ def test_one_suspect_after_the_other_makes_records_be_passed_over() -> None:
         bench.now = max(bench.now, bench.engine.paused_until)
     assert tried < 200 + 64
     assert tried > SKIP_AFTER
+
+
+def test_a_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_in() -> None:
+    bench = Bench(in_flight_max=16)
+    bench.offer(*range(16))
+    bench.sent()
+    bench.lose()
+    bench.now = bench.engine.paused_until
+    while len(sent := bench.sent()) < 8:
+        for identifier in sent.values():
+            bench.reply(identifier)
+    bench.lose()  # all eight for the second time: each is tried alone
+    passed: list[Outcome] = []
+    while not passed:
+        bench.sent()
+        bench.lose()
+        passed = bench.engine.skip(bench.now)
+    assert len(bench.delayed) == SKIP_AFTER
+    assert [outcome.verdict for outcome in passed] == [Verdict.PASSED]
+    assert passed[0].record.offset in sent
+    assert passed[0].record.losses < SUSPECT_LOSSES
+
+
+def test_a_suspect_that_is_answered_busy_is_none_any_more() -> None:
+    bench = Bench()
+    bench.offer(1)
+    for _ in range(2):
+        bench.sent()
+        bench.lose()
+        bench.now = max(bench.now, bench.engine.paused_until)
+    assert bench.wait_delayed() == [1]
+    assert bench.reply(bench.sent()[1], "busy") is Verdict.HOLD
+    assert [outcome.record.losses for outcome in bench.delayed] == [0]
 
 
 def test_what_is_passed_over_ends_where_there_is_nothing_behind() -> None:
