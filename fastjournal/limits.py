@@ -553,6 +553,10 @@ SPOOL_BYTES_MAX = 16 * 1024**3
 SPOOL_FRAME_BYTES_MAX = 64 * 1024 * 1024
 """One spooled frame; a larger size field is damage, not a request."""
 
+MOVED_US_MAX = 1_000_000
+"""So long a writer appends to its slot without a look at whether the path still leads to it. A
+deleted slot shows at each append; one that was moved away takes records for so long at the most."""
+
 OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024."""

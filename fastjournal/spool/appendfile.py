@@ -16,7 +16,7 @@ import secrets
 import threading
 
 from fastjournal.errors import SpoolFailedError
-from fastjournal.limits import SLOT_SECONDS
+from fastjournal.limits import MOVED_US_MAX, SLOT_SECONDS
 from fastjournal.spool.format import (
     FILE_HEADER,
     FILE_HEADER_BYTES,
@@ -62,8 +62,10 @@ class AppendFile:
         durable: bool,
         group: int | None = None,
     ) -> None:
-        self.begins_us = start_s * 1_000_000
-        self.ends_us = (start_s + slot_seconds) * 1_000_000
+        self._begins_us = start_s * 1_000_000
+        self._ends_us = (start_s + slot_seconds) * 1_000_000
+        self.good_from_us = self.good_until_us = 0
+        """From and before these instants it may be appended to without another look."""
         self.name = slot_name(start_s)
         self.path = os.path.join(directory, self.name)
         self.users = 0
@@ -90,6 +92,26 @@ class AppendFile:
     def size(self) -> int:
         """Its length in bytes, with what others wrote."""
         return os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it has no name any more; else it may have another one."""
+        return not os.fstat(self._descriptor).st_nlink
+
+    def is_of(self, now_us: int) -> bool:
+        """Whether an instant is within its slot."""
+        return self._begins_us <= now_us < self._ends_us
+
+    def is_in_place(self, now_us: int) -> bool:
+        """Whether its path leads to it still, at an instant of its slot; then so for a while."""
+        try:
+            if not leads_to(self.path, self._descriptor):
+                return False
+        except OSError:
+            pass  # nobody says that it is not; the write tells what is wrong
+        self.good_from_us = now_us
+        self.good_until_us = min(now_us + MOVED_US_MAX, self._ends_us)
+        return True
 
     def append(self, record: bytes) -> int:
         """Write a record at the end.

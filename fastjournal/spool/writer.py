@@ -259,17 +259,24 @@ class Spool:
                 raise BadRequestError("this Spool is closed")
             now_us = self._clock.now_us()
             file = self._file
-            if file is None or not file.begins_us <= now_us < file.ends_us:
-                file = self._change_file(slot_start(now_us, self._slot_seconds))
+            if file is None or not file.good_from_us <= now_us < file.good_until_us:
+                file = self._file_of(now_us)
             self._room.take(len(record), file)
             if number := file.append(record):
                 return file, number
-            self._tell_deleted(file)
+            self._tell_taken_away(file)
         raise SpoolFailedError(
             "the slots of this spool are deleted as soon as they are made", path=self.directory
         )
 
-    def _change_file(self, start_s: int) -> AppendFile:
+    def _file_of(self, now_us: int) -> AppendFile:
+        """Return the file of an instant: the one in use, unless it is over or was moved."""
+        file = self._file
+        if file is not None and file.is_of(now_us):
+            if file.is_in_place(now_us):
+                return file
+            self._tell_taken_away(file)
+        start_s = slot_start(now_us, self._slot_seconds)
         file = AppendFile(
             self.directory, start_s, self._slot_seconds, durable=self._durable, group=self._group
         )
@@ -283,16 +290,18 @@ class Spool:
             self._retired.append(before)
             self._room.change(before)
 
-    def _tell_deleted(self, file: AppendFile) -> None:
-        """Somebody deleted the file in use: forget it, and say so once."""
+    def _tell_taken_away(self, file: AppendFile) -> None:
+        """Somebody deleted or moved the file in use: forget it, and say so once."""
         if self._file is file:
             self._retire(None)
             self._room = Room(self.directory, self._spool_bytes_max)
             log.warning(
-                "%s was deleted while it was written to: what was not sent of its %d bytes is lost,"
-                " but for the last record; it is made anew",
+                "%s was %s while it was written to: what was not sent of its %d bytes is %s; it is"
+                " made anew",
                 file.path,
+                "deleted" if file.is_deleted else "moved away",
                 file.size,
+                "lost, but for a record that is written again" if file.is_deleted else "there",
             )
 
     def _close_retired(self) -> None:

@@ -17,8 +17,9 @@ import pytest
 
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
+from fastjournal.limits import MOVED_US_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_request, encode_request
-from fastjournal.spool import Spool, slots
+from fastjournal.spool import Spool, slots, spool_status
 from fastjournal.spool import format as form
 
 HOUR_US = 3_600_000_000
@@ -319,3 +320,31 @@ def test_names_of_slots_round_trip_and_others_are_none() -> None:
         "2026112T0800000Z.fjs",
     ):
         assert slots.parse_slot_name(name) is None, name
+
+
+@pytest.mark.parametrize("what", ["slot", "directory"])
+def test_append_notices_within_a_second_that_its_slot_was_moved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    """Its link count is still 1: only the path tells."""
+    clock = HandClock()
+    directory = tmp_path / "spool"
+    with Spool(directory, clock=clock) as spool:
+        for uri in ("that makes it", "that looks at it"):
+            spool.append(domain="d", uri=uri)
+        (slot,) = directory.glob("*.fjs")
+        before = slot.stat().st_size
+        if what == "slot":
+            moved = slot.rename(tmp_path / slot.name)
+        else:
+            moved = directory.rename(tmp_path / "moved") / slot.name
+        spool.append(domain="d", uri="not noticed yet")
+        assert moved.stat().st_size > before
+        for _ in range(3):
+            clock.now += MOVED_US_MAX
+            spool.append(domain="d", uri="noticed")
+        clock.now -= 2 * MOVED_US_MAX
+        spool.append(domain="d", uri="the clock was set back")
+    assert spool_status(directory).pending == 4
+    (told,) = [record.message for record in caplog.records]
+    assert told.startswith(f"{slot} was moved away while it was written to")
