@@ -49,6 +49,11 @@ _GROWING = frozenset(
 """What appends records without end; deletions and releases end what these begin."""
 
 
+def bytes_of(requests: Iterable[Request]) -> int:
+    """Return the bytes of requests, without what each of them takes in any case."""
+    return sum(len(request.key) + len(request.value) for request in requests)
+
+
 class Backpressure:
     """Slows writers down while the log is far too large.
 
@@ -112,9 +117,11 @@ class Backpressure:
             self.waiting -= 1
             self.waited_seconds += trio.current_time() - began
 
-    def turn_over(self, size: int) -> None:
-        """A batch of so many bytes was carried out."""
+    def turn_over(self, size: int, unused: int = 0) -> None:
+        """A batch of so many bytes was carried out, but for ``unused``: these are for others."""
         self._going -= size
+        self._granted += unused
+        self._let_go()
 
     @property
     def needed(self) -> bool:

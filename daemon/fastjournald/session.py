@@ -29,6 +29,7 @@ from fastjournal.protocol import (
     encode_error,
 )
 from fastjournald.account import NEVER
+from fastjournald.backpressure import bytes_of
 from fastjournald.engine import Missing, Scan
 from fastjournald.lookahead import missing_soon
 from fastjournald.scheduler import Share
@@ -127,9 +128,7 @@ class Session(Sending):
                         await self._wait_room(requests, self._taken_bytes)
                     await self._serve(requests)
                 finally:
-                    if self._turn_bytes:
-                        self._server.backpressure.turn_over(self._turn_bytes)
-                        self._turn_bytes = 0
+                    self._end_turn()
                 self.partial_since = self._account.now
                 if self.on_first_request is not None and not self.unknown:
                     self.on_first_request()
@@ -159,11 +158,24 @@ class Session(Sending):
             self._hold(-held)
             self._turn_bytes = size
 
+    def _end_turn(self, unused: int = 0) -> None:
+        """Let other writers go on, for what was carried out so far is in the log.
+
+        Args:
+            unused: Bytes of the requests that were not carried out; another turn is for them.
+        """
+        if self._turn_bytes:
+            self._server.backpressure.turn_over(self._turn_bytes, unused)
+            self._turn_bytes = 0
+
+    def _unused(self, requests: list[Request], at: int) -> int:
+        """Return the bytes of its turn that are for the requests from this one on."""
+        return bytes_of(requests[at:]) if self._turn_bytes else 0
+
     async def _wait_rest(self, requests: list[Request], at: int) -> None:
-        """Wait with the requests behind one, if the log has become far too large meanwhile."""
-        if self._server.backpressure.closed and not self._turn_bytes:
-            rest = requests[at + 1 :]
-            await self._wait_room(rest, self._taken_bytes * len(rest) // len(requests))
+        """Wait with the requests from this one on, while the log is far too large."""
+        if self._server.backpressure.closed and not self._turn_bytes and at < len(requests):
+            await self._wait_room(requests[at:], bytes_of(requests[at:]))
 
     async def _receive(self) -> None:
         account, connection = self._account, self._connection
@@ -252,13 +264,15 @@ class Session(Sending):
         self._serving = True
         for at, request in enumerate(requests):
             if request.function == _SNAPSHOT:
-                await self._finish(replies, now)
+                await self._finish(replies, now, self._unused(requests, at + 1))
                 replies.append(await server.take_snapshot(self, request))
+                await self._wait_rest(requests, at + 1)
                 now = self._go_on()
                 continue
             reply = handle(self, request, now)
             if not isinstance(reply, bytes) and reply is not None:
-                await self._finish(replies, now)
+                await self._finish(replies, now, self._unused(requests, at))
+                await self._wait_rest(requests, at)
                 ahead = requests[at + 1 : at + limits.READ_AHEAD]
                 reply = await self._take_longer(request, reply, ahead)
                 now = self._go_on()
@@ -266,14 +280,14 @@ class Session(Sending):
                 replies.append(reply)
                 room -= len(reply)
                 if room < 0:
-                    await self._finish(replies, now)
-                    await self._wait_rest(requests, at)
+                    await self._finish(replies, now, self._unused(requests, at + 1))
+                    await self._wait_rest(requests, at + 1)
                     room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
                     now = self._go_on()
                 elif store.work - share.began > TURN_WORK:
-                    if server.backpressure.closed:
+                    if server.backpressure.closed and not self._turn_bytes:
                         await self._finish(replies, now)
-                        await self._wait_rest(requests, at)
+                        await self._wait_rest(requests, at + 1)
                     now = await self._pass_on(replies, now)
             if request.function == _QUIT:
                 self._done = True
@@ -327,8 +341,14 @@ class Session(Sending):
         self._done = self._server.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
         await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
-    async def _finish(self, replies: list[bytes], now: int) -> None:
-        """Put replies into the outbox, wait until all that was appended is durable, and send."""
+    async def _finish(self, replies: list[bytes], now: int, unused: int = 0) -> None:
+        """Put replies into the outbox, wait until all that was appended is durable, and send.
+
+        Args:
+            replies: Which.
+            now: The present.
+            unused: Bytes of the requests behind these.
+        """
         server = self._server
         server.scheduler.charge(self._share)
         data = b"".join(replies)
@@ -340,6 +360,8 @@ class Session(Sending):
         if writer.settled < writer.appended:
             await server.commit.wait_settled(writer.appended)
         server.fetching.evict()
+        # a client that does not read must hold up no other
+        self._end_turn(unused)
         if self._outbox.pieces:
             await self._send_settled()
 

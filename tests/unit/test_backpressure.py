@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
@@ -13,12 +14,16 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.protocol import Function, Request
-from fastjournald.backpressure import GRANTED, Backpressure
+from fastjournal.protocol import Flag, Function, Request, encode_request
+from fastjournald.backpressure import GRANTED, Backpressure, bytes_of
 from fastjournald.candidates import bytes_slowed, bytes_usual
 from fastjournald.cleaner import Cleaner
 from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.subject import START, request
+from tests.unit.house import Peer
+from tests.unit.test_session_bounds import Room
 
+OVER = Flag.PERSIST | Flag.OVERWRITE
 SEGMENT_BYTES = 16 * 1024
 
 
@@ -115,6 +120,19 @@ async def test_backpressure_lets_the_next_go_where_one_is_cancelled(pressure: Ba
     assert pressure.waiting == 0
 
 
+async def test_backpressure_gives_the_next_what_a_batch_did_not_use(pressure: Backpressure) -> None:
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [1000, 600, 10], nursery)
+        pressure.freed(round(1000 / GRANTED))
+        pressure.turn_over(1000, 599)
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == [0]
+        pressure.freed(round(1 / GRANTED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert gone == [0, 1]
+        nursery.cancel_scope.cancel()
+
+
 async def test_backpressure_ends_when_the_log_is_small_enough(
     log: CleanedLog, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -187,6 +205,92 @@ async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
         assert gone == [0]
         pressure.look()
         assert not pressure.closed
+
+
+LARGE = b"v" * 8000
+GET = request(Function.GET, b"a", flags=Flag.DATA)
+SCAN = request(Function.GET, b"a", uri=b"b", flags=Flag.DATA, count=0)
+READS = {"short": [], "long": [GET] * 20, "scan": [SCAN]}
+
+
+async def overgrow(room: Room) -> Peer:
+    """Let a client write until writers have to wait."""
+    pressure, peer = room.server.backpressure, room.connect_in_memory()
+    for at in range(START, START + 30):
+        if pressure.closed:
+            break
+        room.clock.now = at
+        await peer.ask(request(Function.SET, b"a", LARGE, flags=OVER, at=at))
+    assert pressure.closed
+    return peer
+
+
+def two_writes(room: Room, *between: Request) -> list[Request]:
+    """Return requests of which the first and the last make the log grow."""
+    room.clock.now += 1
+    at = room.clock.now
+    first = request(Function.SET, b"a", LARGE, flags=OVER, at=at)
+    return [first, *between, request(Function.SET, b"c", b"", flags=OVER, at=at)]
+
+
+@pytest.mark.parametrize("answer", READS)
+async def test_backpressure_lets_others_go_while_a_client_does_not_read(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, answer: str
+) -> None:
+    monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", math.inf)
+    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
+    async with room.open():
+        pressure, writer = room.server.backpressure, room.writer
+        other = await overgrow(room)
+        # in lockstep: what is not read is not sent
+        silent = room.connect_in_memory(lockstep=True)
+        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
+        asked = two_writes(room, *READS[answer])
+        await silent.send(*asked)
+        await trio.testing.wait_all_tasks_blocked()
+        assert pressure.waiting == 1
+        # its turn, and nothing more
+        pressure.freed(round(sum(len(encode_request(each)) for each in asked) / GRANTED))
+        await trio.testing.wait_all_tasks_blocked()
+        assert pressure.waiting == 0
+        assert (room.engine.store.find(b"c") is None) is (answer != "short")
+        await other.send(request(Function.SET, b"d", LARGE[:500], flags=OVER, at=room.clock.now))
+        await trio.testing.wait_all_tasks_blocked()
+        assert pressure.waiting == 1
+        most = writer.log_bytes * 16 // 14
+        monkeypatch.setattr("fastjournald.backpressure.bytes_slowed", lambda *_: most)
+        pressure.look()
+        reply = await other.reply()
+        assert reply is not None
+        assert reply.code == ""
+
+
+@pytest.mark.parametrize(("answer", "behind"), [("long", 14), ("scan", 1)])
+async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+    autojump_clock: trio.testing.MockClock,
+    answer: str,
+    behind: int,
+) -> None:
+    monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", math.inf)
+    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
+    async with room.open():
+        peer = await overgrow(room)
+        sizes: list[int] = []
+
+        async def turn_comes(size: int) -> None:
+            sizes.append(size)
+
+        monkeypatch.setattr(room.server.backpressure, "wait_turn", turn_comes)
+        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
+        asked = two_writes(room, *READS[answer])
+        await peer.send(*asked)
+        for _ in asked:
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == ""
+        total = sum(len(encode_request(each)) for each in asked)
+        assert sizes == [total, bytes_of(asked[behind:])]
 
 
 def test_backpressure_is_for_what_makes_the_log_grow(pressure: Backpressure) -> None:
