@@ -339,6 +339,10 @@ starts begins within a round trip, and half of all, so that none has the house t
 HANDSHAKE_SECONDS_MAX = 10.0
 """From connecting to the end of the TLS handshake."""
 
+HANDSHAKE_STEPS_A_TURN = 3
+"""Steps of handshakes in one turn of the event loop, for all addresses: about a millisecond each,
+with an RSA key of 2,048 bits."""
+
 HTTP_CONNECTIONS_MAX = 32
 """HTTP connections at once; for one more, one that asked longest ago makes room: a few scrapers and
 health checks are the use."""

@@ -38,10 +38,17 @@ class _Context:
 
 
 class _Ciphertext(trio.abc.Stream):
-    """The socket below TLS. When TLS closes it, it is only shut down for sending."""
+    """The socket below TLS. When TLS closes it, it is only shut down for sending.
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    Args:
+        stream: The socket.
+        steps: Steps of handshakes that may be done in one turn of the event loop.
+    """
+
+    def __init__(self, stream: trio.SocketStream, steps: trio.Semaphore) -> None:
         self._stream = stream
+        self.steps: trio.Semaphore | None = steps
+        """None: the handshake is done."""
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         await self._stream.send_all(data)
@@ -50,7 +57,12 @@ class _Ciphertext(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
+        data = await self._stream.receive_some(max_bytes)
+        if self.steps is not None:
+            # with what has come TLS does a step, before anybody else goes on
+            async with self.steps:
+                await trio.lowlevel.checkpoint()
+        return data
 
     async def aclose(self) -> None:
         await self._stream.send_eof()
@@ -65,13 +77,17 @@ class TlsStream(trio.abc.HalfCloseableStream):
     Args:
         stream: The accepted socket.
         context: Of the listeners.
+        steps: Steps of handshakes that may be done in one turn of the event loop.
     """
 
-    def __init__(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, context: ssl.SSLContext, steps: trio.Semaphore
+    ) -> None:
         self._socket = stream
         self._context = _Context(context)
+        self._ciphertext = _Ciphertext(stream, steps)
         self._tls = trio.SSLStream(
-            _Ciphertext(stream), cast(ssl.SSLContext, self._context), server_side=True
+            self._ciphertext, cast(ssl.SSLContext, self._context), server_side=True
         )
         self._ended = False
 
@@ -83,6 +99,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
     async def shake_hands(self) -> None:
         """Raise BrokenResourceError where the client does not speak TLS, or is not let in."""
         await self._tls.do_handshake()
+        self._ciphertext.steps = None
 
     def last_words(self, error: BaseException | None) -> bytes:
         """Return what tells the client, after the handshake has failed with this, why."""
@@ -115,11 +132,15 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
 
 class Handshakes:
-    """Lets clients in. Where too many are at it, the oldest that are not done make room."""
+    """Lets clients in. Where too many are at it, the oldest that are not done make room.
+
+    Each step of a handshake computes for up to a millisecond, so a turn has only some of them.
+    """
 
     def __init__(self) -> None:
         self._begun: Newcomers[trio.CancelScope] = Newcomers()
         self._why_cut = "made room for another one"
+        self._steps = trio.Semaphore(limits.HANDSHAKE_STEPS_A_TURN)
 
     async def let_in(
         self, stream: trio.SocketStream, context: ssl.SSLContext, origin: str
@@ -135,7 +156,7 @@ class Handshakes:
             self._begun.pop_oldest_of(origin).cancel()
         elif len(self._begun) >= limits.HANDSHAKES_MAX and (oldest := self._begun.pop()):
             oldest.cancel()
-        tls = TlsStream(stream, context)
+        tls = TlsStream(stream, context, self._steps)
         scope = trio.CancelScope(deadline=trio.current_time() + limits.HANDSHAKE_SECONDS_MAX)
         self._begun.add(origin, scope)
         why_not = ""

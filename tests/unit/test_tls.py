@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections import Counter
 from pathlib import Path
 from typing import cast
 
@@ -14,11 +15,12 @@ from trio.testing import MockClock
 from fastjournal.client.access import make_context
 from fastjournal.limits import (
     HANDSHAKE_SECONDS_MAX,
+    HANDSHAKE_STEPS_A_TURN,
     HANDSHAKES_MAX,
     HANDSHAKES_PER_ORIGIN_MAX,
 )
 from fastjournal.protocol import ClientConnection, Function, Request
-from fastjournald.tls import Handshakes, TlsStream
+from fastjournald.tls import Handshakes, TlsStream, _Ciphertext
 from tests.certificates import Authority
 
 ORIGIN = "10.1.1.1"
@@ -227,3 +229,32 @@ async def test_plain_request_to_a_tls_port_is_told_so(context: ssl.SSLContext) -
     (reply,) = connection.next_events()
     assert reply.identifier == 0
     assert reply.error == "bad-request this address takes TLS only: connect by TLS"
+
+
+async def test_turn_has_few_steps_of_the_handshakes_that_begin_at_the_same_instant(
+    authority: Authority, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn = 0
+    steps: Counter[int] = Counter()
+    receive_some = _Ciphertext.receive_some
+
+    async def receiving(stream: _Ciphertext, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await receive_some(stream, max_bytes)
+        # with this TLS computes
+        steps[turn] += 1
+        return data
+
+    class Turns(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            nonlocal turn
+            turn += 1
+
+    monkeypatch.setattr(_Ciphertext, "receive_some", receiving)
+    handshakes = Handshakes()
+    trio.lowlevel.add_instrument(instrument := Turns())
+    async with trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(enter, authority, context, handshakes)
+    trio.lowlevel.remove_instrument(instrument)
+    assert steps.total() >= 2 * 30
+    assert max(steps.values()) <= HANDSHAKE_STEPS_A_TURN
