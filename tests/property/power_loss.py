@@ -13,7 +13,7 @@ from fastjournal.protocol.messages import Request
 from fastjournald.config import Config
 from fastjournald.engine import Missing
 from fastjournald.entry import Entry
-from tests.property.cold_values import value_of
+from tests.property.cold_values import still, value_of
 from tests.property.crashing_daemon import LOG, CrashingDaemon, until_it_starts
 from tests.property.subject import SECOND, request
 
@@ -30,8 +30,10 @@ def number_of(value: bytes) -> int:
 class Version:
     """What an entry was at some moment since the last acknowledged one."""
 
-    def __init__(self, entry: Entry, acknowledged: bool) -> None:
+    def __init__(self, entry: Entry, value: bytes, acknowledged: bool) -> None:
         self.entry = entry
+        self.value = value
+        """Read while it is there: what is gone may have left the disk."""
         self.acknowledged = acknowledged
         """Whether it was there at the last acknowledged moment."""
         self.keys = {entry.key}
@@ -140,8 +142,10 @@ class RebuiltDaemon(CrashingDaemon):
                 and (asked is None or asked.function != Function.DELETE)
             ):
                 version.replaced_by = [self.superseded[id(entry)]]
+        disk = still(self.engine, self.disk) if fresh else None
         for entry in fresh:
-            self.versions[id(entry)] = Version(entry, acknowledged=False)
+            value = value_of(self.engine, disk, LOG, entry)
+            self.versions[id(entry)] = Version(entry, value, acknowledged=False)
         self.marks.append((self.writer.appended, {}, set(now_there)))
         super().take_down()
 
@@ -168,10 +172,7 @@ class RebuiltDaemon(CrashingDaemon):
     def lose_sectors(self) -> None:
         """The power goes; start again, with a repair where there is damage."""
         before = self.versions
-        values = {
-            at: value_of(self.engine, self.disk.kill(), LOG, version.entry)
-            for at, version in before.items()
-        }
+        values = {at: version.value for at, version in before.items()}
         self.disk = self.disk.crash(self.draw.getrandbits(32), sectors=True)
         self.versions, self.marks, self.superseded = {}, [], {}
         self.steps = []
