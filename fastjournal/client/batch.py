@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from fastjournal.client.backoff import Reconnect
-from fastjournal.client.calls import silence_allowed_s
+from fastjournal.client.calls import Call, silence_allowed_s
 from fastjournal.client.failures import IN_VAIN
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo
 from fastjournal.client.repeats import rule_of
 from fastjournal.clock import unique_timestamp
-from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Reply, Request, encode_request
+
+T = TypeVar("T")
 
 
 class Errand:
@@ -122,3 +125,20 @@ class Batch:
             if errand.repeated or errand.pending is not None
         )
         return error
+
+
+def replies_of(errands: Sequence[Errand]) -> list[Reply]:
+    """Return the replies, which may be refusals."""
+    return [errand.answer() for errand in errands]
+
+
+def outcomes_of(many: Sequence[Call[T]], errands: Sequence[Errand]) -> list[T | RefusedError]:
+    """Return what the replies mean: results, and refusals.
+
+    Raises:
+        ProtocolError: A reply lacks what it must have.
+    """
+    return [
+        call.outcome(errand.answer(), repeated=errand.repeated)
+        for call, errand in zip(many, errands, strict=True)
+    ]

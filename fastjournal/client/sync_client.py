@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ import msgspec
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Reconnect, check_limits
-from fastjournal.client.batch import Batch, Errand
+from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
 from fastjournal.client.failures import not_connected
@@ -109,6 +110,8 @@ class SyncClient(SyncMethods):
     def connect(self) -> None:
         """Connect, unless it is connected; try once.
 
+        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
+
         Raises:
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
@@ -116,26 +119,34 @@ class SyncClient(SyncMethods):
         with self._turn():
             self._ended = False
             if self._link is None:
-                self._link = self._dialer.dial()
+                self._link = self._dialer.dial_first(ended=lambda: self._ended)
                 self._was_connected = True
             if self._ended:  # by a signal handler, meanwhile
-                self._drop_link()
                 raise not_connected()
 
     def close(self) -> None:
         """Close the connection; a lease goes on until it ends or is released.
 
-        A signal handler may call this while a request of its thread waits: that request then raises
-        CannotConnectError (code ``not-connected``).
+        A signal handler, or another thread, may call this while a request waits: that request then
+        raises CannotConnectError (code ``not-connected``).
         """
-        with self._lock:
-            self._ended = True
-            if self._busy:
-                if self._link is not None:
-                    self._link.interrupt()
+        self._ended = True
+        if not self._lock.acquire(blocking=False):
+            self._interrupt()
+            self._lock.acquire()
+        try:
+            if self._busy:  # by this thread: this is a signal handler of it
+                self._interrupt()
                 return
-            self._drop_link()
+            if self._ended:
+                self._drop_link()
+        finally:
+            self._lock.release()
         self.settle()
+
+    def _interrupt(self) -> None:
+        if (link := self._link) is not None:
+            link.interrupt()
 
     def __enter__(self) -> SyncClient:
         self.connect()
@@ -226,22 +237,20 @@ class SyncClient(SyncMethods):
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
         """
-        errands = self._ask([(request, None) for request in requests])
-        return [errand.answer() for errand in errands]
+        return self._ask([(request, None) for request in requests], replies_of)
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (errand,) = self._ask([(call.request, call.undo)])
-        return call.result(errand.answer(), repeated=errand.repeated)
+        (outcome,) = self.call_many([call])
+        if isinstance(outcome, RefusedError):
+            raise outcome
+        return outcome
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
-        errands = self._ask([(call.request, call.undo) for call in kept])
-        return [
-            call.outcome(errand.answer(), repeated=errand.repeated)
-            for call, errand in zip(kept, errands, strict=True)
-        ]
+        asked = [(call.request, call.undo) for call in kept]
+        return self._ask(asked, functools.partial(outcomes_of, kept))
 
     def give_back(self, releases: Iterable[Call[None]]) -> None:
         """Send releases, as well as can be done in a few seconds, and do not ask what came of them.
@@ -255,7 +264,8 @@ class SyncClient(SyncMethods):
         if self._lock.acquire(blocking=False):
             try:
                 if not self._busy:
-                    self._release(requests)
+                    with self._turn():
+                        self._release(requests)
                     return
             finally:
                 self._lock.release()
@@ -285,19 +295,23 @@ class SyncClient(SyncMethods):
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    def _ask(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
+    def _ask(
+        self,
+        requests: list[tuple[Request, Undo | None]],
+        read: Callable[[list[Errand]], T],
+    ) -> T:
         batch, plan = Batch(requests, self._dialer.plan), self._dialer.plan
         asked_at_s = self._dialer.now_s()
         with self._turn():
             try:
                 self._carry(batch, plan, batch.silence_s(self._reply_timeout_s), asked_at_s)
+                return read(batch.errands)
             except BaseException as error:
                 self._undo(batch)
                 if not isinstance(error, FastjournalError) or not self._is_idle:
                     # a signal handler's exception comes in the middle of anything
                     self._drop_link()
                 raise
-        return batch.errands
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -309,6 +323,8 @@ class SyncClient(SyncMethods):
                 yield
             finally:
                 self._busy = False
+                if self._ended:  # by a signal handler or another thread, meanwhile
+                    self._drop_link()
 
     @property
     def _is_idle(self) -> bool:
@@ -328,7 +344,8 @@ class SyncClient(SyncMethods):
             if batch.unanswered():
                 if self._ended:
                     raise batch.failed(not_connected())
-                self._ended = plan is None
+                if plan is None:
+                    self._ended = True
                 batch.lost(link.multiplexer, self._dialer.now_s())
 
     def _undo(self, batch: Batch) -> None:
@@ -384,14 +401,13 @@ class SyncClient(SyncMethods):
             self._link = (
                 self._dialer.redial(plan, ended=lambda: self._ended)
                 if self._was_connected
-                else self._dialer.dial()
+                else self._dialer.dial_first(ended=lambda: self._ended)
             )
         except FastjournalError as error:
             self._gave_up = self._dialer.now_s(), error
             raise
         self._was_connected = True
         if self._ended:  # by a signal handler, meanwhile
-            self._drop_link()
             raise not_connected()
         return self._link
 

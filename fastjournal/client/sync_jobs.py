@@ -56,7 +56,7 @@ class SyncJob(HeldJob):
             CannotConnectError: The daemon stayed away.
         """
         self._check_owner()
-        ttl_us = self._lease_us if lease_us is None else lease_us
+        ttl_us, asked_s = self._lease_us if lease_us is None else lease_us, self._client.now_s()
         try:
             token = self._client.touch(self.key, self.token, ttl_us=ttl_us)
         except RefusedError as error:
@@ -65,7 +65,7 @@ class SyncJob(HeldJob):
             raise
         assert token is not None, "an extended lease has a token"
         self.token = token
-        self._lease_ends_s = self._client.now_s() + ttl_us / 1e6
+        self._lease_ends_s = asked_s + ttl_us / 1e6
 
     def complete(self) -> None:
         """The work is done: the entry goes.

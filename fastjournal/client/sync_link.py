@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
 from fastjournal.client.access import Access
@@ -13,6 +14,7 @@ from fastjournal.client.backoff import Backoff, Reconnect
 from fastjournal.client.batch import Batch
 from fastjournal.client.failures import (
     IN_VAIN,
+    LATER,
     connection_broken,
     connection_lost,
     not_connected,
@@ -79,10 +81,7 @@ class SyncLink:
             Whether either could be done in time.
         """
         try:
-            if not self._unsent:
-                self._unsent = memoryview(self.multiplexer.data_to_send())
-            if self._unsent:
-                self._send()
+            self._send()
             if not self._channel.wait(to_send=bool(self._unsent), timeout_s=silence_s):
                 return False
             self._receive()
@@ -112,20 +111,32 @@ class SyncLink:
         self._channel.close()
 
     def _receive(self) -> None:
-        try:
+        with self._unbroken():
             data = self._channel.receive()
             if data is not None:
                 self.multiplexer.receive_data(data)
+
+    @contextlib.contextmanager
+    def _unbroken(self) -> Iterator[None]:
+        """End the connection where an exception of a signal handler ends the block.
+
+        A part of the stream may be gone with it, or be sent a second time.
+        """
+        try:
+            yield
         except OSError:
             raise
         except BaseException:
-            # An exception of a signal handler: a part of the stream may be gone with it.
             self.multiplexer.fail(connection_lost("the client was interrupted"))
             raise
 
     def _send(self) -> None:
         try:
-            self._unsent = self._unsent[self._channel.send(self._unsent) :]
+            with self._unbroken():
+                if not self._unsent:
+                    self._unsent = memoryview(self.multiplexer.data_to_send())
+                if self._unsent:
+                    self._unsent = self._unsent[self._channel.send(self._unsent) :]
         except OSError as failure:
             # What the daemon said before it closed explains this better than the error does.
             error = failure
@@ -189,6 +200,23 @@ class Dialer:
         channel = connect_channel(self.address, self._access, timeout_s, prove=prove)
         multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
         return SyncLink(channel, multiplexer, self.address)
+
+    def dial_first(self, *, ended: Callable[[], bool] = lambda: False) -> SyncLink:
+        """Return the first connection: try once, but wait for a daemon that takes none now.
+
+        Args:
+            ended: Whether to stop waiting.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
+            RefusedError: ``auth-failed``.
+        """
+        try:
+            return self.dial()
+        except CannotConnectError as error:
+            if self.plan is None or error.code not in LATER:
+                raise
+        return self.redial(ended=ended)
 
     def dial_again(self, effort: Backoff, timeout_s: float = math.inf) -> SyncLink:
         """Return a new connection, on which the daemon has answered something; try once.

@@ -43,7 +43,7 @@ class SyncListener:
 
     def __enter__(self) -> SyncListener:
         try:
-            self._subscribe(self._dialer.dial())
+            self._subscribe(self._dialer.dial_first())
             while self._subscribing is not None:
                 self._go_on(math.inf)
         except BaseException:

@@ -15,10 +15,10 @@ import trio
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Backoff, Reconnect, check_limits
-from fastjournal.client.batch import Batch, Errand
+from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
-from fastjournal.client.failures import IN_VAIN, not_connected
+from fastjournal.client.failures import IN_VAIN, LATER, not_connected
 from fastjournal.client.jobs import RetryDelay, Terms
 from fastjournal.client.multiplexer import Multiplexer, Pending, Undo, copy_error
 from fastjournal.client.results import Page
@@ -93,6 +93,7 @@ class Client(TrioMethods):
         self._tasks: set[trio.CancelScope] = set()
         self._owed: list[Request] = []
         """Releases that wait for a connection."""
+        self._paying = trio.Lock()
         self.crews: set[Crew] = set()
         """What the job loops of this client hold."""
 
@@ -101,11 +102,18 @@ class Client(TrioMethods):
     async def connect(self) -> None:
         """Connect, unless it is connected; try once.
 
+        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
+
         Raises:
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        await self._connect()
+        try:
+            await self._connect()
+        except CannotConnectError as error:
+            if self._plan is None or error.code not in LATER:
+                raise
+            await self.usable_link()
 
     async def _connect(self, timeout_s: float | None = None, *, prove: bool = False) -> None:
         if self._nursery is None:
@@ -245,33 +253,35 @@ class Client(TrioMethods):
 
     async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
         """Send requests without waiting between them; return their replies in the same order."""
-        errands = await self._exchange([(request, None) for request in requests])
-        return [errand.answer() for errand in errands]
+        return await self._exchange([(request, None) for request in requests], replies_of)
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (errand,) = await self._exchange([(call.request, call.undo)])
-        return call.result(errand.answer(), repeated=errand.repeated)
+        (outcome,) = await self.call_many([call])
+        if isinstance(outcome, RefusedError):
+            raise outcome
+        return outcome
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
         kept = list(many)
-        errands = await self._exchange([(call.request, call.undo) for call in kept])
-        return [
-            call.outcome(errand.answer(), repeated=errand.repeated)
-            for call, errand in zip(kept, errands, strict=True)
-        ]
+        asked = [(call.request, call.undo) for call in kept]
+        return await self._exchange(asked, functools.partial(outcomes_of, kept))
 
     # --- moving bytes ---------------------------------------------------------------------------
 
-    async def _exchange(self, requests: list[tuple[Request, Undo | None]]) -> list[Errand]:
+    async def _exchange(
+        self,
+        requests: list[tuple[Request, Undo | None]],
+        read: Callable[[list[Errand]], T],
+    ) -> T:
         batch = Batch(requests, self._plan)
         try:
             await self._carry(batch)
+            return read(batch.errands)
         except BaseException:
             self._owe(batch.gains())
             raise
-        return batch.errands
 
     async def _carry(self, batch: Batch) -> None:
         silence_s = batch.silence_s(self.reply_timeout_s)
@@ -291,8 +301,7 @@ class Client(TrioMethods):
                     await link.wait_done(pending, silence_s)
             finally:
                 for pending in started:
-                    if not pending.done:
-                        link.abandon(pending)
+                    link.abandon(pending)
             if not batch.unanswered():
                 return
             batch.lost(link.multiplexer, trio.current_time())
@@ -306,11 +315,12 @@ class Client(TrioMethods):
             self.start_soon(self._pay)
 
     async def _pay(self) -> None:
-        owed, self._owed = self._owed, []
-        if not owed:
-            return
-        with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
-            await self.request_many(owed)
+        async with self._paying:  # a client that ends waits here for what is on its way
+            owed, self._owed = self._owed, []
+            if not owed:
+                return
+            with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
+                await self.request_many(owed)
 
     async def usable_link(self) -> TrioLink:
         """Return the connection, or take part in the effort to make one."""

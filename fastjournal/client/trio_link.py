@@ -33,6 +33,8 @@ class TrioLink:
         self._woken = 0
         """Tasks that were woken for the room there is, and have not run since."""
         self._settling = trio.lowlevel.ParkingLot()
+        self._ignored_since = math.inf
+        """When a request was abandoned for the first time since anything was received."""
 
     async def run(self) -> None:
         """Move bytes until the connection is over; then everything in flight has its error."""
@@ -80,6 +82,9 @@ class TrioLink:
         about once, however many wait, and those that are woken together go in one send.
         """
         multiplexer = self.multiplexer
+        if trio.current_time() - self._ignored_since > sum(self._patiences(silence_s)):
+            # Nobody has waited for so long: each was cancelled before.
+            self.end(timed_out(self._address, silence_s))
         if multiplexer.failed or (multiplexer.has_room and not self._room):
             return
         while True:
@@ -118,7 +123,10 @@ class TrioLink:
 
     def abandon(self, pending: Pending) -> None:
         """Leave a request alone; what it waits for, or gets, is given back."""
+        if pending.done:
+            return
         self.multiplexer.abandon(pending)
+        self._ignored_since = min(self._ignored_since, trio.current_time())
         self._something_to_send.set()
 
     def owe(self, requests: list[Request]) -> None:
@@ -136,6 +144,7 @@ class TrioLink:
         try:
             while not multiplexer.failed:
                 multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
+                self._ignored_since = math.inf
                 self._pass_room_on()
                 if multiplexer.wants_to_send:
                     self._something_to_send.set()

@@ -15,6 +15,7 @@ import trio.testing
 from fastjournal import (
     CannotConnectError,
     Client,
+    ProtocolError,
     Reconnect,
     RefusedError,
     SyncClient,
@@ -23,6 +24,7 @@ from fastjournal import (
 from fastjournal.client import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.both_clients import KINDS, connected
 from tests.integration.daemon_process import DaemonProcess
 
 WAIT_US = 60_000_000
@@ -141,6 +143,17 @@ async def test_a_client_that_ends_gives_back_what_a_failed_pipeline_was_given() 
         assert script.released.is_set()
 
 
+async def test_client_that_ends_waits_for_what_is_being_given_back() -> None:
+    script = LosesTheSecond(1)
+    plan = Reconnect(first_pause_s=0.5, patience_s=30)
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address, reconnect=plan) as client:
+            with pytest.raises(CannotConnectError):
+                await client.call_many(MANY)
+            await trio.testing.wait_all_tasks_blocked()  # it pauses before it connects again
+        assert script.released.is_set()
+
+
 def test_blocking_a_pipeline_that_fails_gives_back_what_was_answered() -> None:
     script = LosesTheSecond(1)
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address, reconnect=QUICK) as client:
@@ -244,3 +257,30 @@ def test_blocking_an_exception_while_a_request_is_started_leaves_a_sound_client(
         with pytest.raises(RefusedError, match="nothing stands"):
             client.get("k")
         assert client.nop()
+
+
+class Tells:
+    """Hands out a job, and answers everything else with plain success."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def __call__(self, request: Request) -> Answer:
+        if request.function == Function.RELEASE:
+            self.released.set()
+        return [
+            handed_out(request) if request.function == Function.NEXT else Reply(request.identifier)
+        ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_pipeline_with_a_reply_that_lacks_something_gives_back_what_was_leased(
+    kind: str,
+) -> None:
+    script = Tells()
+    with ScriptedDaemon(script) as daemon:
+        async with connected(kind, daemon.address, reconnect=QUICK) as client:
+            with pytest.raises(ProtocolError, match="exactly one pair"):
+                await client.call_many([calls.next_("d"), calls.get("without-a-pair")])
+            assert await client.next("d"), "the connection is of use"
+        assert script.released.is_set()

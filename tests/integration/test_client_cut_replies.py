@@ -162,6 +162,31 @@ async def test_a_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: 
             assert (await second.add("k", 1)).decoded() == 2
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "listener"])
+async def test_full_daemon_is_waited_for_at_the_first_connect_with_a_token(kind: str) -> None:
+    refusals = 3
+
+    def script(request: Request) -> Answer:
+        nonlocal refusals
+        if request.function != Function.AUTH or not refusals:
+            return [reply_to(request)]
+        refusals -= 1
+        return [FULL, Do.CLOSE]
+
+    with ScriptedDaemon(script) as daemon:
+        if kind == "listener":
+            with SyncClient(daemon.address, reconnect=QUICK, auth="secret").listen("k"):
+                pass
+        else:
+            async with connected(kind, daemon.address, reconnect=QUICK, auth="secret") as client:
+                await client.nop()
+        assert daemon.connections == 4
+        refusals = 3
+        with pytest.raises(CannotConnectError, match="max-connections"):
+            SyncClient(daemon.address, reconnect=None, auth="secret").connect()
+        assert daemon.connections == 5
+
+
 async def leave_later(client: SyncClient) -> None:
     await trio.sleep(0.3)  # the other has been refused by then, or has less to prove
     client.close()

@@ -24,6 +24,7 @@ from fastjournal import (
     SyncClient,
     build_journal_key,
 )
+from fastjournal.client.sockets import Channel
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
@@ -287,6 +288,79 @@ def test_close_in_a_signal_handler_ends_a_job_loop(
     with pytest.raises(CannotConnectError) as caught:
         next(client.jobs("other"))
     assert caught.value.code == "not-connected"
+
+
+def test_close_by_another_thread_ends_a_wait() -> None:
+    asked, ends = threading.Event(), []
+
+    def script(_request: Request) -> list[Reply]:
+        asked.set()
+        return []  # it waits without end
+
+    def wait() -> None:
+        with pytest.raises(CannotConnectError) as caught:
+            client.next("d", wait_us=WAIT_US)
+        ends.append(caught.value.code)
+
+    with ScriptedDaemon(script) as daemon:
+        client = SyncClient(daemon.address)
+        threads = [threading.Thread(target=wait) for _ in range(2)]  # one of them for its turn
+        for thread in threads:
+            thread.start()
+        assert asked.wait(20)
+        closing = threading.Thread(target=client.close)
+        closing.start()
+        for thread in (closing, *threads):
+            thread.join(20)
+        assert ends == ["not-connected"] * 2
+        assert daemon.connections == 1
+
+
+def test_close_in_a_signal_handler_while_jobs_are_given_back_hides_no_exception(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = Channel.wait
+
+    def close_and_wait(channel: Channel, *, to_send: bool, timeout_s: float | None) -> bool:
+        if giving_back:
+            client.close()
+        return wait(channel, to_send=to_send, timeout_s=timeout_s)
+
+    def script(request: Request) -> list[Reply]:
+        pairs = [Pair(JOB, meta=Meta())] if request.function == Function.NEXT else None
+        return [Reply(request.identifier, timeout=7, pairs=pairs)]
+
+    monkeypatch.setattr(Channel, "wait", close_and_wait)
+    giving_back = False
+    with ScriptedDaemon(script) as daemon:
+        client = SyncClient(daemon.address)
+        jobs = client.jobs("d")
+        job = next(jobs)
+        giving_back = True
+        with pytest.raises(BodyError), job:
+            raise BodyError
+        assert client._link is None
+        assert jobs
+
+
+def test_extension_counts_from_when_it_was_asked_for() -> None:
+    now_s = 0.0
+
+    def script(request: Request) -> list[Reply]:
+        nonlocal now_s
+        if request.function == Function.TOUCH:
+            now_s += 30  # that long on its way
+        pairs = [Pair(JOB, meta=Meta())] if request.function == Function.NEXT else None
+        return [Reply(request.identifier, timeout=7, pairs=pairs)]
+
+    with (
+        ScriptedDaemon(script) as daemon,
+        SyncClient(daemon.address, monotonic=lambda: now_s) as client,
+        client.jobs("d", lease_us=60_000_000) as jobs,
+    ):
+        job = next(jobs)
+        job.extend()
+        assert job.is_over(60)
 
 
 def test_close_in_a_signal_handler_ends_the_tries_to_connect() -> None:

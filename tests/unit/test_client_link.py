@@ -1,4 +1,4 @@
-"""A connection of trio: how long silence is put up with."""
+"""Connections of both clients: how long silence is put up with, and what an interrupt leaves."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fastjournal.client.address import parse_address
 from fastjournal.client.batch import Batch
 from fastjournal.client.calls import Call
 from fastjournal.client.multiplexer import Multiplexer
+from fastjournal.client.sockets import Channel
+from fastjournal.client.sync_link import SyncLink
 from fastjournal.client.trio_link import TrioLink
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import Reply, ServerConnection
@@ -29,8 +31,13 @@ class Bench:
     async def ask(self, call: Call[object]) -> None:
         """Send a request as a client does, and wait for its reply."""
         batch = Batch([(call.request, call.undo)], None)
+        silence_s = batch.silence_s(SILENCE_S)
+        await self.link.wait_room(silence_s)
         pending = self.link.start(batch.errands[0])
-        await self.link.wait_done(pending, batch.silence_s(SILENCE_S))
+        try:
+            await self.link.wait_done(pending, silence_s)
+        finally:
+            self.link.abandon(pending)
         pending.answer()
 
     async def answer_after(self, seconds: float) -> None:
@@ -91,3 +98,70 @@ async def test_silence_ends_a_connection_on_which_no_snapshot_is_taken(
             await bench.ask(calls.nop())
         nursery.cancel_scope.cancel()
     assert trio.current_time() - began == pytest.approx(SILENCE_S, abs=2)
+
+
+async def poll(bench: Bench) -> None:
+    """Ask again and again, each time for a tenth of the time after which silence is an end."""
+    for _ in range(30):
+        with trio.move_on_after(SILENCE_S / 10):
+            await bench.ask(calls.nop())
+
+
+async def test_silence_is_noticed_by_requests_that_are_cancelled_before(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.link.run)
+        with pytest.raises(CannotConnectError) as caught:
+            await poll(bench)
+        assert caught.value.code == "timed-out"
+        assert trio.current_time() >= SILENCE_S
+        nursery.cancel_scope.cancel()
+
+
+async def test_answers_that_come_late_are_no_silence(
+    bench: Bench, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.link.run)
+        nursery.start_soon(answer_late, bench)
+        await poll(bench)
+        assert not bench.link.multiplexer.failed
+        nursery.cancel_scope.cancel()
+
+
+async def answer_late(bench: Bench) -> None:
+    while True:
+        await bench.answer_after(SILENCE_S / 2)
+
+
+class StopNowError(Exception):
+    """What the signal handler raises."""
+
+
+class InterruptedChannel(Channel):
+    """Sends everything, and a signal handler raises right behind that."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, data: memoryview) -> int:
+        self.sent.append(bytes(data))
+        raise StopNowError
+
+    def wait(self, *, to_send: bool, timeout_s: float | None) -> bool:
+        return to_send
+
+    def receive(self) -> bytes | None:
+        return None
+
+
+def test_bytes_that_may_have_been_sent_when_a_signal_came_are_not_sent_again() -> None:
+    channel = InterruptedChannel()
+    link = SyncLink(channel, Multiplexer(reply_bytes_max=1000), parse_address("127.0.0.1:1"))
+    link.multiplexer.start(calls.nop().request)
+    with pytest.raises(StopNowError):
+        link.turn(0)
+    link.settle([calls.release("k", 7).request], 1, lambda: 0)
+    assert len(channel.sent) == 1
+    assert link.multiplexer.failed
