@@ -84,7 +84,7 @@ class Scanning:
         self._scanned.set()
         self.count += 1
         done = False
-        scheduler = self._server.scheduler
+        scheduler, store = self._server.scheduler, self._server.engine.store
         try:
             async with self._gathering:
                 slices = 0
@@ -98,9 +98,11 @@ class Scanning:
                         )
                     if missing is not None:
                         await fetch(missing)
+                    if not scheduler.admits(share):
+                        # not in its turn, where the scans of those who have had less would wait too
+                        await scheduler.wait(share, SLICE_WORK)
                     async with self._turn:
-                        if not scheduler.admits(share):
-                            await scheduler.wait(share, SLICE_WORK)
+                        share.began = store.work
                         reply = self._slice(scan)
                         if _is_in_vain(reply, missing):
                             # what was read left memory before its turn: so within it

@@ -12,6 +12,10 @@ import trio.testing
 from trio.testing import MockClock
 
 from fastjournal.limits import BATCH_WORK, TURN_WORK
+from fastjournal.protocol.constants import Function
+from fastjournald.engine import Scan
+from fastjournald.scheduler import Share
+from tests.property.subject import START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP
 
@@ -66,3 +70,43 @@ async def test_turn_serves_so_many_clients_that_come_at_the_same_instant(
         background.cancel_scope.cancel()
     assert turns.calls.total() == CLIENTS
     assert max(turns.calls.values()) <= A_TURN + 1
+
+
+async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
+    autojump_clock: MockClock,
+) -> None:
+    room = Room()
+    ended: list[str] = []
+    async with room.open(), trio.open_nursery() as background:
+        scheduler, store = room.server.scheduler, room.engine.store
+        background.start_soon(scheduler.run)
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def be_busy() -> None:
+            share = Share()
+            while True:
+                if not scheduler.admits(share):
+                    await scheduler.wait(share)
+                store.work += TURN_WORK
+                await scheduler.pass_on(share)
+
+        async def scan(name: str, share: Share) -> None:
+            found = room.engine.handle(name, request(Function.GET, b"a", uri=b"z"), START)
+            assert isinstance(found, Scan)
+            stream = trio.testing.memory_stream_pair()[0]
+            await room.server.scanning.run(found, stream, share)
+            ended.append(name)
+
+        for _ in range(2):
+            background.start_soon(be_busy)
+        for _ in range(10):
+            await trio.lowlevel.checkpoint()
+        much = Share()
+        much.virtual = 1_000 * TURN_WORK
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scan, "much", much)
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+            nursery.start_soon(scan, "little", Share())
+        background.cancel_scope.cancel()
+    assert ended == ["little", "much"]
