@@ -199,6 +199,40 @@ def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is
         assert damage(disk) == []
 
 
+def test_chain_knows_a_missing_segment_that_was_told_to_go_and_stayed() -> None:
+    log = two_sealed()
+    log.empty(20, key=b"one/%d")
+    log.flush()
+    log.disk.fail_at(1, "unlink", errno.EIO)
+    with pytest.raises(LogFailedError):
+        log.clean(log.writer.sealed[0])
+    log.disk = log.disk.kill()
+    log.start()
+    assert damage(log.disk) == []
+    log.disk.unlink(path_of(1))
+    assert_known(log.disk, "missing", 1)
+
+
+def test_chain_gives_no_alarm_while_anything_tells_of_a_segment_that_was_removed() -> None:
+    log = two_sealed()
+    for number in range(10):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    assert log.clean(log.writer.sealed[0]) == "rewritten"
+    # the third segment tells of the first one, and stays
+    log.roll()
+    for number in range(10, 20):
+        log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
+    assert log.clean(log.writer.sealed[0]) == "removed"
+    log.empty(20, key=b"two/%d")
+    assert log.clean(log.writer.sealed[0]) == "removed"
+    fourth = log.roll()
+    assert log.clean(fourth) in ("moved", "rewritten", "removed")
+    log.flush()
+    assert path_of(3) == f"{LOG}/{log.segments()[0]}"
+    assert damage(log.disk) == []
+    log.restart()
+
+
 def rewritten_until(log: CleanedLog, call: str) -> tuple[SegmentInfo, bytes]:
     """Clean a segment until its ``call`` fails; return it, and what it held."""
     for number in range(15):
