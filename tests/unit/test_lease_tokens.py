@@ -56,7 +56,7 @@ def test_token_search_ends_where_entries_hold_all_of_the_saturated_millisecond()
     before = {entry.extra.token_before for entry in engine.store}
     assert len(before) == JOBS
     # there is no such microsecond in what is left behind the last whole millisecond
-    engine.lease_counter = 999
+    engine.lease_counter = 998
     flags = Query.RANGE << QUERY_SHIFT
     fields = {"key": b"d", "second_key": b"e", "flags": flags, "timeout": FOREVER, "count": 0}
     with lines_of(LINES_AN_ENTRY * SCAN_LEASES_MAX):
