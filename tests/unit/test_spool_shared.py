@@ -208,11 +208,14 @@ def test_a_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> No
         spool_status(tmp_path)
 
 
-def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
-    class EightClock:
-        def now_us(self) -> int:
-            return 1_795_161_600_000_000
+class EightClock:
+    """Stands still."""
 
+    def now_us(self) -> int:
+        return 1_795_161_600_000_000
+
+
+def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "spool").mkdir()
@@ -232,9 +235,11 @@ def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) 
 def test_an_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
+    """The very next one, however lately its path was looked at: the clock stands still."""
     directory = tmp_path / "spool"
-    with Spool(directory) as spool:
-        spool.append(domain="d", id="gone")
+    with Spool(directory, clock=EightClock()) as spool:
+        for number in range(2):
+            spool.append(domain="d", id=f"gone-{number}", timestamp=number)
         if what == "slot":
             for path in directory.glob("*.fjs"):
                 path.unlink()
@@ -242,7 +247,7 @@ def test_an_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
             shutil.rmtree(directory)
         with caplog.at_level(logging.WARNING, "fastjournal.spool"):
             for number in range(3):
-                spool.append(domain="d", id=f"kept-{number}")
+                spool.append(domain="d", id=f"kept-{number}", timestamp=number)
     assert sum(slot.pending for slot in spool_status(directory).slots) == 3
     assert mode_of(directory) == 0o750
     (told,) = caplog.records
