@@ -38,6 +38,7 @@ class Watch:
     def __init__(self, directory: str) -> None:
         self._path = os.path.join(directory, WAKE_NAME)
         self._socket = bind_wake_socket(directory)
+        self._bound = _status(self._path)
         self.sources = [Source(self._socket.fileno(), self._drain_socket)]
         self._inotify: inotify_simple.INotify | None = None
         flags = inotify_simple.flags
@@ -52,10 +53,12 @@ class Watch:
             self.sources.append(Source(self._inotify.fileno(), self._drain_inotify))
 
     def close(self) -> None:
-        """Close both; writers find no socket then."""
+        """Close both; writers find no socket then, unless another forwarder bound its own."""
+        status = _status(self._path)
+        if self._bound and status and os.path.samestat(status, self._bound):
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
         self._socket.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
         if self._inotify is not None:
             self._inotify.close()
 
@@ -78,3 +81,11 @@ class Watch:
     def _drain_inotify(self) -> None:
         assert self._inotify is not None
         self._inotify.read(timeout=0)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """Return the status of what has this name; None: nothing has, or it cannot be told."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None

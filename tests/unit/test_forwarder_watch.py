@@ -1,0 +1,28 @@
+"""What wakes a forwarder: its wake socket is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastjournal.spool.slots import WAKE_NAME
+from fj_forwarder.watch import Watch
+
+
+def test_closing_removes_the_wake_socket(tmp_path: Path) -> None:
+    Watch(str(tmp_path)).close()
+    assert not (tmp_path / WAKE_NAME).exists()
+
+
+def test_closing_leaves_the_wake_socket_of_the_forwarder_of_a_directory_made_anew(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    of_old = Watch(str(directory))
+    directory.rename(tmp_path / "moved")
+    directory.mkdir()
+    of_new = Watch(str(directory))
+    of_old.close()
+    assert (directory / WAKE_NAME).is_socket()
+    of_new.close()
+    assert not (directory / WAKE_NAME).exists()
