@@ -251,7 +251,8 @@ class Load:
             for byte in encode_request(self._request(Function.GET, b"soak-001", flags=Flag.DATA)):
                 await peer.stream.send_all(bytes([byte]))
                 await trio.sleep(0.001)
-            self._count(await peer.reply(), {"not-found"}, "GET in single bytes")
+            # on a loaded machine they come too slowly for --request-timeout
+            self._count(await peer.reply(), {"not-found", *GIVEN_UP}, "GET in single bytes")
 
     # --- the end ----------------------------------------------------------------------------------
 
