@@ -132,6 +132,12 @@ def replies_of(errands: Sequence[Errand]) -> list[Reply]:
     return [errand.answer() for errand in errands]
 
 
+def result_of(call: Call[T], errands: Sequence[Errand]) -> T:
+    """Return what the one reply means; raise what it refuses."""
+    (errand,) = errands
+    return call.result(errand.answer(), repeated=errand.repeated)
+
+
 def outcomes_of(many: Sequence[Call[T]], errands: Sequence[Errand]) -> list[T | RefusedError]:
     """Return what the replies mean: results, and refusals.
 

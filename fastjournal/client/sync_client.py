@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import functools
+import os
 import threading
 import time
 from collections import deque
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from types import TracebackType
 from typing import TypeVar
+from weakref import WeakSet
 
 import msgspec
 
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Reconnect, check_limits
-from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of
+from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
 from fastjournal.client.failures import not_connected
@@ -34,6 +36,8 @@ from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, SYNC
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
+
+_clients: WeakSet[SyncClient] = WeakSet()
 
 
 class SyncClient(SyncMethods):
@@ -104,6 +108,7 @@ class SyncClient(SyncMethods):
         self._leaving = threading.RLock()
         self._left: deque[Request] = deque()
         """Releases that finalizers have left behind."""
+        _clients.add(self)
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -241,10 +246,7 @@ class SyncClient(SyncMethods):
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (outcome,) = self.call_many([call])
-        if isinstance(outcome, RefusedError):
-            raise outcome
-        return outcome
+        return self._ask([(call.request, call.undo)], functools.partial(result_of, call))
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
@@ -415,3 +417,15 @@ class SyncClient(SyncMethods):
         if self._link is not None:
             self._link.close()
             self._link = None
+
+    def _renew_locks(self) -> None:
+        self._lock, self._leaving, self._busy = threading.RLock(), threading.RLock(), False
+
+
+def _renew_locks() -> None:
+    """In the child of a fork no thread is left that could release what another one held."""
+    for client in list(_clients):
+        client._renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from random import Random
 
 from fastjournal.client.access import Access
@@ -111,32 +110,29 @@ class SyncLink:
         self._channel.close()
 
     def _receive(self) -> None:
-        with self._unbroken():
+        try:
             data = self._channel.receive()
             if data is not None:
                 self.multiplexer.receive_data(data)
-
-    @contextlib.contextmanager
-    def _unbroken(self) -> Iterator[None]:
-        """End the connection where an exception of a signal handler ends the block.
-
-        A part of the stream may be gone with it, or be sent a second time.
-        """
-        try:
-            yield
         except OSError:
             raise
         except BaseException:
-            self.multiplexer.fail(connection_lost("the client was interrupted"))
+            self._break()
             raise
+
+    def _break(self) -> None:
+        """End the connection: an exception of a signal handler has ended a step of it.
+
+        A part of the stream may be gone with it, or be sent a second time.
+        """
+        self.multiplexer.fail(connection_lost("the client was interrupted"))
 
     def _send(self) -> None:
         try:
-            with self._unbroken():
-                if not self._unsent:
-                    self._unsent = memoryview(self.multiplexer.data_to_send())
-                if self._unsent:
-                    self._unsent = self._unsent[self._channel.send(self._unsent) :]
+            if not self._unsent:
+                self._unsent = memoryview(self.multiplexer.data_to_send())
+            if self._unsent:
+                self._unsent = self._unsent[self._channel.send(self._unsent) :]
         except OSError as failure:
             # What the daemon said before it closed explains this better than the error does.
             error = failure
@@ -148,6 +144,9 @@ class SyncLink:
             if self.multiplexer.in_flight:
                 raise error from None
             self._unsent = memoryview(b"")
+        except BaseException:
+            self._break()
+            raise
 
 
 class Dialer:

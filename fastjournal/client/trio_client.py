@@ -15,7 +15,7 @@ import trio
 from fastjournal.client.access import Tls, make_access
 from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.backoff import Backoff, Reconnect, check_limits
-from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of
+from fastjournal.client.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.claims import Claims
 from fastjournal.client.failures import IN_VAIN, LATER, not_connected
@@ -257,10 +257,7 @@ class Client(TrioMethods):
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.calls``; return its result."""
-        (outcome,) = await self.call_many([call])
-        if isinstance(outcome, RefusedError):
-            raise outcome
-        return outcome
+        return await self._exchange([(call.request, call.undo)], functools.partial(result_of, call))
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""

@@ -125,6 +125,46 @@ def test_a_child_process_ends_no_job_of_its_parent(
         state(producer)
 
 
+FORKING_WHILE_ANOTHER_THREAD_WAITS = """
+import os, threading
+from fastjournal import SyncClient
+from fastjournal.protocol import Function, Reply
+from fastjournal.testing.scripted_daemon import ScriptedDaemon
+
+asked = threading.Event()
+
+def answer(request):
+    if request.function == Function.NEXT:
+        asked.set()
+        return []
+    return [Reply(request.identifier, timestamp=5)]
+
+with ScriptedDaemon(answer) as daemon:
+    client = SyncClient(daemon.address)
+    client.connect()
+    threading.Thread(target=client.next, args=("d",), daemon=True).start()
+    asked.wait()
+    child = os.fork()
+    if child == 0:
+        assert client.nop() == 5
+        client.close()
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+    os._exit(0)
+"""
+
+
+def test_fork_leaves_no_lock_behind_that_a_thread_of_the_parent_holds() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKING_WHILE_ANOTHER_THREAD_WAITS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr, ran.returncode) == ("0\n", "", 0)
+
+
 # --- the end of a program ---------------------------------------------------------------------
 
 ENDING = """
