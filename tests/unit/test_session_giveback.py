@@ -147,3 +147,22 @@ async def test_what_was_sent_stays_handed_out(autojump_clock: MockClock) -> None
         await trio.sleep(5)
         assert room.ended == [gone]
         assert not (await peer.ask(request(Function.NEXT, b"a"))).pairs
+
+
+async def test_popped_values_count_as_held_until_their_reply_is_sent(
+    autojump_clock: MockClock,
+) -> None:
+    """The reply shows no value, but it is kept for as long as it may have to be given back."""
+    room = Room(send_timeout=30)
+    async with room.open():
+        gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()
+        value = bytes(100_000)
+        assert codes([await peer.ask(request(Function.SET, JOB, value))]) == [""]
+        pop = request(Function.NEXT, b"a", flags=Flag.OVERWRITE)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gone.stream.send_all, encode_request(pop))
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.engine.store.entries == 0
+        assert room.account.bytes >= len(value)
+        await trio.sleep(35)
+        assert room.engine.store.entries == 1
