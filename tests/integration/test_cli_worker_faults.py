@@ -17,7 +17,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
@@ -48,6 +47,14 @@ def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
     return Cli(tmp_path, daemon.address)
 
 
+@pytest.fixture(autouse=True)
+def hang_up_ends_programs() -> Iterator[None]:
+    """The tests may themselves run under nohup, and what they start would inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def add(client: SyncClient, *names: str, value: bytes = b"v") -> list[bytes]:
     keys = [build_journal_key("d", name) for name in names]
     for key in keys:
@@ -67,12 +74,17 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def line_of(stream: IO[bytes] | None, wanted: bytes) -> bytes:
-    """Read up to the line that holds this."""
-    assert stream is not None
-    for line in stream:
-        if wanted in line:
-            return line
+def line_of(worker: subprocess.Popen[bytes], wanted: bytes) -> bytes:
+    """Read standard error up to the line that holds this; end a worker that stays silent."""
+    assert worker.stderr is not None
+    silence = threading.Timer(TIMEOUT_S, worker.kill)
+    silence.start()
+    try:
+        for line in worker.stderr:
+            if wanted in line:
+                return line
+    finally:
+        silence.cancel()
     raise AssertionError(f"{wanted!r} was not said")
 
 
@@ -93,7 +105,7 @@ def test_after_sighup_running_commands_finish_and_are_completed(
     worker = cli.start(*FOREVER, *gated(tmp_path))
     wait_until((tmp_path / "began").exists)
     worker.send_signal(signal.SIGHUP)
-    line_of(worker.stderr, b"stopping: 1 running")
+    line_of(worker, b"stopping: 1 running")
     if times == 2:
         worker.send_signal(signal.SIGHUP)
     (tmp_path / "go").touch()
@@ -157,7 +169,7 @@ def test_the_second_stop_ends_members_of_the_group_that_ignore_sigterm(
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     pid = int((tmp_path / "pid").read_text())
     worker.send_signal(signal.SIGTERM)
-    line_of(worker.stderr, b"stopping: 1 running")
+    line_of(worker, b"stopping: 1 running")
     worker.send_signal(signal.SIGTERM)
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert results(stderr) == ["stopped"]
@@ -261,7 +273,7 @@ def test_want_of_descriptors_is_no_failed_attempt(
     before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
     add(client, "one")
-    line = line_of(worker.stderr, b"cannot run")
+    line = line_of(worker, b"cannot run")
     assert line.endswith(b"Too many open files; trying again\n")
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, before)
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
@@ -276,7 +288,7 @@ def test_what_was_not_started_for_want_of_descriptors_goes_back_at_the_stop(
     hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, hard))
     (key,) = add(client, "one")
-    line_of(worker.stderr, b"cannot run")
+    line_of(worker, b"cannot run")
     worker.terminate()
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert results(stderr) == ["stopped"]
@@ -309,7 +321,7 @@ def test_a_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
         add(client, "one")
     assert daemon.stop() == 0
     worker = cli.start("next", "--json", "--exec", "true")
-    line_of(worker.stderr, b"waiting for the daemon")
+    line_of(worker, b"waiting for the daemon")
     daemon.start()
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert results(stderr) == ["done"]
@@ -319,7 +331,7 @@ def test_a_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
 def test_a_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: DaemonProcess) -> None:
     assert daemon.stop() == 0
     worker = cli.start("next", "--exec", "true")
-    line_of(worker.stderr, b"waiting for the daemon")
+    line_of(worker, b"waiting for the daemon")
     worker.terminate()
     _, stderr = worker.communicate(timeout=TIMEOUT_S)
     assert worker.returncode == 0
