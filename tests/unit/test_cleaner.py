@@ -77,8 +77,8 @@ async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
     syncs = []
     create = log.disk.create
 
-    def counting(path: str) -> Any:
-        file = create(path)
+    def counting(path: str, **options: Any) -> Any:
+        file = create(path, **options)
         sync = file.sync
 
         def counted() -> None:
