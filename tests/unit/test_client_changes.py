@@ -11,7 +11,15 @@ from fastjournal.client.multiplexer import Multiplexer
 from fastjournal.client.results import ChangeKind
 from fastjournal.errors import RefusedError
 from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
-from fastjournal.protocol import Flag, Pair, Reply, Request, ServerConnection, encode_reply
+from fastjournal.protocol import (
+    Flag,
+    Function,
+    Pair,
+    Reply,
+    Request,
+    ServerConnection,
+    encode_reply,
+)
 
 LISTEN = int(Flag.LISTEN)
 
@@ -125,9 +133,8 @@ def test_notifications_reach_their_subscription_until_it_ends() -> None:
     s.client.unsubscribe(request.identifier)
     s.client.unsubscribe(request.identifier)
     (end,) = s.sent()
-    assert end.identifier == request.identifier
-    assert not end.flags & LISTEN
-    s.receive(note(request.identifier, b"a2"), Reply(end.identifier, pairs=[]))
+    assert (end.function, end.count) == (Function.CANCEL, request.identifier)
+    s.receive(note(request.identifier, b"a2"), Reply(end.identifier))
     s.receive(note(request.identifier, b"a3"))
     assert s.told == [b"a1"]
     assert not s.client.failed
