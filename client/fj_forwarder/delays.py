@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Settled(NamedTuple):
-    """What is known of a record already and could not be carried out: it is not sent again."""
+    """Outcome of a record that is known and could not be carried out: it is not sent again."""
 
     code: str
     """The error code, for dead/; empty: the daemon has it, and it is to be erased."""

@@ -47,7 +47,7 @@ HOLDS_MAX: Final = 2
 this one."""
 
 PASSED_TRIES: Final = 3
-"""What was not tried waits no longer than after so many tries: 0.8 s."""
+"""Bound on the tries that an untried record waits for: 0.8 s."""
 
 _LISTEN: Final = int(Flag.LISTEN)
 
@@ -84,7 +84,7 @@ class Engine:
         self._last_code = ""
         """The code of the last reply of this connection."""
         self._alone = False
-        """What is in flight is tried alone."""
+        """The record in flight is tried alone."""
         self._takes = False
         """A record was taken or refused for itself since the last pause of all."""
         self._search = Search(random)

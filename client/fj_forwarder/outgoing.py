@@ -21,7 +21,7 @@ class Outgoing(msgspec.Struct, gc=False):
     function: int
     flags: int
     timestamp: int
-    """Of the request: when it was written, by the writer's clock."""
+    """Timestamp of the request: when it was written, by the writer's clock."""
     serial: int = 0
     epoch: int = 0
     """How many pauses of all there had been when it was sent."""
@@ -38,7 +38,7 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 class Outcome(NamedTuple):
-    """What to do with a record."""
+    """Verdict on a record: what to do with it."""
 
     record: Outgoing
     verdict: Verdict
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What the end of a connection means."""
+    """Meaning of the end of a connection."""
 
     put_off: list[Outcome]
     """Records that leave the engine."""

@@ -96,7 +96,7 @@ class SlotFile:
         self.retry_us = 0
         """Before this instant it is left out: a call of the operating system on it failed."""
         self.delayed: dict[int, Stretch] = {}
-        """What is pending and not outstanding, by the ``id`` of the stretch: waits on the disk."""
+        """Pending stretches that wait on the disk, by the ``id`` of the stretch."""
         self._suspects: set[int] = set()
         """Offsets of the suspects that are remembered one by one."""
         self._unreleased = 0

@@ -69,7 +69,7 @@ class SlotStore:
         self._refused: set[str] = set()
         """Slots that could not be opened or read; left out until ``retry_refused``."""
         self._told: set[str] = set()
-        """What could not be opened, or is nothing of a spool: each is told of once."""
+        """Names that could not be opened, or are nothing of a spool: each is told of once."""
         self._newest_s = 0
         self._listed_us = self._list_from_us = 0
         self._is_look_owed = False
@@ -366,7 +366,7 @@ class SlotStore:
 
 
 class _Haul:
-    """What is taken in one go, and how many records and bytes more there is room for."""
+    """Records taken in one go, and how many records and bytes more there is room for."""
 
     def __init__(self, count: int, size: int) -> None:
         self.taken: list[Taken] = []

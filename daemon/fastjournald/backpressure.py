@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from fastjournald.server import Server
 
 GRANTED = 1 / 4
-"""Of the bytes that cleaning frees: so many may be taken from clients meanwhile."""
+"""Share of the bytes that compaction frees which may be taken from clients meanwhile."""
 
 RELIEF = 15 / 16
-"""Of the size from which on writers are slowed down: at this one they are not any more."""
+"""Share of the size from which on writers are slowed down: below it they are free again."""
 
 LOOKS = 16
 """In the time in which a segment is written; the log is looked at so often at least."""
@@ -46,7 +46,7 @@ _GROWING = frozenset(
         Function.PAUSE,
     }
 )
-"""What appends records without end; deletions and releases end what these begin."""
+"""Functions that append records without end; deletions and releases end these."""
 
 
 def bytes_of(requests: Iterable[Request]) -> int:

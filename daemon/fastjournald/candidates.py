@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fastjournald.store import Store
 
 LIVE_MAX = 0.5
-"""Of its bytes that are live entries: a segment with less is worth a look."""
+"""Share of live bytes below which a segment is a compaction candidate."""
 
 GARBAGE_MAX = 2
 """A log of more than so many times its live bytes, and two segments, is too large: it is cleaned
@@ -30,7 +30,7 @@ GARBAGE_SLOWED = 3
 on its way then, the log stays under four times and four segments."""
 
 TOMBSTONE_RECORD_BYTES = 80
-"""Of the record of a tombstone, besides its key."""
+"""Bytes of the record of a tombstone, besides its key."""
 
 TURNED_OVER = 1 / 2
 """Of the bytes of a log that is too large: when so many were appended since a segment was looked
@@ -46,7 +46,7 @@ MERGED_MIN = 4
 """Segments of one tier that are merged."""
 
 TIERS = 7
-"""Of small segments; the last one has all that are smaller still."""
+"""Number of size tiers of small segments; the last one has all that are smaller still."""
 
 
 def candidates(
