@@ -1,6 +1,6 @@
 """Options that all programs which talk to a daemon have: how to be let in.
 
-Their names are those of the arguments of ``fastjournal.client.access.load_access``.
+Their names are those of the arguments of ``fastjournal.client.core.access.load_access``.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import trio
 
-from fastjournal.client.results import Entry
+from fastjournal.client.core.results import Entry
 from fj_cli.output import plain_value, type_name
 
 _VALUE_BYTES_MAX = 32 * 1024

@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from fastjournal.client.address import DEFAULT_ADDRESS, parse_address
+from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.errors import BadRequestError, ConfigError
 from fastjournal.options import ENVIRONMENT
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import trio
 
 from fastjournal.client import Call, Client
-from fastjournal.client.failures import IN_VAIN
+from fastjournal.client.core.failures import IN_VAIN
 from fastjournal.errors import (
     CannotConnectError,
     FastjournalError,

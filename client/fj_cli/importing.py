@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from fastjournal.client import calls
-from fastjournal.client.calls import Call
+from fastjournal.client.core import calls
+from fastjournal.client.core.calls import Call
 from fastjournal.clock import SystemClock
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX

@@ -6,7 +6,8 @@ import os
 
 import trio
 
-from fastjournal.client import Entry, calls
+from fastjournal.client import Entry
+from fastjournal.client.core import calls
 from fastjournal.errors import CannotConnectError, RefusedError
 from fj_cli.child import (
     NOT_STARTED,

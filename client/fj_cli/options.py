@@ -15,7 +15,7 @@ from fj_cli.times import parse_duration, parse_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-    from fastjournal.client.access import Access
+    from fastjournal.client.core.access import Access
 
     BytesParamType = click.ParamType[bytes]
     IntParamType = click.ParamType[int]
@@ -136,7 +136,7 @@ def daemon_of(ctx: click.Context) -> tuple[str, Access]:
         ConfigError: It is no address, or a file is wrong.
     """
     # only where needed
-    from fastjournal.client.access import load_access  # noqa: PLC0415
+    from fastjournal.client.core.access import load_access  # noqa: PLC0415
     from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415
 
     options = {name: ctx.meta.get(_KEY + name) for name in NAMES}

@@ -21,7 +21,7 @@ from fj_cli.text import json_text, safe_text
 from fj_cli.times import format_duration, format_instant
 
 if TYPE_CHECKING:
-    from fastjournal.client.results import Entry
+    from fastjournal.client.core.results import Entry
 
 _CELL_CHARACTERS = 72
 _TEXTUAL = (ValueType.BUFFER, ValueType.STRING)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     OPERATION_NAME,
     is_ours,
     unpack_completion,
@@ -14,7 +14,7 @@ from fastjournal.cmdlog.envelope import (
     unpack_failure,
     unpack_operation,
 )
-from fastjournal.cmdlog.records import Command, Record
+from fastjournal.cmdlog.format.records import Command, Record
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.times import format_instant
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from fastjournal.client.results import Entry
+from fastjournal.client.core.results import Entry
 from fj_cli.notes import Notes
 from fj_cli.output import put_bytes, show_bytes
 from fj_cli.text import json_text

@@ -15,8 +15,8 @@ import msgspec
 import trio
 
 from fastjournal.client import Client, Entry, Jobs, calls
-from fastjournal.client.access import Access
-from fastjournal.client.failures import IN_VAIN
+from fastjournal.client.core.access import Access
+from fastjournal.client.core.failures import IN_VAIN
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,

@@ -16,9 +16,9 @@ from typing import Final
 
 import trio
 
-from fastjournal.client.access import Access
-from fastjournal.client.address import Address
-from fastjournal.client.streams import close_stream, open_stream
+from fastjournal.client.aio.streams import close_stream, open_stream
+from fastjournal.client.core.access import Access
+from fastjournal.client.core.address import Address
 from fastjournal.errors import (
     CannotConnectError,
     ConfigError,

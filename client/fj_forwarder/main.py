@@ -17,8 +17,8 @@ from typing import Final
 import click
 import trio
 
-from fastjournal.client.access import load_access
-from fastjournal.client.address import Address, parse_address
+from fastjournal.client.core.access import load_access
+from fastjournal.client.core.address import Address, parse_address
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import configure_log

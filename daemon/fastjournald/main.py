@@ -29,14 +29,14 @@ from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournal.loglines import configure_log
 from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
-from fastjournald.check import problems
-from fastjournald.config import Config, load_config
-from fastjournald.listeners import check_addresses
+from fastjournald.config.options import Config, load_config
+from fastjournald.config_check import problems
+from fastjournald.net.credentials import load_security, risks
+from fastjournald.net.listeners import check_addresses
 from fastjournald.process import raise_file_limit, remove_ready_file, write_ready_file
-from fastjournald.recovery import Progress, recover_engine
-from fastjournald.reload import Reloader, remember
-from fastjournald.security import load_security, risks
+from fastjournald.recovery.recover import Progress, recover_engine
 from fastjournald.server import Server
+from fastjournald.sighup import Reloader, remember
 
 EXIT_USAGE = 64
 EXIT_IO = 74

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fastjournal import limits
 from fastjournal.errors import ConfigError
-from fastjournald.config import Config
+from fastjournald.config.options import Config
 
 _ADDRESS = re.compile(rb"unix:.+|\S+:[0-9]+")
 _READY_BYTES_MAX = 64 * 1024

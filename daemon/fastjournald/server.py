@@ -27,26 +27,33 @@ from fastjournal.protocol import (
     ValueType,
     encode_reply,
 )
-from fastjournald.accepting import accept
-from fastjournald.account import MADE_ROOM, OVERRUN, Account
-from fastjournald.admission import Newcomers
-from fastjournald.backpressure import Backpressure
-from fastjournald.cleaner import Cleaner
-from fastjournald.commit import Commit
-from fastjournald.config import Config
-from fastjournald.engine import Engine, Settings
-from fastjournald.fetching import Fetching
-from fastjournald.giveback import Handout, Handouts
-from fastjournald.http import HttpServer
-from fastjournald.listeners import address_of, is_unix, keep_alive, listening, origin_of, peer_of
-from fastjournald.notifier import Notifier
-from fastjournald.pages import pages_of
-from fastjournald.scanning import Scanning
-from fastjournald.scheduler import Scheduler
-from fastjournald.security import Security
-from fastjournald.session import Session
-from fastjournald.timers import Timers
-from fastjournald.tls import Handshakes
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.group_commit import Commit
+from fastjournald.net.accept import accept
+from fastjournald.net.admission import MADE_ROOM, OVERRUN, Account
+from fastjournald.net.connection_limit import Newcomers
+from fastjournald.net.credentials import Security
+from fastjournald.net.listeners import (
+    address_of,
+    is_unix,
+    keep_alive,
+    listening,
+    origin_of,
+    peer_of,
+)
+from fastjournald.net.session import Session
+from fastjournald.net.tls import Handshakes
+from fastjournald.observability.http_routes import pages_of
+from fastjournald.observability.http_server import HttpServer
+from fastjournald.tasks.backpressure import Backpressure
+from fastjournald.tasks.compactor import Cleaner
+from fastjournald.tasks.notifier import Notifier
+from fastjournald.tasks.scan_runner import Scanning
+from fastjournald.tasks.timers import Timers
+from fastjournald.tasks.turn_budget import Scheduler
+from fastjournald.tasks.value_loader import Fetching
 
 STOP_SECONDS_MAX = 5.0
 """How long clients that do not read their replies can hold up the end."""

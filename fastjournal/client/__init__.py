@@ -10,9 +10,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastjournal.client.backoff import Reconnect
-from fastjournal.client.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.results import (
+from fastjournal.client.core import calls
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.results import (
     Change,
     ChangeKind,
     DaemonStats,
@@ -23,14 +24,14 @@ from fastjournal.client.results import (
     Page,
     Written,
 )
-from fastjournal.client.sync_client import SyncClient
-from fastjournal.client.sync_jobs import SyncJob, SyncJobLoop
-from fastjournal.client.sync_listen import SyncListener
+from fastjournal.client.sync.client import SyncClient
+from fastjournal.client.sync.jobs import SyncJob, SyncJobLoop
+from fastjournal.client.sync.listen import SyncListener
 
 if TYPE_CHECKING:
-    from fastjournal.client.trio_client import Client
-    from fastjournal.client.trio_jobs import Job, JobLoop
-    from fastjournal.client.trio_listen import Listener
+    from fastjournal.client.aio.client import Client
+    from fastjournal.client.aio.jobs import Job, JobLoop
+    from fastjournal.client.aio.listen import Listener
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -53,14 +54,15 @@ __all__ = [
     "SyncJobLoop",
     "SyncListener",
     "Written",
+    "calls",
 ]
 
 
 _WITH_TRIO = {
-    "Client": "fastjournal.client.trio_client",
-    "Job": "fastjournal.client.trio_jobs",
-    "JobLoop": "fastjournal.client.trio_jobs",
-    "Listener": "fastjournal.client.trio_listen",
+    "Client": "fastjournal.client.aio.client",
+    "Job": "fastjournal.client.aio.jobs",
+    "JobLoop": "fastjournal.client.aio.jobs",
+    "Listener": "fastjournal.client.aio.listen",
 }
 
 

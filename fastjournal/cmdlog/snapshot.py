@@ -28,8 +28,8 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
-from fastjournal.cmdlog.segments import SegmentInfo, segment_name
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
 

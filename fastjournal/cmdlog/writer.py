@@ -25,8 +25,8 @@ from enum import StrEnum
 
 import google_crc32c
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER
-from fastjournal.cmdlog.segments import (
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.segments import (
     OFFSET_BITS,
     SEGMENT_NUMBER_MAX,
     SegmentInfo,

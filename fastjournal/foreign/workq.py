@@ -1,9 +1,10 @@
 """The command log of a workq-server: read to its end, then its jobs one by one.
 
-A job becomes the entry that a daemon makes of it which starts on the log (``cmdlog.foreign``), but
-for two things: whoever works on it at the end has lost it with the server, and the attempts are
-counted anew. Reading the log keeps what is known of each live job, less than a kilobyte; the values
-are read again, a segment at a time, when the items are asked for.
+A job becomes the entry that a daemon makes of it which starts on the log
+(``cmdlog.recovery.workq_jobs``), but for two things: whoever works on it at the end has lost it
+with the server, and the attempts are counted anew. Reading the log keeps what is known of each live
+job, less than a kilobyte; the values are read again, a segment at a time, when the items are asked
+for.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from fastjournal.cmdlog.envelope import OPERATION_NAME
+from fastjournal.cmdlog.format.envelope import OPERATION_NAME
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, decode_record
+from fastjournal.cmdlog.format.segments import list_segments, segment_name, unpack_position
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
-from fastjournal.cmdlog.records import SEGMENT_HEADER, decode_record
-from fastjournal.cmdlog.segments import list_segments, segment_name, unpack_position
-from fastjournal.cmdlog.state import LogState
-from fastjournal.cmdlog.survey import Progress, take_survey
-from fastjournal.cmdlog.unreadable import read_segment
+from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.inspect_log import Progress, take_survey
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.items import Fault, Item

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from fastjournal.cmdlog import envelope
-from fastjournal.cmdlog.chain import TOLD
-from fastjournal.cmdlog.records import Command
+from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.recovery.segment_chain import TOLD
 from fastjournal.spark.rows import Row
 
 MICROSECONDS_MAX = 2**63 - 1

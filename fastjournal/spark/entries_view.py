@@ -7,7 +7,7 @@
    no such case, or few.
 2. All other records get the label of their job.
 3. Spark moves the records of a group to one place, in the order of the log, and each partition is
-   replayed by the daemon's own rules (``spark.fold``). No process sees the whole log.
+   replayed by the daemon's own rules (``spark.partition_replay``). No process sees the whole log.
 
 The serial number ``arrival`` of workq's own jobs counts through the whole log: it is made of sums
 by segment.
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from fastjournal.cmdlog.chain import TOLD, Chain, Seal
-from fastjournal.cmdlog.envelope import unpack_operation
+from fastjournal.cmdlog.format.envelope import unpack_operation
+from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.files import LogDirectory, check_chain
-from fastjournal.spark.fold import ENTRY_SCHEMA, PartReplay, chunked, to_batch
-from fastjournal.spark.parts import Roots
+from fastjournal.spark.partition_replay import ENTRY_SCHEMA, PartReplay, chunked, to_batch
+from fastjournal.spark.partitioner import Roots
 
 if TYPE_CHECKING:
     import os

@@ -17,7 +17,7 @@ refused. Readers that wait for ``_SUCCESS`` therefore see a whole export or none
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
-Memory does not grow with the snapshot: see ``fastjournal.spark.parts``.
+Memory does not grow with the snapshot: see ``fastjournal.spark.partitioner``.
 """
 
 from __future__ import annotations
@@ -47,8 +47,14 @@ from fastjournal.spark.files import (
     resolve,
     translating,
 )
-from fastjournal.spark.fold import ENTRY_ARROW_SCHEMA, Found, PartReplay, chunked, to_batch
-from fastjournal.spark.parts import Packed, read_rows, split
+from fastjournal.spark.partition_replay import (
+    ENTRY_ARROW_SCHEMA,
+    Found,
+    PartReplay,
+    chunked,
+    to_batch,
+)
+from fastjournal.spark.partitioner import Packed, read_rows, split
 
 ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 256 * 1024 * 1024

@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
-from fastjournal.cmdlog.chain import Chain, Seal
+from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
-from fastjournal.cmdlog.segments import segment_name, segment_number
+from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError

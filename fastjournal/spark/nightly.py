@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 
 from fastjournal.client import SyncClient
-from fastjournal.client.access import load_access
+from fastjournal.client.core.access import load_access
 from fastjournal.errors import (
     CannotConnectError,
     FastjournalError,

@@ -14,11 +14,12 @@ from typing import Any
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog import envelope, foreign
-from fastjournal.cmdlog.chain import Seal
-from fastjournal.cmdlog.records import CRC_BYTES, Command, Record, decode_payload
-from fastjournal.cmdlog.removals import doubtful_removals
-from fastjournal.cmdlog.scan import Damage, Run, scan_segment
+from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.records import CRC_BYTES, Command, Record, decode_payload
+from fastjournal.cmdlog.recovery import workq_jobs as foreign
+from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.recovery.scan import Damage, Run, scan_segment
+from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_locked
@@ -50,7 +51,7 @@ class Row(msgspec.Struct, gc=False):
     ours: bool = False
     """The segment is one that fastjournald wrote."""
     doubt: int = 0
-    """Why it may be that a removal is not applied, see ``cmdlog.removals``; 0: it is."""
+    """Why it may be that a removal is not applied, see ``cmdlog.recovery.removals``; 0: it is."""
     corrupt: str | None = None
     file: Seal | None = None
     """What the segment is as a file; told by its first row only."""

@@ -28,7 +28,7 @@ from fastjournal.spark.columns import (
     to_batch,
 )
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
-from fastjournal.spark.fold import ENTRY_SCHEMA
+from fastjournal.spark.partition_replay import ENTRY_SCHEMA
 from fastjournal.spark.rows import Row, read_segment
 
 if TYPE_CHECKING:

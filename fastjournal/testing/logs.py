@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     OPERATION_NAME,
     PLAIN_NAME,
     Batch,
@@ -17,7 +17,7 @@ from fastjournal.cmdlog.envelope import (
     SegmentStart,
     pack,
 )
-from fastjournal.cmdlog.records import (
+from fastjournal.cmdlog.format.records import (
     NO_TIME,
     SEGMENT_HEADER,
     Command,
@@ -27,8 +27,8 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
-from fastjournal.cmdlog.removals import encode_removal_time
-from fastjournal.cmdlog.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
+from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
+from fastjournal.cmdlog.recovery.removals import encode_removal_time
 from fastjournal.keys import parse_journal_key
 
 START_US = 1_795_165_389_000_000
@@ -151,7 +151,7 @@ class SegmentBuilder:
     def simple(self, command: Command, job_id: bytes, *, replaced: int = 0) -> None:
         """Append a delete, expire, start-attempt or timeout-attempt record.
 
-        ``replaced``: what takes the place of what is deleted, see ``cmdlog.removals``.
+        ``replaced``: what takes the place of what is deleted, see ``cmdlog.recovery.removals``.
         """
         self.record(encode_simple(command, encode_removal_time(self.now_us, replaced), job_id))
 

@@ -14,9 +14,9 @@ from enum import IntEnum
 from pathlib import Path
 from uuid import UUID
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, Record, decode_record
-from fastjournal.cmdlog.segments import list_segments, segment_name
-from fastjournal.cmdlog.workq import (
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, Record, decode_record
+from fastjournal.cmdlog.format.segments import list_segments, segment_name
+from fastjournal.cmdlog.format.workq import (
     ATTEMPTS_MAX,
     TTL_MS_MAX,
     TTR_MS_MAX,

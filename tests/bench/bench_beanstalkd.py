@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fastjournal.client.address import parse_address
+from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import ClientConnection, Flag, Function, Reply, Request, encode_request
 from tests.integration.daemon_process import DaemonProcess
 

@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastjournal.cmdlog.segments import segment_name
-from fastjournal.cmdlog.workq import make_job_id
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.limits import SEGMENT_BYTES_MAX
 from fastjournal.testing.logs import SegmentBuilder
 from tests.integration.daemon_process import DaemonProcess, installed

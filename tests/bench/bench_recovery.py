@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastjournal.cmdlog.recover import recover
-from fastjournal.cmdlog.segments import segment_name
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import SEGMENT_BYTES_MAX

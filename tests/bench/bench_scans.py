@@ -29,7 +29,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from fastjournal.client.address import parse_address
+from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import (
     QUERY_SHIFT,
     ClientConnection,

@@ -26,7 +26,7 @@ from contextlib import suppress
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from fastjournal.client.address import UnixAddress, parse_address
+from fastjournal.client.core.address import UnixAddress, parse_address
 from fastjournal.protocol import ClientConnection, Flag, Function, Reply, Request, encode_request
 from tests.integration.daemon_process import DaemonProcess
 

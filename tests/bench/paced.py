@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fastjournal.client.address import UnixAddress, parse_address
+from fastjournal.client.core.address import UnixAddress, parse_address
 
 SUCCESS_BYTES = 17
 SOCKET_BYTES = 1 << 20

@@ -12,14 +12,14 @@ from uuid import UUID
 
 import pytest
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER
-from fastjournal.cmdlog.recover import Recovered, recover, verify
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.disk import OsDisk
 from fastjournal.foreign.workq import open_workq
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine import Settings
-from fastjournald.recovery import load_engine
+from fastjournald.engine.engine import Settings
+from fastjournald.recovery.recover import load_engine
 
 DATA = Path(__file__).parent / "data" / "workq"
 LOGS = sorted(path.stem for path in DATA.glob("*.json"))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Function, Request, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine import Engine, Settings
-from fastjournald.recovery import load_engine
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
 
 LOG = "/log"
 CORPUS = Path(__file__).parent / "data" / "workq"

@@ -12,13 +12,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from fastjournal.cmdlog import envelope
-from fastjournal.cmdlog.records import Command
-from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from fastjournal.protocol.messages import Reply
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.config import Config
+from fastjournald.config.options import Config
 from tests.format import page_reader
 from tests.format.page_reader import HEADER, DamageError, Entry, Log, parse_key
 from tests.integration.daemon_process import DaemonProcess

@@ -11,7 +11,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.records import (
+from fastjournal.cmdlog.format.records import (
     NO_TIME,
     SEGMENT_HEADER,
     Command,
@@ -22,8 +22,8 @@ from fastjournal.cmdlog.records import (
     encode_time,
     encode_uvarint,
 )
-from fastjournal.cmdlog.segments import list_segments
-from fastjournal.cmdlog.workq import make_job_id
+from fastjournal.cmdlog.format.segments import list_segments
+from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.disk import OsDisk
 from fastjournal.testing.workq_rules import (
     JobState,

@@ -7,23 +7,23 @@ from typing import get_args
 
 import pytest
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     OPERATION_NAME,
     Operation,
     SegmentRemoved,
     SegmentRewritten,
     unpack_operation,
 )
-from fastjournal.cmdlog.records import Command, decode_record
-from fastjournal.cmdlog.recover import recover
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.format.records import Command, decode_record
+from fastjournal.cmdlog.recovery.recover import recover
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Flag, Function, Query, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine import Scan, Settings
-from fastjournald.recovery import load_engine
+from fastjournald.engine.engine import Scan, Settings
+from fastjournald.recovery.recover import load_engine
 from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 

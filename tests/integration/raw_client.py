@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fastjournal.client.address import UnixAddress, parse_address
+from fastjournal.client.core.address import UnixAddress, parse_address
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.envelope import MAGIC, OPERATION_NAME
-from fastjournal.cmdlog.locks import READ_LOCK, lock_read, lock_to_read
-from fastjournal.cmdlog.records import (
+from fastjournal.cmdlog.format.envelope import MAGIC, OPERATION_NAME
+from fastjournal.cmdlog.format.records import (
     NO_TIME,
     SEGMENT_HEADER,
     Command,
@@ -20,6 +19,7 @@ from fastjournal.cmdlog.records import (
     encode_simple,
     encode_time,
 )
+from fastjournal.cmdlog.locks import READ_LOCK, lock_read, lock_to_read
 from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.keys import build_journal_key

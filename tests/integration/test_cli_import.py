@@ -16,11 +16,17 @@ import msgspec
 import pytest
 
 from fastjournal.client import Call, Jobs, SyncClient
-from fastjournal.cmdlog.livejob import LiveJob
+from fastjournal.cmdlog.format.records import (
+    Command,
+    Record,
+    decode_record,
+    encode_record,
+    encode_time,
+)
 from fastjournal.cmdlog.locks import lock_append
-from fastjournal.cmdlog.records import Command, Record, decode_record, encode_record, encode_time
-from fastjournal.cmdlog.recover import recover
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.recovery.recover import recover
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError
 from fastjournal.foreign import Journal, open_workq

@@ -21,7 +21,7 @@ from fastjournal import (
     SyncClient,
     build_journal_key,
 )
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS, connected

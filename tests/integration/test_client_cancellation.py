@@ -18,7 +18,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from fastjournal import Client, Jobs, RefusedError, SyncClient, build_journal_key
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.limits import CLIENT_LAST_WORDS_S, JOB_LEASE_US
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from fastjournal import Client, RefusedError, SyncClient, build_journal_key
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import ErrorCode, Function, Request, State
 from tests.integration.daemon_process import DaemonProcess

@@ -24,7 +24,7 @@ from fastjournal import (
     SyncClient,
     build_journal_key,
 )
-from fastjournal.client.sockets import Channel
+from fastjournal.client.sync.sockets import Channel
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess

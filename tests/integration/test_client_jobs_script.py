@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from fastjournal import Client, LeaseLostError, Reconnect, RefusedError, SyncClient
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 

@@ -10,8 +10,8 @@ import trio.abc
 import trio.lowlevel
 
 from fastjournal import BadRequestError, Client, SyncClient
-from fastjournal.client import calls
-from fastjournal.client.calls import Call
+from fastjournal.client.core import calls
+from fastjournal.client.core.calls import Call
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
@@ -84,7 +84,7 @@ async def test_tasks_that_wait_for_room_are_woken_about_once(value_bytes: int) -
 async def test_waiting_for_room_while_others_are_answered_is_no_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
 
     def slow(request: Request) -> Answer:
         time.sleep(0.2)
@@ -101,7 +101,7 @@ async def test_waiting_for_room_while_others_are_answered_is_no_silence(
 
 
 async def test_a_malformed_request_passes_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournal.client.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
+    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
 
     async def fail(client: Client) -> None:
         with pytest.raises(BadRequestError):

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from fastjournal import CannotConnectError, Client, Reconnect, RefusedError, SyncClient
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon

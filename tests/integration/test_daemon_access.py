@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from fastjournal.client import Client, SyncClient
-from fastjournal.client.access import make_context
-from fastjournal.client.address import parse_address
+from fastjournal.client.core.access import make_context
+from fastjournal.client.core.address import parse_address
 from fastjournal.errors import CannotConnectError, ConfigError, RefusedError
 from fastjournal.limits import HANDSHAKES_MAX
 from fastjournal.protocol import (
@@ -31,7 +31,7 @@ from fastjournal.protocol import (
 )
 from fastjournal.protocol.messages import Request
 from fastjournald.main import main
-from fastjournald.security import load_grants
+from fastjournald.net.credentials import load_grants
 from tests.certificates import LONG_AGO, Authority, Files
 from tests.integration.daemon_process import START_S, DaemonProcess
 from tests.integration.raw_client import RawClient, build, codes, run_to_its_end, set_request

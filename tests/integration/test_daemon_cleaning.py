@@ -262,7 +262,7 @@ def test_0_never_cleans(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> None:
-    from fastjournal.cmdlog.recover import recover
+    from fastjournal.cmdlog.recovery.recover import recover
     from fastjournal.spark.session import SMALL_OPTIONS, start_session
 
     churn = Churn()

@@ -22,8 +22,8 @@ from fastjournal.disk import OsDisk
 from fastjournal.errors import RefusedError
 from fastjournal.limits import HTTP_CONNECTIONS_MAX
 from fastjournal.protocol import Function, Request, encode_request
-from fastjournald.config import Config
-from fastjournald.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
 from fastjournald.server import Server
 from tests.integration.daemon_process import START_S, DaemonProcess, installed
 
@@ -166,7 +166,7 @@ async def test_a_stopping_daemon_says_so_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so the end waits for this test's client, not for the clock
-    monkeypatch.setattr("fastjournald.session.STOP_SECONDS", START_S)
+    monkeypatch.setattr("fastjournald.net.session.STOP_SECONDS", START_S)
     monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", START_S)
     disk, clock = OsDisk(), SystemClock()
     path = str(tmp_path / "log")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from fastjournal.clock import SystemClock
-from fastjournal.cmdlog.envelope import Batch
-from fastjournal.cmdlog.records import SEGMENT_HEADER, TIME_BYTES, Command
-from fastjournal.cmdlog.recover import recover
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.format.envelope import Batch
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, TIME_BYTES, Command
+from fastjournal.cmdlog.recovery.recover import recover
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError
 from fastjournal.protocol.constants import Flag, Function

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import msgspec
 
-from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from fastjournald.candidates import candidates
-from fastjournald.cleaning import clean_segment
-from fastjournald.config import Config
-from fastjournald.engine import Missing, Scan
-from fastjournald.entry import Entry
-from fastjournald.recovery import recover_engine
-from fastjournald.replacing import DURABLE, NOW, TURN, Blocking
+from fastjournald.compaction.compact_segment import clean_segment
+from fastjournald.compaction.policy import candidates
+from fastjournald.compaction.replace_segment import DURABLE, NOW, TURN, Blocking
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.tables.entry import Entry
 from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, VirtualClock, dump
 from tests.property.subject import SECOND, request

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.lookup import Whereabouts, read_value
-from fastjournal.cmdlog.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.read_value import Whereabouts, read_value
+from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine import Engine, Missing
-from fastjournald.entry import Entry
-from fastjournald.values import Cold
+from fastjournald.engine.engine import Engine, Missing
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import Cold
 
 
 def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:

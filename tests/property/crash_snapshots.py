@@ -7,7 +7,7 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple
 
-from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import (
     list_snapshots,
     prune_snapshots,

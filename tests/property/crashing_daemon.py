@@ -14,23 +14,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.cleaning import clean_segment
-from fastjournald.config import Config
-from fastjournald.engine import Engine, Missing
-from fastjournald.entry import Entry
-from fastjournald.giveback import Handout, Handouts
-from fastjournald.lookahead import missing_news
-from fastjournald.recovery import recover_engine
-from fastjournald.replacing import DURABLE, NOW, TURN, Blocking, Cleaning
-from fastjournald.selection import Selection, select_range
-from fastjournald.store import BURIED_AT_ATTEMPTS_MAX
+from fastjournald.compaction.compact_segment import clean_segment
+from fastjournald.compaction.replace_segment import DURABLE, NOW, TURN, Blocking, Cleaning
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Missing
+from fastjournald.engine.key_filter import Selection, select_range
+from fastjournald.engine.prefetch import missing_news
+from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX
+from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.recovery.recover import recover_engine
+from fastjournald.tables.entry import Entry
 from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_requests import VOLATILE_URI, draw_request
 from tests.property.crash_snapshots import Snapshots

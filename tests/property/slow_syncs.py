@@ -94,7 +94,7 @@ class SlowRoom(Room):
         # the same seed gives the same order of tasks, too
         monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         trio._core._run._r.seed(seed)
-        monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", -1.0)
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
         for name, module in list(sys.modules.items()):
             if name.startswith("fastjournald."):

@@ -11,17 +11,17 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import Any
 
-from fastjournal.cmdlog.lookup import Whereabouts, read_value
-from fastjournal.cmdlog.recover import recover
+from fastjournal.cmdlog.format.read_value import Whereabouts, read_value
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import ClientConnection, decode_reply, decode_request, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine import LongMatches, Missing, Scan, Settings
-from fastjournald.lookahead import missing_news
-from fastjournald.recovery import load_engine, value_limit
-from fastjournald.values import Cold
+from fastjournald.engine.engine import LongMatches, Missing, Scan, Settings
+from fastjournald.engine.prefetch import missing_news
+from fastjournald.recovery.recover import load_engine, value_limit
+from fastjournald.tables.value_cache import Cold
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.envelope import Forget, Lease, Tombstone, pack
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, decode_record, encode_record
-from fastjournal.cmdlog.recover import Recovered, recover, verify
+from fastjournal.cmdlog.format.envelope import Forget, Lease, Tombstone, pack
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, decode_record, encode_record
+from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
 from fastjournal.errors import LogCorruptError, LogError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -6,16 +6,16 @@ import random
 
 import pytest
 
-from fastjournal.cmdlog.recover import recover
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.recovery.recover import recover
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine import Engine, Settings
-from fastjournald.entry import Entry, Place
-from fastjournald.recovery import load_engine
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
+from fastjournald.tables.entry import Entry, Place
 from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.subject import SECOND, START, request

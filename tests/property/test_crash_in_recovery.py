@@ -6,11 +6,11 @@ between the two, the start says the removal, and the tombstone that it leaves.
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config import Config
-from fastjournald.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
 from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, VirtualClock, dump
 
 SEEDS = 12

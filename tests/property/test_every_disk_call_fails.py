@@ -26,8 +26,8 @@ from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from fastjournald import main as main_module
-from fastjournald.config import Config
-from fastjournald.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.recovery.recover import recover_engine
 from fastjournald.server import Server
 from tests.property.subject import request
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER
-from fastjournal.cmdlog.scan import scan_segment
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
 from tests.property.cleaned_log import LOG, CleanedLog
 

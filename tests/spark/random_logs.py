@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     Delay,
     Extend,
     Forget,
@@ -19,12 +19,12 @@ from fastjournal.cmdlog.envelope import (
     Touch,
     Value,
 )
-from fastjournal.cmdlog.records import Command
-from fastjournal.cmdlog.segments import segment_name, unpack_position
-from fastjournal.cmdlog.state import LogState
-from fastjournal.cmdlog.survey import take_survey
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.segments import segment_name, unpack_position
+from fastjournal.cmdlog.recovery.inspect_log import take_survey
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.disk import OsDisk
-from fastjournal.spark.fold import ENTRY_COLUMNS, Found
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS, Found
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000

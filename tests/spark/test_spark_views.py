@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fastjournal.cmdlog.envelope import Extend
-from fastjournal.cmdlog.records import Command
-from fastjournal.cmdlog.segments import segment_name
+from fastjournal.cmdlog.format.envelope import Extend
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.session import translating
 from fastjournal.testing.logs import START_US, SegmentBuilder

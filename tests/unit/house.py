@@ -14,9 +14,9 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config import Config
-from fastjournald.engine import Engine
-from fastjournald.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine
+from fastjournald.recovery.recover import recover_engine
 from fastjournald.server import Server
 from tests.property.subject import START
 
@@ -116,7 +116,7 @@ class HeldSync:
         self._sync = house.writer.sync
         monkeypatch.setattr(house.writer, "sync", self.sync)
         # as on a disk whose syncs take long
-        monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", -1.0)
+        monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", -1.0)
 
     def sync(self) -> None:
         self._begun.set()

@@ -19,9 +19,9 @@ from fastjournal.protocol import (
     decode_reply,
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
-from fastjournald.access import OPEN, RIGHTS, RULES, Grant, Grants
-from fastjournald.engine import Engine
-from fastjournald.handlers import HANDLERS
+from fastjournald.engine.authorization import OPEN, RIGHTS, RULES, Grant, Grants
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.handlers.table import HANDLERS
 from tests.property.subject import SECOND, START, request
 
 F = Function

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournald.cleaner import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Pace
+from fastjournald.tasks.compactor import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Pace
 
 SLICE = 0.001
 

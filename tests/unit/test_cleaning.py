@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, decode_payload
+from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, decode_payload
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.segments import SegmentInfo, unpack_position
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
 from fastjournal.errors import LogFailedError
 from fastjournal.limits import LOOK_AGAIN_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald import replacing
-from fastjournald.candidates import candidates
-from fastjournald.cleaning import READ
+from fastjournald.compaction import replace_segment as replacing
+from fastjournald.compaction.compact_segment import READ
+from fastjournald.compaction.policy import candidates
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fastjournal.client.results import Entry
+from fastjournal.client.core.results import Entry
 from fastjournal.protocol import ValueType
 from fj_cli import child
 from fj_cli.child import environment_of, input_of, is_transient, open_child, run_child

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fastjournal.client.results import Entry
+from fastjournal.client.core.results import Entry
 from fastjournal.protocol import Meta, State, ValueType
 from fj_cli.options import NAME
 from fj_cli.output import entry_fields, put_bytes, show_bytes, show_field

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from fastjournal.client import Client, SyncClient
-from fastjournal.client.access import make_access, make_context, read_auth_file
+from fastjournal.client.core.access import make_access, make_context, read_auth_file
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.client.address import TcpAddress, UnixAddress, parse_address
+from fastjournal.client.core.address import TcpAddress, UnixAddress, parse_address
 from fastjournal.errors import BadRequestError
 
 

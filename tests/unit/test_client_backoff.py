@@ -6,13 +6,13 @@ from random import Random
 
 import pytest
 
-from fastjournal.client import calls
-from fastjournal.client.backoff import Backoff, Reconnect
-from fastjournal.client.batch import Batch
-from fastjournal.client.failures import connection_lost
-from fastjournal.client.multiplexer import Multiplexer
-from fastjournal.client.repeats import RULES, rule_of
-from fastjournal.client.results import Written
+from fastjournal.client.core import calls
+from fastjournal.client.core.backoff import Backoff, Reconnect
+from fastjournal.client.core.batch import Batch
+from fastjournal.client.core.failures import connection_lost
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.results import Written
+from fastjournal.client.core.retry_policy import RULES, rule_of
 from fastjournal.errors import (
     BadRequestError,
     CannotConnectError,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastjournal.client import calls
-from fastjournal.client.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
-from fastjournal.client.results import DaemonStats, DomainStats, Entry, Jobs, Written
+from fastjournal.client.core import calls
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call, silence_allowed_s
+from fastjournal.client.core.results import DaemonStats, DomainStats, Entry, Jobs, Written
 from fastjournal.errors import BadRequestError, ProtocolError, RefusedError
 from fastjournal.protocol import (
     Flag,

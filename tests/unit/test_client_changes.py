@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.client import calls
-from fastjournal.client.changes import ChangeBuffer
-from fastjournal.client.failures import connection_lost
-from fastjournal.client.multiplexer import Multiplexer
-from fastjournal.client.results import ChangeKind
+from fastjournal.client.core import calls
+from fastjournal.client.core.changes import ChangeBuffer
+from fastjournal.client.core.failures import connection_lost
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.results import ChangeKind
 from fastjournal.errors import RefusedError
 from fastjournal.limits import LISTENER_BYTES_MAX, LISTENER_KEYS_MAX
 from fastjournal.protocol import (

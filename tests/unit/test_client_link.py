@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.client import calls
-from fastjournal.client.address import parse_address
-from fastjournal.client.batch import Batch
-from fastjournal.client.calls import Call
-from fastjournal.client.multiplexer import Multiplexer
-from fastjournal.client.sockets import Channel
-from fastjournal.client.sync_link import SyncLink
-from fastjournal.client.trio_link import TrioLink
+from fastjournal.client.aio.link import TrioLink
+from fastjournal.client.core import calls
+from fastjournal.client.core.address import parse_address
+from fastjournal.client.core.batch import Batch
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.sync.link import SyncLink
+from fastjournal.client.sync.sockets import Channel
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import Reply, ServerConnection
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fastjournal import Client, SyncClient
-from fastjournal.client import calls
+from fastjournal.client.core import calls
 from fastjournal.protocol import Function
 
 BUILDERS = {

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from fastjournal.client import calls
-from fastjournal.client.failures import connection_lost
-from fastjournal.client.multiplexer import Multiplexer
+from fastjournal.client.core import calls
+from fastjournal.client.core.failures import connection_lost
+from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.errors import CannotConnectError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX
 from fastjournal.protocol import (

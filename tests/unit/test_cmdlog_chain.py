@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.records import SEGMENT_HEADER
-from fastjournal.cmdlog.recover import Finding, recover, verify
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.segments import SegmentInfo
+from fastjournal.cmdlog.recovery.recover import Finding, recover, verify
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import DiskLock, OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.cleaning import READ
+from fastjournald.compaction.compact_segment import READ
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.records import (
+from fastjournal.cmdlog.format.records import (
     NO_TIME,
     SEGMENT_HEADER,
     Command,

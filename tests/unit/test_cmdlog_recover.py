@@ -5,12 +5,12 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.envelope import SegmentRemoved, SegmentStart, Tombstone, Touch
+from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentStart, Tombstone, Touch
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command
-from fastjournal.cmdlog.recover import Progress, Recovered, recover, verify
-from fastjournal.cmdlog.segments import SegmentInfo
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.envelope import Batch, Lease, Rename, Tombstone
-from fastjournal.cmdlog.records import Command, decode_time
-from fastjournal.cmdlog.recover import Finding, Recovered, recover, verify
-from fastjournal.cmdlog.removals import (
+from fastjournal.cmdlog.format.envelope import Batch, Lease, Rename, Tombstone
+from fastjournal.cmdlog.format.records import Command, decode_time
+from fastjournal.cmdlog.recovery.recover import Finding, Recovered, recover, verify
+from fastjournal.cmdlog.recovery.removals import (
     REPLACED_BY_NONE,
     REPLACED_BY_URI,
     encode_removal_time,

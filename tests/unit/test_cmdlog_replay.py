@@ -5,7 +5,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     Delay,
     Extend,
     Forget,
@@ -14,12 +14,12 @@ from fastjournal.cmdlog.envelope import (
     Touch,
     pack_fields,
 )
-from fastjournal.cmdlog.livejob import LiveJob
-from fastjournal.cmdlog.records import NO_TIME, Command, encode_head, encode_job, encode_time
-from fastjournal.cmdlog.replay import Replay
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.segments import pack_position
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.records import NO_TIME, Command, encode_head, encode_job, encode_time
+from fastjournal.cmdlog.format.segments import pack_position
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_BYTES, TOMBSTONE_TTL_US
 from fastjournal.testing.logs import START_US, SegmentBuilder
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastjournal.cmdlog.envelope import Batch, Delay, Envelope, Pause, pack_fields
-from fastjournal.cmdlog.records import NO_TIME, Command, encode_head, encode_job, encode_time
-from fastjournal.cmdlog.replay import Replay
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.envelope import Batch, Delay, Envelope, Pause, pack_fields
+from fastjournal.cmdlog.format.records import NO_TIME, Command, encode_head, encode_job, encode_time
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import PAUSED_DOMAINS_MAX
 from fastjournal.testing.logs import START_US, SegmentBuilder
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.envelope import (
+from fastjournal.cmdlog.format.envelope import (
     Change,
     Delay,
     Link,
@@ -13,11 +13,11 @@ from fastjournal.cmdlog.envelope import (
     Tombstone,
     Value,
 )
-from fastjournal.cmdlog.livejob import LiveJob
-from fastjournal.cmdlog.records import Command
-from fastjournal.cmdlog.replay import Replay
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import VALUE_BYTES_LIMIT
 from fastjournal.testing.logs import START_US, SegmentBuilder
 

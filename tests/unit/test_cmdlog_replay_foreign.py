@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from fastjournal.cmdlog.livejob import LiveJob
-from fastjournal.cmdlog.records import Command
-from fastjournal.cmdlog.replay import Replay
-from fastjournal.cmdlog.scan import scan_segment
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 SECOND = 1_000_000

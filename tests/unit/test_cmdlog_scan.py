@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, encode_time, encode_uvarint
-from fastjournal.cmdlog.scan import find_record, scan_segment
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, encode_time, encode_uvarint
+from fastjournal.cmdlog.recovery.scan import find_record, scan_segment
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.segments import (
+from fastjournal.cmdlog.format.segments import (
     list_segments,
     pack_position,
     segment_name,

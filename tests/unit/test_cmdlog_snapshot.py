@@ -11,9 +11,9 @@ from typing import cast
 import google_crc32c
 import pytest
 
+from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, encode_simple, encode_time
+from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_append
-from fastjournal.cmdlog.records import SEGMENT_HEADER, Command, encode_simple, encode_time
-from fastjournal.cmdlog.segments import SegmentInfo
 from fastjournal.cmdlog.snapshot import (
     list_snapshots,
     prune_snapshots,

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.records import (
+from fastjournal.cmdlog.format.records import (
     SEGMENT_HEADER,
     Command,
     decode_record,
     encode_result,
     encode_time,
 )
-from fastjournal.cmdlog.segments import (
+from fastjournal.cmdlog.format.segments import (
     SegmentInfo,
     list_segments,
     segment_name,

@@ -7,11 +7,11 @@ import pytest
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine import Missing, Scan
-from fastjournald.entry import Entry
-from fastjournald.indexes import Domain
-from fastjournald.lookahead import missing_news, missing_soon
-from fastjournald.values import ENTRY_BYTES, VALUE_BYTES, Cold, Values
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.prefetch import missing_news, missing_soon
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Cold, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
 

@@ -10,8 +10,8 @@ import trio.testing
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald import commit as commit_module
-from fastjournald.commit import INLINE_SECONDS_MAX, Commit
+from fastjournald import group_commit as commit_module
+from fastjournald.group_commit import INLINE_SECONDS_MAX, Commit
 
 LOG = "/log"
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fastjournald import main as main_module
-from fastjournald.config import PROGRAM_BYTES, Config, load_config
+from fastjournald.config.options import PROGRAM_BYTES, Config, load_config
 
 OPTIONS: dict[str, tuple[str, str, object]] = {
     # name: on the command line, in the file, the attribute

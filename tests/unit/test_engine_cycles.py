@@ -12,9 +12,9 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import Flag, Function, ValueType, decode_request, encode_request
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config import Config
-from fastjournald.engine import Engine, Settings
-from fastjournald.recovery import recover_engine
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import recover_engine
 from tests.property.crashing_daemon import LOG, VirtualClock
 from tests.property.subject import SECOND, START, request
 

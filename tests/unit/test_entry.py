@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.facts import FACTS_BYTES, ORDER_BYTES, pack_facts, pack_record
-from fastjournal.cmdlog.records import decode_record
-from fastjournal.cmdlog.segments import SEGMENT_NUMBER_MAX, pack_position
+from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pack_facts, pack_record
+from fastjournal.cmdlog.format.records import decode_record
+from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
-from fastjournald.entry import ARRIVAL_MAX, NOTHING, Entry, Extra
-from fastjournald.indexes import Domain
-from fastjournald.journal import Journal
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Entry, Extra
+from fastjournald.wal.journal import Journal
 
 HIGHEST = (255, INSTANT_MAX, ARRIVAL_MAX, INSTANT_MAX - 1, INSTANT_MAX - 2, 7)
 LAST_POSITION = pack_position(SEGMENT_NUMBER_MAX, 2**40 - 1)

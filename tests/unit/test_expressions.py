@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_SET_INSTRUCTIONS
-from fastjournald.expressions import CompiledSet, CompiledSets, Search, memory_of
-from fastjournald.selection import Selection, re2_options, select_matching
+from fastjournald.engine.key_filter import Selection, re2_options, select_matching
+from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
 
 EXPRESSIONS = [
     b"a", b"^a", b"a$", b"b+c", b"(a|b)*c", b".", b"^$", b"", b"[^a]", b"a{3}", b"\\xff", b"(?i)AB",

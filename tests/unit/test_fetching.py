@@ -10,7 +10,7 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from fastjournald.values import Cold
+from fastjournald.tables.value_cache import Cold
 from tests.property.subject import request
 from tests.unit.house import SILENCE_S, House
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from fastjournal.client.address import parse_address
+from fastjournal.client.core.address import parse_address
 from fastjournal.errors import SpoolFailedError
 from fastjournal.protocol import Flag, Pair, Reply, Request
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status

@@ -7,9 +7,9 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastjournald.entry import Entry
-from fastjournald.indexes import Domain
-from fastjournald.keyindex import KeyIndex
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.key_index import KeyIndex
 
 ENTRY = Entry(b"", b"", None, b"", Domain(b""))
 SHARDS = 256

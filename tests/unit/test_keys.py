@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.client.calls import bury
-from fastjournal.client.calls.base import key_bytes
+from fastjournal.client.core.calls import bury
+from fastjournal.client.core.calls.base import key_bytes
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import JournalKey, build_journal_key, default_id, parse_journal_key
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.envelope import Envelope
-from fastjournal.cmdlog.livejob import LiveJob, live_job
-from fastjournal.cmdlog.segments import pack_position
-from fastjournal.cmdlog.state import LogState
+from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.segments import pack_position
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob, live_job
 from fastjournal.keys import parse_journal_key
-from fastjournald.engine import Engine, Settings
-from fastjournald.entry import Entry, Place
-from fastjournald.recovery import load_engine
+from fastjournald.engine.engine import Engine, Settings
+from fastjournald.recovery.recover import load_engine
+from fastjournald.tables.entry import Entry, Place
 
 NOW = 1_700_000_000_000_000
 KEYS = [

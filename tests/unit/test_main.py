@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from fastjournal.cmdlog.survey import Progress
+from fastjournal.cmdlog.recovery.inspect_log import Progress
 from fastjournald.main import _progress
 
 

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from fastjournal.limits import SUBSCRIPTIONS_PER_CONNECTION_MAX
 from fastjournal.protocol import ClientConnection, Reply, Request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
-from fastjournald.engine import Engine, Scan
-from fastjournald.selection import Selection, select_matching, select_range
-from fastjournald.subscriptions import Changes, LongMatch, Subscriptions
+from fastjournald.engine.engine import Engine, Scan
+from fastjournald.engine.key_filter import Selection, select_matching, select_range
+from fastjournald.engine.pubsub.subscriptions import Changes, LongMatch, Subscriptions
 from tests.property.subject import START, request
 from tests.unit.test_semantics_listen import Listening
+
+SUBSCRIPTIONS = "fastjournald.engine.pubsub.subscriptions"
 
 HEAVY, LIGHT = "heavy", "light"
 
@@ -247,7 +249,7 @@ def ended(s: Listening, session: Hashable) -> dict[int, str]:
 def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
     s = Listening()
     s.set(b"single")
     s.ask(request(Function.GET, b"single", flags=Flag.LISTEN, identifier=9), session=HEAVY)
@@ -275,7 +277,7 @@ def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
 
 
 def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.SEARCH_QUEUE_BYTES_MAX", 3000)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SEARCH_QUEUE_BYTES_MAX", 3000)
     s = Listening()
     listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")
     listen(s.engine, LIGHT, 1, Query.REGEX, b"^k1.x")
@@ -288,7 +290,7 @@ def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.Monke
 def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 1000)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 1000)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -307,7 +309,7 @@ def test_ranges_that_match_far_too_often_end_and_nobody_elses(
 
 
 def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 100)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 100)
     s = Listening()
     s.set(b"k")
     for identifier in range(200):
@@ -320,9 +322,9 @@ def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch)
 def test_where_too_much_waits_only_those_end_who_cause_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.CHANGES_BYTES_MAX", 5000)
-    monkeypatch.setattr("fastjournald.subscriptions.ENDED_EACH", 10)
-    monkeypatch.setattr("fastjournald.engine.MATCH_STEPS_MAX", 100)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.CHANGES_BYTES_MAX", 5000)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.ENDED_EACH", 10)
+    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 100)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -336,7 +338,7 @@ def test_where_too_much_waits_only_those_end_who_cause_it(
 def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.subscriptions.MATCH_WORK_MAX", 100)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 100)
     s = Listening()
     for identifier in range(SUBSCRIPTIONS_PER_CONNECTION_MAX):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -358,9 +360,10 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "fastjournald.subscriptions.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 3 * 20_000
+        f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX",
+        3 * 20_000,
     )
-    monkeypatch.setattr("fastjournald.subscriptions.SUBSCRIPTIONS_BYTES_MAX", 115_000)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_BYTES_MAX", 115_000)
     s = Listening()
 
     def code_of(session: Hashable, identifier: int, expression: bytes) -> str:
@@ -420,8 +423,8 @@ def is_about(about: bytes | Selection, key: bytes) -> bool:
 def test_matching_in_slices_tells_what_a_naive_list_tells(
     monkeypatch: pytest.MonkeyPatch, seed: int, steps_max: int, defers_long: bool
 ) -> None:
-    monkeypatch.setattr("fastjournald.expressions.LONG_MATCH_WORK", 20)
-    monkeypatch.setattr("fastjournald.subscriptions.LONG_MATCHES", 1)
+    monkeypatch.setattr("fastjournald.engine.pubsub.regex_sets.LONG_MATCH_WORK", 20)
+    monkeypatch.setattr(f"{SUBSCRIPTIONS}.LONG_MATCHES", 1)
     chance = random.Random(seed)
     subscriptions, changes = Subscriptions(), Changes()
     subscriptions.defers_long = defers_long

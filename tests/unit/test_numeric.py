@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fastjournal import BadRequestError, Client, Reconnect, SyncClient, build_journal_key
-from fastjournal.client import calls
-from fastjournal.client.jobs import Terms
+from fastjournal.client.core import calls
+from fastjournal.client.core.jobs import Terms
 from fastjournal.numeric import check_integer
 
 

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from fastjournald import order
-from fastjournald.entry import Entry
-from fastjournald.indexes import Domain
-from fastjournald.order import Order
+from fastjournald.tables import sorted_entries as order
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.sorted_entries import Order
 
 NOWHERE = Domain(b"")
 START_BYTES = 2

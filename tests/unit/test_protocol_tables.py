@@ -23,7 +23,7 @@ from fastjournal.protocol import (
     encode_request,
     encode_success,
 )
-from fastjournald.handlers import HANDLERS
+from fastjournald.engine.handlers.table import HANDLERS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 

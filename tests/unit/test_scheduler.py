@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from fastjournal.limits import CREDIT_WORK, TURN_WORK
-from fastjournald.scheduler import Scheduler, Share
-from fastjournald.store import Store
+from fastjournald.engine.store import Store
+from fastjournald.tasks.turn_budget import Scheduler, Share
 
 SMALL = 10
 

@@ -21,8 +21,8 @@ from fastjournal import limits
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine import Scan
-from fastjournald.session import Session
+from fastjournald.engine.engine import Scan
+from fastjournald.net.session import Session
 from tests.property.subject import request
 from tests.unit.house import House, Peer
 from tests.unit.test_session_limits import NOP, listen, set_
@@ -388,7 +388,7 @@ async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock)
 async def test_all_connections_together_wait_for_so_much_work(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr("fastjournald.handlers.next.WAITS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_MAX", 3)
     room = Room()
     async with room.open():
         peers = [room.connect_in_memory() for _ in range(2)]
@@ -460,7 +460,7 @@ async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_beg
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
-    monkeypatch.setattr("fastjournald.scanning.SLICE_WORK", 0)
+    monkeypatch.setattr("fastjournald.tasks.scan_runner.SLICE_WORK", 0)
     room = Room()
     gathering: set[int] = set()
     most = 0

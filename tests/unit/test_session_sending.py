@@ -40,7 +40,7 @@ class Steps(trio.abc.Instrument):
 async def test_request_alone_takes_no_further_turns_of_the_event_loop(
     asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.commit.INLINE_SECONDS_MAX", math.inf)
+    monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", math.inf)
     house = House()
     async with house.open():
         peer = await house.connect()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.envelope import Pause
-from fastjournal.cmdlog.segments import segment_name
+from fastjournal.cmdlog.format.envelope import Pause
+from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.columns import READABLE
 from fastjournal.spark.files import LogDirectory
-from fastjournal.spark.fold import ENTRY_COLUMNS, PartReplay
-from fastjournal.spark.parts import Packed, Roots, read_rows, split
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS, PartReplay
+from fastjournal.spark.partitioner import Packed, Roots, read_rows, split
 from fastjournal.spark.rows import Row
 from fastjournal.testing.logs import SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from fastjournal.client.access import make_context
+from fastjournal.client.core.access import make_context
 from fastjournal.limits import (
     HANDSHAKE_SECONDS_MAX,
     HANDSHAKE_STEPS_A_TURN,
@@ -20,7 +20,7 @@ from fastjournal.limits import (
     HANDSHAKES_PER_ORIGIN_MAX,
 )
 from fastjournal.protocol import ClientConnection, Function, Request
-from fastjournald.tls import Handshakes, TlsStream, _Ciphertext
+from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext
 from tests.certificates import Authority
 
 ORIGIN = "10.1.1.1"

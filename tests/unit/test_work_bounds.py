@@ -20,7 +20,7 @@ def test_at_most_250_entries_are_kicked_by_one_request(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KICK_ENTRIES_MAX == 250
-    monkeypatch.setattr("fastjournald.handlers.burial.KICK_ENTRIES_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.bury_kick.KICK_ENTRIES_MAX", 3)
     for n in range(4):
         s.set(b"a:1:0:%d" % n)
         s.bury(b"a:1:0:%d" % n)
@@ -32,7 +32,7 @@ def test_so_many_buried_entries_are_looked_at_and_no_more(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that another connection has locked are passed over, one look each."""
-    monkeypatch.setattr("fastjournald.handlers.burial.KICK_LOOKS_MAX", 3)
+    monkeypatch.setattr("fastjournald.engine.handlers.bury_kick.KICK_LOOKS_MAX", 3)
     for number in range(5):
         s.set(b"a:1:0:%d" % number)
         s.bury(b"a:1:0:%d" % number)
@@ -55,7 +55,7 @@ def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
 def test_more_paused_domains_than_the_limit_are_busy(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.handlers.pauses.PAUSED_DOMAINS_MAX", 2)
+    monkeypatch.setattr("fastjournald.engine.handlers.pause.PAUSED_DOMAINS_MAX", 2)
     assert PAUSED_DOMAINS_MAX == 100_000
     assert [s.pause(name, SECOND) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
     assert s.pause(b"a", 2 * SECOND) == ""

@@ -12,7 +12,7 @@ from fj_cli.options import json_option, server_option
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.survey import Progress
+    from fastjournal.cmdlog.recovery.inspect_log import Progress
 
 
 @click.command("workq")

@@ -25,8 +25,8 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
     """
+    from fastjournal.cmdlog.format.segments import segment_name
     from fastjournal.cmdlog.locks import lock_to_read
-    from fastjournal.cmdlog.segments import segment_name
     from fastjournal.disk import OsDisk
 
     disk = OsDisk()
@@ -40,10 +40,10 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
 
 
 def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) -> int:
-    from fastjournal.cmdlog.records import CRC_BYTES, decode_payload
-    from fastjournal.cmdlog.scan import scan_segment
-    from fastjournal.cmdlog.segments import segment_name
-    from fastjournal.cmdlog.unreadable import read_segment
+    from fastjournal.cmdlog.format.records import CRC_BYTES, decode_payload
+    from fastjournal.cmdlog.format.segments import segment_name
+    from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+    from fastjournal.cmdlog.recovery.scan import scan_segment
     from fastjournal.errors import LogCorruptError
     from fj_cli.records import record_fields, record_line
 

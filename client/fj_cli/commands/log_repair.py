@@ -15,7 +15,7 @@ from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.recover import Finding, Progress
+    from fastjournal.cmdlog.recovery.recover import Finding, Progress
 
 _DOES = {
     "leftover": ("deletes the file", "deleted"),
@@ -42,7 +42,7 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
     """
     from fastjournal.clock import SystemClock
     from fastjournal.cmdlog.locks import lock_append, lock_to_read
-    from fastjournal.cmdlog.recover import recover, verify
+    from fastjournal.cmdlog.recovery.recover import recover, verify
     from fastjournal.cmdlog.snapshot import MANIFEST_NAME, is_snapshot
     from fastjournal.disk import OsDisk
 

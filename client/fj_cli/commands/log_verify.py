@@ -12,7 +12,7 @@ from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.recover import Finding
+    from fastjournal.cmdlog.recovery.recover import Finding
     from fastjournal.disk import OsDisk
 
 _BY_ITSELF = "nothing: a daemon that starts on it deals with it and keeps the bytes aside"
@@ -39,7 +39,7 @@ def command(directory: str, as_json: bool | None) -> int:
     snapshot is held against its manifest too.
     """
     from fastjournal.cmdlog.locks import lock_to_read
-    from fastjournal.cmdlog.recover import Progress, verify
+    from fastjournal.cmdlog.recovery.recover import Progress, verify
     from fastjournal.disk import OsDisk
 
     disk = OsDisk()

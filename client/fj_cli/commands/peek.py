@@ -78,7 +78,7 @@ def command(ctx: click.Context, domain: bytes, count: int, as_json: bool | None)
 
 def _foremost(client: SyncClient, domain: bytes, count: int) -> Iterator[Entry]:
     """Return what is ready in a domain, most urgent first, with values."""
-    from fastjournal.client import calls
+    from fastjournal.client.core import calls
     from fastjournal.errors import RefusedError
 
     now_us, total = client.nop(), client.domain_stats(domain).entries

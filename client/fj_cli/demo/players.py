@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fastjournal.client import SyncClient, calls
-from fastjournal.client.calls import Call
+from fastjournal.client.core.calls import Call
 from fastjournal.errors import CannotConnectError, RefusedError
 from fastjournal.spool import Spool
 from fj_cli.demo.changes import SECOND_US, load_changes

@@ -1,0 +1,1 @@
+"""Log compaction: liveness rules, policy, and the rewriting of sealed segments."""

@@ -1,0 +1,135 @@
+"""Compaction debt, and the sealed segments that are worth a look. Pure.
+
+A segment is a candidate when less than half of it is live, when too many small ones wait for it, or
+when there are too many of about its size: these are *merged*, by moving what they hold to the end
+of the log. Sizes are compared in tiers, each a quarter of the one above, so that a byte is copied
+once a tier, and not at each snapshot, which seals a segment however small it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.limits import REMNANTS_MAX, TOMBSTONE_BYTES
+
+if TYPE_CHECKING:
+    from fastjournal.cmdlog.writer import LogWriter
+    from fastjournald.engine.store import Store
+
+LIVE_MAX = 0.5
+"""Share of live bytes below which a segment is a compaction candidate."""
+
+GARBAGE_MAX = 2
+"""A log of more than so many times its live bytes, and two segments, is too large: it is cleaned
+at once, for the usual time may be long and the load heavy."""
+
+GARBAGE_SLOWED = 3
+"""From so many times its live bytes and so many segments on, writers are slowed down: with what is
+on its way then, the log stays under four times and four segments."""
+
+TOMBSTONE_RECORD_BYTES = 80
+"""Bytes of the record of a tombstone, besides its key."""
+
+TURNED_OVER = 1 / 2
+"""Of the bytes of a log that is too large: when so many were appended since a segment was looked
+at, another look is worth what it costs."""
+
+TINY = 1 / 8
+"""Of the usual size of a segment: one of which less stays is moved to the end of the log."""
+
+MERGED_BELOW = 1 / 2
+"""Of the usual size of a segment: smaller ones are merged where there are many."""
+
+MERGED_MIN = 4
+"""Segments of one tier that are merged."""
+
+TIERS = 7
+"""Number of size tiers of small segments; the last one has all that are smaller still."""
+
+
+def candidates(
+    store: Store, writer: LogWriter, now: int, *, merge: bool = True
+) -> list[SegmentInfo]:
+    """Return the sealed segments that are worth a look, oldest first. O(number of segments).
+
+    Args:
+        store: Whose log it is.
+        writer: Of the log.
+        now: The present instant.
+        merge: Whether small ones are merged.
+    """
+    space = store.journal.space
+    present = frozenset(info.number for info in writer.sealed)
+    awaited = awaited_most(store, writer, present, now)
+    bytes_now = writer.log_bytes
+    # tombstones and pauses of which nobody keeps account end before their time, too
+    looked_before = -1
+    if bytes_now > bytes_usual(store, writer):
+        looked_before = writer.appended - round(TURNED_OVER * bytes_now)
+    space.merging = _merging(store, writer, present, now) if merge else frozenset()
+    return [
+        info
+        for info in writer.sealed
+        if info.number == awaited
+        or info.number in space.merging
+        or (
+            space.live[info.number] < LIVE_MAX * info.bytes
+            and space.is_changed(info.number, now, present, looked_before)
+        )
+    ]
+
+
+def bytes_usual(store: Store, writer: LogWriter) -> int:
+    """Return the bytes from which on a log is too large. O(1)."""
+    return GARBAGE_MAX * store.journal.live_bytes + 2 * writer.segment_bytes_max
+
+
+def bytes_slowed(store: Store, writer: LogWriter) -> int:
+    """Return the bytes of a log from which on writers are slowed down. O(1)."""
+    tombstones = store.tombstones
+    told = TOMBSTONE_RECORD_BYTES - TOMBSTONE_BYTES
+    live = store.journal.live_bytes + tombstones.bytes + told * len(tombstones)
+    return round(GARBAGE_SLOWED * (live + writer.segment_bytes_max))
+
+
+def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
+    """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
+    space = store.journal.space
+    remnants = 0
+    waits: Counter[int] = Counter()
+    for info in writer.sealed:
+        look = space.looks.get(info.number)
+        if look is None or not look.waits or info.bytes >= TINY * writer.segment_bytes_max:
+            continue
+        awaited = [other for other in look.waits if space.blocks(other, info.number, present)]
+        remnants += bool(awaited)
+        waits.update(awaited)
+    if remnants <= REMNANTS_MAX:
+        return 0
+    for number, _ in waits.most_common():
+        look = space.looks.get(number)
+        if look is None or not look.failed or look.again_at <= now:
+            return number
+    return 0
+
+
+def _merging(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> frozenset[int]:
+    """Return the small segments of which there are too many of one tier."""
+    space = store.journal.space
+    tiers: defaultdict[int, list[int]] = defaultdict(list)
+    for info in writer.sealed:
+        tier, below = 0, MERGED_BELOW * writer.segment_bytes_max
+        if info.bytes >= below:
+            continue
+        look = space.looks.get(info.number)
+        fixed = look is not None and (look.stuck or look.failed)
+        if fixed and not space.is_changed(info.number, now, present):
+            continue
+        while info.bytes < below / 4 and tier < TIERS - 1:
+            tier, below = tier + 1, below / 4
+        tiers[tier].append(info.number)
+    return frozenset(
+        number for tier in tiers.values() if len(tier) >= MERGED_MIN for number in tier
+    )

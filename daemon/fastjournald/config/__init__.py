@@ -1,0 +1,1 @@
+"""Configuration: the options of the daemon and the addresses that they name."""

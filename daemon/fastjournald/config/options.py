@@ -1,0 +1,194 @@
+"""Options of the daemon: one struct, filled from a TOML file and from the command line.
+
+Names in the file equal the attributes here; on the command line ``_`` is ``-``, and flags win.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from fastjournal import limits
+from fastjournal.errors import ConfigError
+from fastjournald.config.addresses import Tcp, parse_place
+from fastjournald.engine.context import Settings
+
+# Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
+SECONDS_MAX = 1_000_000_000
+"""About 30 years: instants stay u64 for half a million years."""
+MILLISECONDS_MAX = 86_400_000
+"""A day between two syncs, or two looks at the log."""
+BYTES_MAX = 2**50
+"""1 PiB."""
+SEGMENT_BYTES_MAX = 2**36
+"""64 GiB: offsets have 40 bits, and a batch may go beyond the size."""
+NUMBER_MAX = 1_000_000_000
+PROGRAM_BYTES = 56 * 1024 * 1024
+"""Of memory-limit: for the program without any entry, 37 MiB, and what a usual load has on its
+way."""
+
+Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
+SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
+Bytes = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+
+
+class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What an administrator can set. Sizes are bytes; units are in the descriptions."""
+
+    cmdlog_path: str = ""
+    listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
+    ready_file: str = ""
+    socket_mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "0660"
+    """Permissions of unix sockets, octal."""
+    tls_cert: str = ""
+    """With ``tls_key``: TCP connections speak TLS. PEM files."""
+    tls_key: str = ""
+    tls_client_ca: str = ""
+    """Clients need a certificate that one of these authorities has signed."""
+    auth_tokens: str = ""
+    """File of tokens; empty: nobody needs one."""
+    auth_timeout: SecondsNotNone = limits.AUTH_SECONDS
+    """Seconds until AUTH."""
+    insecure: bool = False
+    cmdlog_sync: Literal["always", "interval", "os"] = "always"
+    cmdlog_sync_int: Annotated[int, Meta(ge=1, le=MILLISECONDS_MAX)] = 1000
+    """Milliseconds."""
+    cmdlog_clean_int: Annotated[int, Meta(ge=0, le=MILLISECONDS_MAX)] = 300_000
+    """Milliseconds."""
+    cmdlog_seg_size: Annotated[int, Meta(ge=4096, le=SEGMENT_BYTES_MAX)] = limits.SEGMENT_BYTES_MAX
+    max_value: Annotated[int, Meta(ge=1, le=limits.VALUE_BYTES_LIMIT)] = limits.VALUE_BYTES_MAX
+    max_reply: Annotated[int, Meta(ge=4096, le=2**30)] = limits.REPLY_BYTES_MAX
+    max_connections: Annotated[int, Meta(ge=1, le=1_000_000)] = limits.CONNECTIONS_MAX
+    max_inflight: Annotated[int, Meta(ge=65_536, le=BYTES_MAX)] = limits.INFLIGHT_BYTES_MAX
+    request_timeout: SecondsNotNone = limits.REQUEST_SECONDS_MAX
+    """Seconds."""
+    send_timeout: SecondsNotNone = limits.SEND_SECONDS_MAX
+    """Seconds."""
+    idle_timeout: Seconds = limits.IDLE_SECONDS_MAX
+    """Seconds; 0: without end."""
+    memory_limit: Bytes = 0
+    """0: none."""
+    min_free_bytes: Bytes = limits.MIN_FREE_BYTES
+    default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
+    """Seconds."""
+    max_attempts: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
+    tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
+    """Seconds."""
+    tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_BYTES_MAX
+    max_clock_skew: Seconds = limits.CLOCK_SKEW_US_MAX // 1_000_000
+    """Seconds."""
+    max_postpone: Seconds = limits.POSTPONE_US_MAX // 1_000_000
+    """Seconds."""
+    snapshot_dir: str = ""
+    repair: bool = False
+    http: str = ""
+    """Empty: off."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def snapshot_directory(self) -> str:
+        """Where snapshots go, absolute: clients are told."""
+        return os.path.abspath(self.snapshot_dir or os.path.join(self.cmdlog_path, "snapshots"))
+
+    def settings(self) -> Settings:
+        """Return the engine's part, in its units."""
+        return Settings(
+            value_bytes_max=self.max_value,
+            reply_bytes_max=self.max_reply,
+            lease_us_default=self.default_lease * 1_000_000,
+            attempts_max=self.max_attempts,
+            tombstone_ttl_us=self.tombstone_ttl * 1_000_000,
+            tombstones_max=self.tombstones_max,
+            tombstones_bytes_max=self.tombstones_bytes_max,
+            clock_skew_us_max=self.max_clock_skew * 1_000_000,
+            postpone_us_max=self.max_postpone * 1_000_000,
+            memory_bytes_max=self.memory_limit and max(1, self.memory_limit - PROGRAM_BYTES),
+        )
+
+
+def load_config(file: str | None, flags: dict[str, object]) -> Config:
+    """Return the options of a TOML file with those of the command line over them.
+
+    Args:
+        file: Path of the file; None: there is none.
+        flags: What was given on the command line, by attribute name.
+
+    Raises:
+        ConfigError: The file cannot be read, or an option is unknown or has a bad value.
+    """
+    given: dict[str, object] = {}
+    if file is not None:
+        try:
+            given = tomllib.loads(Path(file).read_text("utf-8"))
+        except OSError as error:
+            raise ConfigError(f"cannot read: {error.strerror}", path=file) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"not TOML: {error}", path=file) from error
+        _convert(given, file)
+    config = _convert(given | flags, None)
+    if not config.cmdlog_path:
+        raise ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
+    if not config.listen:
+        raise ConfigError("--listen: at least one address is needed")
+    _check_http(config)
+    _check_access(config)
+    return config
+
+
+def _check_http(config: Config) -> None:
+    if config.http:
+        place = parse_place(config.http, "--http")
+        if not isinstance(place, Tcp) or not place.is_loopback:
+            raise ConfigError(
+                f"--http {config.http}: not HOST:PORT with localhost or a loopback address",
+                hint="it has no access control; a reverse proxy on this machine can add that",
+            )
+
+
+def _check_access(config: Config) -> None:
+    """Refuse what would let everybody in by mistake."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        there, missing = "--tls-cert", "--tls-key"
+        if config.tls_key:
+            there, missing = missing, there
+        raise ConfigError(f"{there} without {missing}", hint="TLS needs both")
+    if config.tls_client_ca and not config.tls_cert:
+        raise ConfigError("--tls-client-ca without --tls-cert and --tls-key")
+    for text in exposed_addresses(config):
+        if not (config.tls_cert or config.auth_tokens or config.insecure):
+            raise ConfigError(
+                f"--listen {text}: other machines could read and change everything there",
+                hint="give --tls-cert and --tls-key, or --auth-tokens, or both; "
+                "or --insecure if that is meant",
+            )
+
+
+def exposed_addresses(config: Config) -> list[str]:
+    """Return the addresses that other machines may reach.
+
+    Raises:
+        ConfigError: One is no address.
+    """
+    places = ((text, parse_place(text)) for text in config.listen)
+    return [text for text, place in places if isinstance(place, Tcp) and not place.is_loopback]
+
+
+def _convert(values: dict[str, object], file: str | None) -> Config:
+    unknown = sorted(set(values) - set(Config.__struct_fields__))
+    if unknown:
+        allowed = ", ".join(Config.__struct_fields__)
+        raise ConfigError(f"{unknown[0]}: no such option", path=file, hint=f"there are: {allowed}")
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        text, _, where = str(error).partition(" - at `$.")
+        name = where.rstrip("`")
+        if file is None:
+            name = "--" + name.replace("_", "-")
+        raise ConfigError(f"{name}: {text}", path=file) from error

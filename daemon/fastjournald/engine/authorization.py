@@ -1,0 +1,278 @@
+"""Who may do what: tokens, the rights that each gives, and the keys and domains it gives them for.
+
+Every right is for the prefixes of its token. A domain is inside a prefix that ``<domain>:`` begins
+with, so ``crawl`` is for all domains that begin so, and ``crawl:`` for the domain ``crawl`` alone.
+A plain key is inside a prefix that it begins with. What a key leads to counts, not the key: an
+entry is inside where its primary key is. The empty prefix is for everything.
+
+Pure: who reads the file of tokens is ``fastjournald.net.credentials``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from hashlib import sha256
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from fastjournal.keys import parse_journal_key
+from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
+
+if TYPE_CHECKING:
+    from fastjournald.engine.context import State
+    from fastjournald.tables.entry import Entry
+
+READ: Final = 1
+WRITE: Final = 2
+NEXT: Final = 4
+ADMIN: Final = 8
+RIGHTS = {"read": READ, "write": WRITE, "next": NEXT, "admin": ADMIN}
+"""Names of the rights, as the file of tokens has them."""
+
+AUTH_REQUIRED = f"{ErrorCode.AUTH_REQUIRED} this daemon takes requests after AUTH with a token"
+AUTH_FAILED = f"{ErrorCode.AUTH_FAILED} the daemon knows no such token"
+
+_DATA, _LISTEN, _WORKED_ON = int(Flag.DATA), int(Flag.LISTEN), int(Flag.WORKED_ON)
+_UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
+
+OPEN = frozenset((int(Function.NOP), int(Function.QUIT), int(Function.AUTH)))
+"""Functions that need neither AUTH nor a right."""
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """What one token gives; the token itself is not kept."""
+
+    name: str
+    digest: bytes
+    """SHA-256 of the token."""
+    rights: int
+    prefixes: tuple[bytes, ...]
+
+    def covers_domain(self, name: bytes) -> bool:
+        """Whether a domain is inside; the empty name stands for all domains."""
+        return (name + b":" if name else b"").startswith(self.prefixes)
+
+    def covers_key(self, key: bytes) -> bool:
+        """Whether a key is inside, by its own form."""
+        parts = parse_journal_key(key)
+        return key.startswith(self.prefixes) if parts is None else self.covers_domain(parts.domain)
+
+    def covers(self, entry: Entry) -> bool:
+        """Whether an entry is inside."""
+        if entry.journal:
+            return self.covers_domain(entry.domain.name)
+        return entry.key.startswith(self.prefixes)
+
+
+class Grants:
+    """The tokens that a daemon knows, and which sessions have shown one of them.
+
+    Args:
+        grants: Of different tokens.
+    """
+
+    def __init__(self, grants: Iterable[Grant]) -> None:
+        self._grants = tuple(grants)
+        self.sessions: dict[Hashable, Grant] = {}
+        """Who has succeeded with AUTH."""
+
+    def __len__(self) -> int:
+        """How many tokens there are."""
+        return len(self._grants)
+
+    def find(self, token: bytes) -> Grant | None:
+        """Return what a token gives, in a time that tells nothing of the tokens there are."""
+        digest = sha256(token).digest()
+        found = None
+        for grant in self._grants:
+            if compare_digest(grant.digest, digest):
+                found = grant
+        return found
+
+    def adopt(self, old: Grants) -> list[Hashable]:
+        """Take over the sessions of the grants before; return those whose token gives less or more.
+
+        These have to show a token anew.
+        """
+        by_digest = {grant.digest: grant for grant in self._grants}
+        changed = []
+        for session, grant in old.sessions.items():
+            if by_digest.get(grant.digest) == grant:
+                self.sessions[session] = grant
+            else:
+                changed.append(session)
+        return changed
+
+    def check(self, state: State, session: Hashable, request: Request) -> str:
+        """Return why a session may not do what it asks for; empty: it may."""
+        function = request.function
+        if function in OPEN:
+            return ""
+        grant = self.sessions.get(session)
+        if grant is None:
+            return AUTH_REQUIRED
+        rule = RULES.get(function)
+        return "" if rule is None else rule(_Asked(state, grant, request))
+
+    def may_see(self, session: Hashable, entry: Entry) -> bool:
+        """Whether ranges, expressions and notifications may show an entry to a session."""
+        grant = self.sessions.get(session)
+        return grant is not None and grant.covers(entry)
+
+
+class _Asked:
+    """One request against one grant; every method returns why not, or the empty string."""
+
+    def __init__(self, state: State, grant: Grant, request: Request) -> None:
+        self.state = state
+        self.grant = grant
+        self.request = request
+
+    def right(self, rights: int) -> str:
+        """All of these rights."""
+        missing = rights & ~self.grant.rights
+        for name, right in RIGHTS.items():
+            if missing & right:
+                return f"{ErrorCode.FORBIDDEN} the token {self.grant.name} lacks the right {name!r}"
+        return ""
+
+    def entry(self, rights: int, key: bytes) -> str:
+        """These rights for the entry that a key leads to, or where there is none, for the key."""
+        entry = self.state.store.find(key)
+        grant = self.grant
+        inside = grant.covers_key(key) if entry is None else grant.covers(entry)
+        return self.right(rights) or ("" if inside else self._outside(rights, "the key"))
+
+    def new(self, rights: int, key: bytes) -> str:
+        """These rights for a key that an entry is to have, and for the one that has it."""
+        if not self.grant.covers_key(key):
+            return self.right(rights) or self._outside(rights, "the key")
+        return self.entry(rights, key)
+
+    def uri(self, rights: int, key: bytes | None) -> str:
+        """These rights for what a URI leads to; one that leads nowhere belongs to nobody."""
+        if not key:
+            return ""
+        if parse_journal_key(key) is not None:
+            return self.new(rights, key)
+        return "" if self.state.store.find(key) is None else self.entry(rights, key)
+
+    def domain(self, rights: int, name: bytes) -> str:
+        """These rights for a domain."""
+        inside = self.grant.covers_domain(name)
+        what = "the domain" if name else "all domains together (name a domain)"
+        return self.right(rights) or ("" if inside else self._outside(rights, what))
+
+    def _outside(self, rights: int, what: str) -> str:
+        names = " and ".join(repr(name) for name, right in RIGHTS.items() if rights & right)
+        return (
+            f"{ErrorCode.FORBIDDEN} the token {self.grant.name} has the right {names} for other "
+            f"prefixes, not for {what}"
+        )
+
+
+def _holds_token(request: Request) -> bool:
+    """Whether the request proves a lease, or means to."""
+    return bool(request.flags & _WORKED_ON) or request.timeout is not None
+
+
+def _set(asked: _Asked) -> str:
+    request = asked.request
+    rights = WRITE | READ if request.flags & _LISTEN else WRITE
+    return asked.new(rights, request.key) or asked.uri(rights, request.second_key)
+
+
+def _get(asked: _Asked) -> str:
+    """A lease is work; a new expiry is a write, and shows the data as every GET does."""
+    request = asked.request
+    rights = READ
+    if request.timeout is not None:
+        rights = READ | WRITE if request.flags & _UPDATE_TIMEOUT else NEXT
+    if request.flags & _LISTEN:
+        rights |= READ
+    if request.query != Query.KEY:
+        # what is outside is left out of the reply, see ``Grants.may_see``
+        return asked.right(rights)
+    return asked.entry(rights, request.key)
+
+
+def _write(asked: _Asked) -> str:
+    return asked.entry(WRITE, asked.request.key)
+
+
+def _write_or_next(asked: _Asked) -> str:
+    return asked.entry(NEXT if _holds_token(asked.request) else WRITE, asked.request.key)
+
+
+def _rename_or_link(asked: _Asked) -> str:
+    request = asked.request
+    return asked.entry(WRITE, request.key) or asked.new(WRITE, request.second_key or b"")
+
+
+def _next(asked: _Asked) -> str:
+    return asked.domain(NEXT, asked.request.key)
+
+
+def _release(asked: _Asked) -> str:
+    return asked.entry(NEXT, asked.request.key)
+
+
+def _bury(asked: _Asked) -> str:
+    return asked.entry(NEXT if _holds_token(asked.request) else WRITE, asked.request.key)
+
+
+def _kick(asked: _Asked) -> str:
+    request = asked.request
+    if request.key:
+        return asked.entry(WRITE, request.key)
+    return asked.domain(WRITE, request.second_key or b"")
+
+
+def _stats(asked: _Asked) -> str:
+    request = asked.request
+    if request.flags & _DATA:
+        return asked.entry(READ, request.key)
+    if not request.key and asked.grant.rights & ADMIN:
+        return ""
+    return asked.domain(READ, request.key)
+
+
+def _pause(asked: _Asked) -> str:
+    """Whoever works a domain off may slow it."""
+    return asked.domain(ADMIN if asked.grant.rights & ADMIN else NEXT, asked.request.key)
+
+
+def _cancel(_: _Asked) -> str:
+    """It ends what the connection itself has begun, and tells nothing but that."""
+    return ""
+
+
+def _snapshot(asked: _Asked) -> str:
+    """It holds everything, and fills the disk."""
+    return asked.domain(ADMIN, b"")
+
+
+RULES: dict[int, Callable[[_Asked], str]] = {
+    Function.SET.value: _set,
+    Function.GET.value: _get,
+    Function.DELETE.value: _write_or_next,
+    Function.ADD.value: _write,
+    Function.NOT.value: _write,
+    Function.TRUNCATE.value: _write,
+    Function.LOCK.value: _write,
+    Function.UNLOCK.value: _write,
+    Function.RENAME.value: _rename_or_link,
+    Function.NEXT.value: _next,
+    Function.LINK.value: _rename_or_link,
+    Function.RELEASE.value: _release,
+    Function.TOUCH.value: _write_or_next,
+    Function.BURY.value: _bury,
+    Function.KICK.value: _kick,
+    Function.STATS.value: _stats,
+    Function.PAUSE.value: _pause,
+    Function.CANCEL.value: _cancel,
+    Function.SNAPSHOT.value: _snapshot,
+}
+"""What every function demands; a function without a name demands nothing, for it does nothing."""

@@ -1,0 +1,64 @@
+"""How old the oldest work is that is due and that nobody has taken. Pure.
+
+An entry is due since the instant in its key or the end of its delay; one that names no instant (0)
+since it was created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+from fastjournal.cmdlog.format.packed_entry import pack_facts
+from fastjournal.limits import DUE_LOOK_WORK, PRIORITY_MAX
+from fastjournald.engine.store import Store
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+
+
+def oldest_due(domain: Domain, store: Store | None = None) -> int | None:
+    """Return since when the oldest ready entry of a domain is due; None: nothing is ready.
+
+    At most 512 binary searches, which are work of the ``store`` where one is given.
+    """
+    entries = list(_oldest(domain))
+    if store is not None:
+        store.work += DUE_LOOK_WORK * len(entries)
+    return min(map(_due_since, entries), default=None)
+
+
+def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
+    """Return since when the oldest ready entry is due; None: nothing is ready.
+
+    Args:
+        store: Of which.
+        looks_max: Of more domains, and priorities in them, only so many are looked at: those first
+            whose turn is next.
+    """
+    domains = chain(store.turns, store.pauses.ready.values())
+    entries = list(islice(chain.from_iterable(map(_oldest, domains)), looks_max))
+    store.work += DUE_LOOK_WORK * len(entries)
+    return min(map(_due_since, entries), default=None)
+
+
+def _oldest(domain: Domain) -> Iterator[Entry]:
+    """Yield the entries among which the oldest due one is: some of each priority.
+
+    Of those that name no instant (0) the first, and of those that do the earliest: at most
+    512 binary searches.
+    """
+    ready = domain.ready
+    entry = ready.first() if ready else None
+    while entry is not None:
+        yield entry
+        priority = entry.priority
+        if not entry.not_before:
+            entry = ready.first_from(pack_facts(priority, 1, 0, 0, 0, 0))
+        elif priority < PRIORITY_MAX:
+            entry = ready.first_from(bytes((priority + 1,)))
+        else:
+            return
+
+
+def _due_since(entry: Entry) -> int:
+    return entry.not_before or entry.created

@@ -1,0 +1,148 @@
+"""BURY and KICK: set entries aside, and make them ready again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import (
+    ENTRY_WORK,
+    KEY_BYTES_MAX,
+    KICK_BYTES_MAX,
+    KICK_ENTRIES_MAX,
+    KICK_LOOKS_A_UNIT,
+    KICK_LOOKS_MAX,
+    REASON_BYTES_MAX,
+    WRITTEN_BYTES_A_UNIT,
+)
+from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.engine.handlers.arguments import (
+    BAD_KEY,
+    LOCKED,
+    NOT_A_DOMAIN,
+    READ_ONLY,
+    token_of,
+)
+from fastjournald.engine.handlers.get import why_unreadable
+from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.value_cache import Cold, Missing
+
+if TYPE_CHECKING:
+    from fastjournald.engine.context import State
+    from fastjournald.engine.store import Store
+
+_REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
+_NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
+
+
+def bury(state: State, session: Hashable, request: Request, now: int) -> str | Missing:
+    """Set an entry aside with a reason; with a token only if it is that of its lease."""
+    key = request.key
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    token = token_of(request)
+    if isinstance(token, str):
+        return token
+    if len(request.value) > REASON_BYTES_MAX:
+        return _REASON_TOO_LARGE
+    store = state.store
+    entry = store.find(key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    if store.locked_to(entry, session, now):
+        return LOCKED
+    if token is not None:
+        if entry.token != token or token <= now:
+            return ErrorCode.LEASE_LOST.value
+    elif 0 < entry.token <= now:
+        # its end was not applied yet, and counts as an attempt
+        store.end_lease(entry, now, ran_out=True)
+        entry = store.find(key)
+        if entry is None:
+            return ErrorCode.NOT_FOUND.value
+    is_again = entry.place == Place.BURIED and request.value != entry.reason
+    if is_again and entry.persistent and isinstance(entry.value, Cold):
+        # another reason takes another record of the whole entry
+        why_not = why_unreadable(store, entry)
+        return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
+    if is_again:
+        store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
+    store.bury(entry, request.value, now)
+    return ""
+
+
+def kick(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+    """Make buried entries ready again: that of a key, or the first ones of a domain."""
+    key = request.key
+    if len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    store = state.store
+    if key:
+        entry = store.find(key)
+        if entry is None:
+            return ErrorCode.NOT_FOUND.value
+        if store.locked_to(entry, session, now):
+            return LOCKED
+        entries = [entry] if entry.place == Place.BURIED else []
+    else:
+        name = request.second_key
+        if name is None:
+            return _NO_DOMAIN
+        if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+            return NOT_A_DOMAIN
+        count = 1 if request.count is None else request.count
+        entries = _first_buried(state, session, name, count, now)
+    if entries:
+        if state.read_only:
+            return READ_ONLY
+        missing, unreadable = _look_for_values(store, entries)
+        if missing:
+            return Missing(missing)
+        if unreadable and key:
+            return f"{ErrorCode.NOT_READABLE} {unreadable.popitem()[1]}"
+        entries = [entry for entry in entries if entry.key not in unreadable]
+        written = sum(entry.full_bytes() for entry in entries)
+        store.work += ENTRY_WORK * len(entries) + written // WRITTEN_BYTES_A_UNIT
+        store.kick(entries, now)
+    return Reply(ttl=len(entries))
+
+
+def _look_for_values(store: Store, entries: list[Entry]) -> tuple[list[Entry], dict[bytes, str]]:
+    """Return which entries' values are on disk only, and which of these cannot be read, and why.
+
+    What is kicked is written anew, as a whole.
+    """
+    cold = [entry for entry in entries if isinstance(entry.value, Cold)]
+    if store.values is None or not cold:
+        return [], {}
+    known = store.values.unreadable
+    missing = [entry for entry in cold if entry.key not in known]
+    return missing, {} if missing else {entry.key: known.pop(entry.key) for entry in cold}
+
+
+def _first_buried(
+    state: State, session: Hashable, name: bytes, count: int, now: int
+) -> list[Entry]:
+    """Return so many buried entries of a domain, in the order of work, within the bounds.
+
+    Those that another connection has locked are left out.
+    """
+    store = state.store
+    domain = store.domains.get(name)
+    entries: list[Entry] = []
+    if domain is None:
+        return entries
+    count = min(count, KICK_ENTRIES_MAX)
+    room = KICK_BYTES_MAX
+    looks = 0
+    for entry in islice(store.buried_in(domain), KICK_LOOKS_MAX):
+        looks += 1
+        if store.locked_to(entry, session, now):
+            continue
+        room -= entry.full_bytes()
+        if len(entries) >= count or (room < 0 and entries):
+            break
+        entries.append(entry)
+    store.work += looks // KICK_LOOKS_A_UNIT
+    return entries

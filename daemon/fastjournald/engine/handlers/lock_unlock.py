@@ -1,0 +1,58 @@
+"""LOCK and UNLOCK: keep the writes of others from an entry for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_MAX, LOCKS_PER_CONNECTION_MAX
+from fastjournal.protocol import ErrorCode, Request
+from fastjournald.engine.handlers.arguments import BAD_KEY, LOCKED, is_key
+
+if TYPE_CHECKING:
+    from fastjournald.engine.context import State
+
+_TOO_MANY = f"{ErrorCode.BUSY} this connection has locked {LOCKS_PER_CONNECTION_MAX} entries"
+_TOO_MANY_IN_ALL = f"{ErrorCode.BUSY} all connections have locked {LOCKS_MAX} entries"
+_NOT_LOCKED = f"{ErrorCode.NOT_FOUND} the entry is not locked"
+_NOT_OWNER = f"{ErrorCode.NOT_OWNER} another connection has locked the entry"
+
+
+def lock(state: State, session: Hashable, request: Request, now: int) -> str:
+    """Lock an entry for this connection, or make its lock end at another instant."""
+    if not is_key(request.key):
+        return BAD_KEY
+    store = state.store
+    entry = store.find(request.key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    held = store.locks.held(entry.key, now)
+    if held is not None and held.owner != session:
+        return LOCKED
+    length = LOCK_US_DEFAULT if request.timeout is None else request.timeout
+    if length:
+        if held is None and store.locks.count_of(session) >= LOCKS_PER_CONNECTION_MAX:
+            return _TOO_MANY
+        if held is None and len(store.locks) >= LOCKS_MAX:
+            return _TOO_MANY_IN_ALL
+        store.lock(entry, session, min(now + length, INSTANT_MAX), now)
+    elif held is not None:
+        store.unlock(entry, now)
+    return ""
+
+
+def unlock(state: State, session: Hashable, request: Request, now: int) -> str:
+    """End the lock that this connection has on an entry."""
+    if not is_key(request.key):
+        return BAD_KEY
+    store = state.store
+    entry = store.find(request.key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    held = store.locks.held(entry.key, now)
+    if held is None:
+        return _NOT_LOCKED
+    if held.owner != session:
+        return _NOT_OWNER
+    store.unlock(entry, now)
+    return ""

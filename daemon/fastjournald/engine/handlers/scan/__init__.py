@@ -1,0 +1,1 @@
+"""Scans: GET of a range, an expression or a cursor, in steps."""

@@ -1,0 +1,145 @@
+"""What must hold after every step of the engine. For tests."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES
+from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournald.engine.store import Store
+from fastjournald.tables.domain import NEVER, Domain, delay_key
+from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.sorted_entries import Order
+
+
+def check_store(store: Store, now: int) -> None:
+    """Assert that keys, indexes and counters say the same, at this instant. O(n log n)."""
+    entries = list(store)
+    assert len(entries) == store.entries
+    domains: dict[bytes, Domain] = {}
+    for entry in entries:
+        assert store.find(entry.key) is entry
+        if not entry.superseded:
+            assert all(store.find(key) is entry for key in entry.all_keys())
+        assert len(set(entry.all_keys())) == len(entry.all_keys())
+        assert (entry.place == Place.LEASED) == (entry.token != 0)
+        assert not entry.superseded or entry.place == Place.LEASED
+        assert (entry.reason is not None) == (entry.place == Place.BURIED)
+        if entry.place != Place.DELAYED:
+            assert not entry.extra.waits_until
+        if entry.place == Place.LEASED:
+            assert entry in store.lease_home(entry).leases.first_of(entry.token, store.entries)
+            assert entry.uri is None or store.running[entry.uri] is entry
+        if entry.journal:
+            domains[entry.domain.name] = entry.domain
+        else:
+            assert entry.domain is store.plain
+    for shard in store.shards:
+        for key, entry in shard.items():
+            assert key in entry.all_keys()
+            assert store.find(entry.key) is entry
+    if store.key_index is not None:
+        _check_key_index(store.key_index, {key for shard in store.shards for key in shard})
+    assert domains == store.domains
+    for domain in [*domains.values(), store.plain]:
+        inside = [entry for entry in entries if entry.domain is domain]
+        assert domain.entries == len(inside)
+        assert domain.buried == sum(entry.place == Place.BURIED for entry in inside)
+        _check_orders(domain, inside)
+        assert domain.paused_until == store.pauses.until(domain.name)
+        if domain is not store.plain:
+            assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
+            paused = bool(domain.paused_until)
+            assert (domain.name in store.turns) == (bool(domain.ready) and not paused)
+            assert (domain.name in store.pauses.ready) == (bool(domain.ready) and paused)
+            assert domain.wake == domain.next_instant()
+    for wakes, paused in ((store.wakes, False), (store.pauses.wakes, True)):
+        assert set(wakes) == {
+            (domain.wake, name)
+            for name, domain in domains.items()
+            if domain.wake != NEVER and bool(domain.paused_until) == paused
+        }
+    _check_pauses(store)
+    assert sorted(store.expiry) == sorted(
+        (entry.expires, entry.key)
+        for entry in entries
+        if entry.expires and entry.place != Place.LEASED
+    )
+    live: Counter[int] = Counter()
+    for entry in entries:
+        live[entry.position >> OFFSET_BITS] += entry.record_bytes
+        assert not entry.extra.starts or store.journal.amended[entry.job_id] is entry
+    journal = store.journal
+    assert +live == +Counter(journal.space.live)
+    assert live.total() == journal.live_bytes
+    for job_id, amended in journal.amended.items():
+        assert amended.job_id == job_id
+        assert store.find(amended.key) is amended
+    assert journal.displaced.keys() <= journal.amended.keys()
+    worked_on = [entry for entry in entries if entry.place == Place.LEASED]
+    assert store.worked_on == len(worked_on)
+    assert store.plain_worked_on == sum(not entry.journal for entry in worked_on)
+    assert store.due == sum(entry.place == Place.READY for entry in entries)
+    assert store.delayed == sum(entry.place == Place.DELAYED for entry in entries)
+    assert store.buried == sum(entry.place == Place.BURIED for entry in entries)
+    assert {entry.uri for entry in worked_on if entry.uri is not None} <= set(store.running)
+    for uri, entry in store.running.items():
+        assert entry in worked_on
+        assert uri == entry.uri or (entry.superseded and uri in (entry.links or ()))
+    if store.values is not None:
+        store.values.check(entries)
+        for entry in entries:
+            kept = journal.trimmed.get(entry.job_id)
+            assert kept is None or kept <= len(entry.value)
+    store.locks.check()
+    for key in store.locked:
+        locked = store.find(key)
+        assert locked is not None
+        assert locked.key == key
+        assert locked.place != Place.READY or not store.is_locked(locked, now)
+
+
+def _check_orders(domain: Domain, inside: list[Entry]) -> None:
+    buried = domain.buried_order or Order()
+    for order, place in (
+        (domain.ready, Place.READY),
+        (domain.delayed, Place.DELAYED),
+        (buried, Place.BURIED),
+    ):
+        keys = list(order.keys())
+        assert keys == sorted(keys)
+        assert len(order) == len(keys)
+        standing = {id(entry) for entry in inside if entry.place == place and entry.journal}
+        assert len(keys) == len(standing)
+        assert {id(entry) for entry in order} == standing
+        for key, entry in zip(keys, order, strict=True):
+            if place == Place.DELAYED:
+                instant = entry.extra.waits_until or entry.not_before
+                assert key == delay_key(instant, entry.arrival)
+            else:
+                assert key[:ORDER_BYTES] == entry.facts[:ORDER_BYTES]
+
+
+def _check_key_index(index: KeyIndex, standing: set[bytes]) -> None:
+    keys = list(index)
+    assert keys == sorted(set(keys))
+    assert set(keys) ^ standing <= index.unmerged()
+
+
+def _check_pauses(store: Store) -> None:
+    pauses = store.pauses
+    ends = [(until, name) for name, until in pauses]
+    assert pauses.first_end() == min(ends, default=None)
+    due = []
+    for until, name in ends:
+        domain = store.domains.get(name)
+        expected = NEVER
+        if domain is not None and domain.ready:
+            expected = until
+        elif domain is not None and domain.wake != NEVER:
+            expected = max(until, domain.wake)
+        assert pauses.due_at(name) == expected
+        due.append(expected)
+    assert pauses.first_due() == min(due, default=NEVER)
+    assert set(pauses.ready) <= {name for _, name in ends}

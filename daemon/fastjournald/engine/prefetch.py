@@ -1,0 +1,56 @@
+"""What will be needed soon of what is on the disk only, so that it is read together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from fastjournal.limits import NEWS_AHEAD, NEWS_TURN_BYTES
+from fastjournal.protocol import Function, Request
+from fastjournald.engine.handlers.arguments import DATA
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import Cold, Missing
+
+if TYPE_CHECKING:
+    from fastjournald.engine.context import State
+
+
+def missing_soon(state: State, missing: Missing, ahead: list[Request]) -> Missing:
+    """Return what is missing for a request, and for the GETs of a key that follow it.
+
+    Of these as much as one reply may hold.
+    """
+    # one entry may have several keys
+    entries = {entry.key: entry for entry in missing.entries}
+    room = state.reply_bytes_max - sum(len(entry.value) for entry in missing.entries)
+    for request in ahead:
+        if request.function == Function.GET and request.flags & DATA and not request.query:
+            entry = state.store.find(request.key)
+            if entry is not None and isinstance(entry.value, Cold):
+                room -= len(entry.value)
+                if room < 0:
+                    break
+                entries[entry.key] = entry
+    return Missing(list(entries.values()))
+
+
+def missing_news(state: State, session: Hashable, number_max: int = NEWS_AHEAD) -> Missing | None:
+    """Return the values that are missing to tell a session its next pieces of news."""
+    values = state.store.values
+    if values is None:
+        return None
+    entries: dict[bytes, Entry] = {}
+    room = NEWS_TURN_BYTES
+    for key in state.subscriptions.upcoming(session, number_max):
+        entry = state.store.find(key)
+        if (
+            entry is not None
+            and isinstance(entry.value, Cold)
+            and entry.key not in values.unreadable
+            and state.may_see(session, entry)
+        ):
+            entries[entry.key] = entry
+            room -= len(entry.value)
+            if room < 0:
+                break
+    return Missing(list(entries.values())) if entries else None

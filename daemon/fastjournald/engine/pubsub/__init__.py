@@ -1,0 +1,1 @@
+"""Publish/subscribe: LISTEN subscriptions, change sets and their matching. Pure."""

@@ -1,0 +1,384 @@
+"""What the daemon knows: entries, how they come and go, and what time does to them.
+
+Pure: time comes as an argument, and what has to reach the disk goes to the journal. The handlers
+decide what a request does; the store keeps keys, indexes and journal in step while they do it.
+"""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.limits import ENTRY_WORK
+from fastjournald.engine.pubsub.subscriptions import Changes
+from fastjournald.tables.domain import Domain, Leases, Tombstones, instant_of
+from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.leases import Leasing
+from fastjournald.tables.value_cache import Cold, Values
+from fastjournald.wal.journal import Journal
+
+BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
+
+
+class Store(Leasing):
+    """Entries, their keys, the indexes over them, and the journal of what happens to them.
+
+    Args:
+        journal: Where changes of persistent entries go.
+        tombstones: Empty, with its bounds.
+        attempts_max: Lost leases after which an entry is buried; 0: no limit.
+        values: Empty, with its limit; None: there is no limit, all values stay in memory.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        tombstones: Tombstones,
+        attempts_max: int,
+        values: Values | None = None,
+    ) -> None:
+        super().__init__()
+        self.journal = journal
+        self.tombstones = tombstones
+        self.attempts_max = attempts_max
+        self.values = values
+        self.behind = False
+        """The last ``advance`` left something undone: only the timers carry it on."""
+        self.changes: Changes | None = None
+        """Keys that came, went or have a new value, while somebody listens; else None."""
+        self.leases_lost = 0
+        """Leases that ran out so far."""
+
+    # --- coming and going -----------------------------------------------------------------------
+
+    def insert(self, entry: Entry, now: int) -> None:
+        """Put a new entry under its keys and into its indexes."""
+        if self.changes is not None:
+            self.note_value(entry)
+        shards = self.shards
+        shards[hash(entry.key) & 255][entry.key] = entry
+        uri = entry.uri
+        if uri is not None:
+            shards[hash(uri) & 255][uri] = entry
+        extra = entry.extra
+        if extra.links:
+            self.work += len(extra.links)
+            for link in extra.links:
+                shards[hash(link) & 255][link] = entry
+        if self.key_index is not None:
+            self.key_index.pending.update(entry.all_keys())
+        if self.values is not None:
+            self.values.add(entry)
+        self.entries += 1
+        domain = entry.domain
+        domain.entries += 1
+        if extra.expires:
+            self.watch_expiry(entry)
+        if domain is not self.plain:
+            self.queue(entry, now)
+
+    def remove(self, entry: Entry, now: int) -> None:
+        """Take an entry out of everything; other work on its URI may begin."""
+        domain = entry.domain
+        extra = entry.extra
+        changes = self.changes
+        if extra.links:
+            self.work += len(extra.links)
+        for key in entry.all_keys() if extra.links else (entry.key, entry.uri):
+            if key is not None:
+                shard = self.shards[hash(key) & 255]
+                if shard.get(key) is entry:
+                    del shard[key]
+                    if changes is not None:
+                        changes.note(key, entry.key)
+        if self.key_index is not None:
+            self.key_index.pending.update(entry.all_keys())
+        if self.values is not None:
+            self.values.discard(entry)
+        place = entry.place
+        if place == Place.LEASED:
+            self.end_work(entry, now)
+        else:
+            if place in (Place.READY, Place.DELAYED):
+                self.unqueue(entry)
+            elif place == Place.BURIED:
+                self.take_back(entry)
+            if extra.expires:
+                self.expiry.remove(extra.expires, entry.key)
+            entry.place = Place.PLAIN
+        if self.locked and entry.key in self.locked and self.find(entry.key) is None:
+            self.locks.discard(entry.key)
+        self.entries -= 1
+        self.leave_domain(domain)
+
+    def put_key(self, key: bytes, entry: Entry) -> None:
+        """Let an entry that is there already stand under one more key. O(1)."""
+        self._key_changes(key)
+        self.shards[hash(key) & 255][key] = entry
+
+    def drop_key(self, key: bytes) -> None:
+        """Let nothing stand under a key any more. O(1)."""
+        self._key_changes(key)
+        del self.shards[hash(key) & 255][key]
+
+    def _key_changes(self, key: bytes) -> None:
+        if self.key_index is not None:
+            self.key_index.pending.add(key)
+        self.note_key(key)
+
+    def note_value(self, entry: Entry) -> None:
+        """The value of an entry is set: whoever listens to one of its keys is to be told."""
+        if self.changes is not None:
+            for key in entry.all_keys():
+                if not entry.superseded or self.find(key) is entry:
+                    self.note_key(key)
+
+    def note_key(self, key: bytes) -> None:
+        """What stands under a key is about to change: whoever listens to it is to be told."""
+        if self.changes is not None:
+            standing = self.find(key)
+            self.changes.note(key, None if standing is None else standing.key)
+
+    def replace_by_uri(self, entry: Entry, timestamp: int, now: int, replaced: int) -> None:
+        """A SET with this timestamp took the URI of a waiting entry: it is gone."""
+        self.remove(entry, now)
+        self.tombstones.put(entry.key, timestamp, now)
+        if entry.persistent:
+            self.journal.completed(entry, timestamp, now, replaced)
+
+    def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
+        """A SET with this timestamp took its URI from an entry that is worked on."""
+        # its own URI, or one of its links
+        self.running[uri] = entry
+        if not entry.superseded:
+            home = self.lease_home(entry)
+            home.leases.discard(entry.token, entry)
+            self.refresh(home)
+            # 0 says that none did
+            entry.own().superseded = max(timestamp, 1)
+            self.plain.leases.add(entry.token, entry)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    @property
+    def memory_bytes(self) -> int:
+        """What entries and tombstones take of memory, as estimated; 0 without a limit. O(1)."""
+        if self.values is None:
+            return 0
+        return self.values.bytes + self.tombstones.bytes
+
+    def access(self, entry: Entry, now: int) -> None:
+        """Somebody reads an entry. O(1)."""
+        entry.accessed = now
+        if self.values is not None:
+            self.values.touch(entry)
+
+    def set_value(self, entry: Entry, value: bytes | Cold) -> None:
+        """Let an entry have another value. O(1)."""
+        if self.values is None:
+            entry.value = value
+        else:
+            self.values.put(entry, value)
+
+    def warm_up(
+        self, entry: Entry, job_id: bytes, value: bytes | str, *, first_to_leave: bool = False
+    ) -> None:
+        """A value that is on disk only was read, or could not be. O(1).
+
+        Args:
+            entry: Whose it was when the reading began.
+            job_id: Of the record that was read.
+            value: As it stands in the record, or why it cannot be read.
+            first_to_leave: Nobody accessed it: it was needed for another reason.
+        """
+        values = self.values
+        if (
+            values is None
+            or not isinstance(entry.value, Cold)
+            or entry.job_id != job_id
+            or self.find(entry.key) is not entry
+        ):
+            return
+        if isinstance(value, str):
+            values.unreadable[entry.key] = value
+            return
+        size = len(entry.value)
+        kept = self.journal.trimmed.get(entry.job_id)
+        if kept is not None:
+            value = value[:kept].ljust(size, b"\0")
+        assert len(value) == size
+        values.warm_up(entry, value, first_to_leave=first_to_leave)
+
+    def evict(self, durable_at: int, number_max: int) -> bool:
+        """Let values leave memory while it holds more than the limit. O(number).
+
+        Args:
+            durable_at: The position in the log up to which it is durable.
+            number_max: Of values, in one go.
+
+        Returns:
+            Whether there may be more to do.
+        """
+        values = self.values
+        if values is None:
+            return False
+        besides = self.memory_bytes - values.bytes
+        return values.evict(durable_at, number_max, besides) == number_max
+
+    # --- leases and lives that end --------------------------------------------------------------
+
+    def end_lease(self, entry: Entry, now: int, *, ran_out: bool, delayed: bool = False) -> None:
+        """A lease ran out or was given back: the entry waits again, is buried, or is dropped.
+
+        ``delayed``: it was given back with a new instant, which stands in the entry already.
+        """
+        if ran_out:
+            self.leases_lost += 1
+        if self._is_dropped(entry, now):
+            return
+        token = entry.token
+        self.end_work(entry, now)
+        if entry.expires:
+            self.watch_expiry(entry)
+        extra = entry.own()
+        if ran_out:
+            extra.attempts += 1
+            if entry.journal and 0 < self.attempts_max <= extra.attempts:
+                self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
+                if entry.persistent:
+                    self.journal.buried(entry, now)
+                return
+        # behind work, a URI may be put off anew from here
+        extra.first_due = max(entry.not_before, min(now, token))
+        if entry.persistent:
+            if delayed:
+                self.journal.released_with_delay(entry, now)
+            else:
+                self.journal.lease_over(entry, now)
+        if entry.journal:
+            self.queue(entry, now)
+
+    def _is_dropped(self, entry: Entry, now: int) -> bool:
+        """Let an entry go as its lease ends, if newer work took its URI or its life is over."""
+        if entry.superseded:
+            self.remove(entry, now)
+            self.tombstones.put(entry.key, entry.superseded, now)
+            if entry.persistent:
+                journal = self.journal
+                by_record = entry.job_id in journal.displaced
+                replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
+                journal.completed(entry, entry.superseded, now, replaced)
+            return True
+        if 0 < entry.expires <= now:
+            self.remove(entry, now)
+            if entry.persistent:
+                self.journal.expired(entry, now)
+            return True
+        return False
+
+    # --- set aside ------------------------------------------------------------------------------
+
+    def bury(self, entry: Entry, reason: bytes, now: int) -> None:
+        """Set an entry aside, which ends a lease; superseded or expired work is gone instead."""
+        place = entry.place
+        if place == Place.BURIED:
+            if reason != entry.reason:
+                entry.own().reason = reason
+                if entry.persistent:
+                    self.journal.buried_again(entry, now)
+            return
+        if place == Place.LEASED:
+            if self._is_dropped(entry, now):
+                return
+            self.end_work(entry, now)
+            if entry.expires:
+                self.watch_expiry(entry)
+        elif place != Place.PLAIN:
+            self.unqueue(entry)
+        self.set_aside(entry, reason)
+        if entry.persistent:
+            self.journal.buried(entry, now)
+
+    def kick(self, entries: list[Entry], now: int) -> None:
+        """Make buried entries ready again, or delayed until their instant."""
+        for entry in entries:
+            self.take_back(entry)
+            extra = entry.own()
+            extra.reason = None
+            extra.first_due = max(entry.not_before, now)
+        persistent = [entry for entry in entries if entry.persistent]
+        if persistent:
+            self.journal.kicked(persistent, now)
+        for entry in entries:
+            if entry.journal:
+                self.queue(entry, now)
+
+    # --- time -----------------------------------------------------------------------------------
+
+    def next_instant(self) -> int:
+        """Return when a lease, delay, pause, life or lock ends; ``NEVER`` where none does. O(1)."""
+        first = self._first_of_domains()
+        instant = min(self.plain.leases.first(), self.expiry.first(), self.locks.first_end())
+        return instant if first is None else min(first[0], instant)
+
+    def _first_of_domains(self) -> tuple[int, bytes] | None:
+        """Return when a lease, a delay or a pause of a domain ends next, and its name. O(1)."""
+        first = self.wakes.first()
+        if self.pauses:
+            for other in (self.pauses.wakes.first(), self.pauses.first_end()):
+                if other is not None and (first is None or other < first):
+                    first = other
+        return first
+
+    def advance(self, now: int, work_max: int) -> None:
+        """Apply what time has brought: leases first, then delays, pauses, lives and locks.
+
+        Args:
+            now: Up to this instant.
+            work_max: With so much work done, the rest waits for the next call.
+        """
+        work_over = self.work + work_max
+        while self.work < work_over:
+            first = self._first_of_domains()
+            plain = self.plain.leases.first()
+            if first is not None and first[0] <= now and first[0] <= plain:
+                domain = self.domains.get(first[1])
+                if domain is None or domain.wake > first[0]:
+                    self.work += ENTRY_WORK
+                    self.resume(first[1])
+                elif domain.leases.first() <= first[0]:
+                    self._run_out(domain.leases, first[0], now, work_over)
+                else:
+                    self._become_ready(domain, first[0], now, work_over)
+            elif plain <= now:
+                self._run_out(self.plain.leases, plain, now, work_over)
+            else:
+                break
+        while self.work < work_over and self.expiry.first() <= now:
+            self.work += ENTRY_WORK
+            entry = self.find(self.expiry.pop_key())
+            assert entry is not None
+            entry.own().expires = 0
+            self.remove(entry, now)
+            if entry.persistent:
+                self.journal.expired(entry, now)
+        number_max = max(0, work_over - self.work) // ENTRY_WORK
+        self.work += ENTRY_WORK * self.locks.drop_over(now, number_max)
+        self.wake = self.next_instant()
+        self.behind = self.wake <= now
+
+    def _run_out(self, leases: Leases, token: int, now: int, work_over: int) -> None:
+        for entry in leases.first_of(token, -(-(work_over - self.work) // ENTRY_WORK)):
+            if self.work >= work_over:
+                break
+            self.work += ENTRY_WORK
+            self.end_lease(entry, now, ran_out=True)
+
+    def _become_ready(self, domain: Domain, instant: int, now: int, work_over: int) -> None:
+        delayed = domain.delayed
+        while self.work < work_over and delayed and instant_of(delayed.first_key()) <= instant:
+            self.work += ENTRY_WORK
+            entry = delayed.pop()
+            if entry.extra.waits_until:
+                entry.extra.waits_until = 0
+            self.delayed -= 1
+            self.queue(entry, now)
+        self.refresh(domain)

@@ -1,0 +1,100 @@
+"""Give back work whose reply was never sent: release its leases, restore what NEXT popped. Pure.
+
+A connection may end between the instant at which work is handed out and the one at which its reply
+goes to the system: while a sync runs, or behind replies that the client does not read. Nobody has
+seen that work then. It waits again as if it had not been handed out, attempts unchanged, and the
+log says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, TypeAlias
+
+from fastjournal.limits import ENTRY_WORK
+from fastjournald.tables.entry import Entry
+
+if TYPE_CHECKING:
+    from fastjournald.engine.context import State
+
+Handout: TypeAlias = tuple[int, list[Entry]]
+"""What one request was given: the token of its lease, or 0 where it was popped; the entries."""
+
+
+class Handouts:
+    """What was handed out in replies that are not in an outbox so far, by session."""
+
+    __slots__ = ("_by_session",)
+
+    def __init__(self) -> None:
+        self._by_session: dict[Hashable, list[Handout]] = {}
+
+    def note(self, session: Hashable, token: int, entries: list[Entry]) -> None:
+        """Work stands in a reply that is being made. O(1)."""
+        noted = self._by_session.get(session)
+        if noted is None:
+            self._by_session[session] = [(token, entries)]
+        else:
+            noted.append((token, entries))
+
+    def take(self, session: Hashable) -> list[Handout]:
+        """Return what was noted for a session since the last time. O(1)."""
+        return self._by_session.pop(session, [])
+
+
+def popped_bytes(handouts: list[Handout]) -> int:
+    """Return the size of the values that are kept only because they may have to be given back."""
+    return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
+
+
+def give_back(state: State, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
+    """Let work wait again that nobody was told of.
+
+    Args:
+        state: Where it was handed out.
+        handouts: In any order; what ended or changed hands meanwhile stays as it is.
+        number_max: Of entries, in one go.
+        now: The present.
+
+    Returns:
+        Those that are left to do.
+    """
+    left: list[Handout] = []
+    state.store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
+    for token, entries in handouts:
+        for entry in entries[: max(number_max, 0)]:
+            if token:
+                _release(state, entry, token, now)
+            else:
+                _restore(state, entry, now)
+        if len(entries) > number_max:
+            left.append((token, entries[max(number_max, 0) :]))
+        number_max -= len(entries)
+    return left
+
+
+def _release(state: State, entry: Entry, token: int, now: int) -> None:
+    store = state.store
+    if entry.token == token > now and store.find(entry.key) is entry:
+        store.end_lease(entry, now, ran_out=False)
+
+
+def _restore(state: State, entry: Entry, now: int) -> None:
+    """Let a popped entry stand again, unless it was set or deleted anew, or its life is over."""
+    store = state.store
+    deleted = store.tombstones.get(entry.key, now)
+    if (
+        (deleted is not None and deleted > entry.timestamp)
+        or store.find(entry.key) is not None
+        # newer work for the same resource
+        or (entry.uri is not None and store.find(entry.uri) is not None)
+        or 0 < entry.expires <= now
+    ):
+        return
+    store.tombstones.discard(entry.key)
+    if entry.links:
+        entry.own().links = [link for link in entry.links if store.find(link) is None] or None
+    entry.domain = store.domain_of(entry.domain.name)
+    if entry.persistent:
+        state.journal.restored(entry, now)
+    store.insert(entry, now)

@@ -1,0 +1,118 @@
+"""Requests for work that wait because nothing is due: NEXT with LISTEN."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from itertools import islice
+
+import msgspec
+from sortedcontainers import SortedList
+
+from fastjournal.protocol.messages import Request
+from fastjournald.tables.domain import NEVER
+
+WAIT_BYTES = 360
+"""Of a waiting request in memory, besides the name of its domain."""
+
+DOMAIN_BYTES = 620
+"""Of a domain for which one waits."""
+
+
+class Waiter(msgspec.Struct, gc=False):
+    """One waiting NEXT."""
+
+    serial: int
+    session: Hashable
+    request: Request
+    deadline: int
+    """Instant at which it is answered with nothing; ``NEVER``: it waits without end."""
+
+
+class Waiters:
+    """Who waits, by domain, in the order of asking."""
+
+    __slots__ = ("_by_domain", "_by_serial", "_by_session", "_deadlines", "_serial", "bytes")
+
+    def __init__(self) -> None:
+        self._serial = 0
+        self.bytes = 0
+        """What they take in memory."""
+        self._by_serial: dict[int, Waiter] = {}
+        self._by_domain: dict[bytes, SortedList] = {}
+        self._by_session: dict[Hashable, set[int]] = {}
+        self._deadlines: SortedList = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._by_serial)
+
+    def bytes_with(self, request: Request) -> int:
+        """Return what they would take in memory, if one more request waited. O(1)."""
+        domain = 0 if request.key in self._by_domain else DOMAIN_BYTES
+        return self.bytes + WAIT_BYTES + len(request.key) + domain
+
+    def add(self, session: Hashable, request: Request, deadline: int) -> None:
+        """Let a request wait. O(log n)."""
+        self.bytes = self.bytes_with(request)
+        self._serial += 1
+        serial = self._serial
+        self._by_serial[serial] = Waiter(serial, session, request, deadline)
+        self._by_domain.setdefault(request.key, SortedList()).add(serial)
+        self._by_session.setdefault(session, set()).add(serial)
+        if deadline != NEVER:
+            self._deadlines.add((deadline, serial))
+
+    def remove(self, waiter: Waiter) -> None:
+        """The request was answered, or nobody is there any more. O(log n)."""
+        serial, domain = waiter.serial, waiter.request.key
+        del self._by_serial[serial]
+        self.bytes -= WAIT_BYTES + len(domain)
+        serials = self._by_domain[domain]
+        serials.remove(serial)
+        if not serials:
+            del self._by_domain[domain]
+            self.bytes -= DOMAIN_BYTES
+        of_session = self._by_session[waiter.session]
+        of_session.remove(serial)
+        if not of_session:
+            del self._by_session[waiter.session]
+        if waiter.deadline != NEVER:
+            self._deadlines.remove((waiter.deadline, serial))
+
+    def first_for(self, domain: bytes) -> Waiter | None:
+        """Return who asked first among those whom work in this domain serves. O(log n)."""
+        serials = [
+            waiting[0]
+            for waiting in (self._by_domain.get(domain), self._by_domain.get(b""))
+            if waiting
+        ]
+        return self._by_serial[min(serials)] if serials else None
+
+    def number_for(self, domain: bytes) -> int:
+        """Return how many wait for work of this domain or of any. O(1)."""
+        names = {domain, b""}
+        return sum(len(self._by_domain[name]) for name in names if name in self._by_domain)
+
+    def first_deadline(self) -> int:
+        """Return when the next wait is over, ``NEVER`` where none ends by time. O(1)."""
+        return self._deadlines[0][0] if self._deadlines else NEVER
+
+    def overdue(self, now: int, number_max: int) -> list[Waiter]:
+        """Return those whose wait is over, at most so many."""
+        overdue = []
+        for deadline, serial in islice(self._deadlines, number_max):
+            if deadline > now:
+                break
+            overdue.append(self._by_serial[serial])
+        return overdue
+
+    def count_of(self, session: Hashable) -> int:
+        """Return how many requests of one connection wait. O(1)."""
+        return len(self._by_session.get(session, ()))
+
+    def of_session(self, session: Hashable) -> list[Waiter]:
+        """Return the requests of one connection that wait, in the order of asking."""
+        return [self._by_serial[serial] for serial in sorted(self._by_session.get(session, ()))]
+
+    def all(self) -> list[Waiter]:
+        """Return all that wait, in the order of asking."""
+        return list(self._by_serial.values())

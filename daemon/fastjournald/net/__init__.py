@@ -1,0 +1,1 @@
+"""Network shell: listeners, TLS, admission control, and the sessions of connected clients."""

@@ -1,0 +1,177 @@
+"""Addresses that the daemon listens on: ``HOST:PORT``, ``[HOST]:PORT``, ``unix:PATH``."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from ipaddress import IPv6Address, ip_address
+
+import trio
+
+from fastjournal.errors import ConfigError
+from fastjournald.config.addresses import UNIX, Unix, parse_place
+
+_CREDENTIALS = struct.Struct("3i")
+"""struct ucred: pid, uid, gid."""
+
+KEEPALIVE = {
+    socket.TCP_KEEPIDLE: 60,
+    socket.TCP_KEEPINTVL: 10,
+    socket.TCP_KEEPCNT: 6,
+}
+"""Two minutes after a client's machine is gone nothing more is handed out to it."""
+
+
+@asynccontextmanager
+async def listening(
+    addresses: Iterable[str], option: str = "--listen", *, socket_mode: int = 0o660
+) -> AsyncIterator[list[trio.SocketListener]]:
+    """Listen on all addresses while the block runs; in the end unix sockets are removed.
+
+    Args:
+        addresses: As the option takes them.
+        option: Named in errors.
+        socket_mode: Permissions of unix sockets.
+
+    Raises:
+        ConfigError: An address is none, or cannot be listened on.
+    """
+    listeners: list[trio.SocketListener] = []
+    paths: list[tuple[str, tuple[int, int]]] = []
+    try:
+        for text in addresses:
+            bound = await listen(text, option, socket_mode)
+            listeners += bound
+            # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
+            names = [
+                listener.socket.getsockname()
+                for listener in bound
+                if listener.socket.family == socket.AF_UNIX
+            ]
+            paths += [(name, _file_of(name)) for name in names]
+        yield listeners
+    finally:
+        for path, file in paths:
+            with suppress(FileNotFoundError):
+                # what another daemon has bound there since is its own
+                if _file_of(path) == file:
+                    os.unlink(path)
+        for listener in listeners:
+            listener.socket.close()
+
+
+def _file_of(path: str) -> tuple[int, int]:
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino
+
+
+async def check_addresses(addresses: Iterable[str]) -> None:
+    """Listen on all addresses for a moment.
+
+    Raises:
+        ConfigError: As ``listening``.
+    """
+    async with listening(addresses, socket_mode=0o600):
+        pass
+
+
+def keep_alive(stream: trio.SocketStream) -> None:
+    """Let the system find out when the other machine is gone without a word."""
+    if not is_unix(stream):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            stream.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def is_unix(stream: trio.SocketStream) -> bool:
+    """Whether it came by a unix socket."""
+    return bool(stream.socket.family == socket.AF_UNIX)
+
+
+def peer_of(stream: trio.SocketStream) -> str:
+    """Return who connected, for the log: address and port, or process, user and group."""
+    try:
+        if is_unix(stream):
+            size = _CREDENTIALS.size
+            packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+            return "pid={} uid={} gid={}".format(*_CREDENTIALS.unpack(packed))
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "peer=gone"
+    return f"peer=[{host}]:{port}" if ":" in host else f"peer={host}:{port}"
+
+
+def origin_of(stream: trio.SocketStream) -> str:
+    """Return the address that shares what each address may have: host, or /64 network, or user."""
+    try:
+        if is_unix(stream):
+            packed = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            return f"uid={_CREDENTIALS.unpack(packed)[1]}"
+        host = stream.socket.getpeername()[0]
+    except OSError:
+        return "gone"
+    return origin_of_host(host)
+
+
+def origin_of_host(host: str) -> str:
+    """Return the same for an IP address: whoever has one of IPv6 has a network of 64 bits."""
+    address = ip_address(host.partition("%")[0])
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(IPv6Address(int(address) >> 64 << 64))
+    return host
+
+
+async def listen(text: str, option: str, socket_mode: int) -> list[trio.SocketListener]:
+    """Return listeners on ``HOST:PORT``, ``[HOST]:PORT`` or ``unix:PATH``.
+
+    Raises:
+        ConfigError: It is none of these, or cannot be listened on.
+    """
+    place = parse_place(text, option)
+    try:
+        if isinstance(place, Unix):
+            return [await _listen_unix(place.path, socket_mode)]
+        return await trio.open_tcp_listeners(place.port, host=place.host, backlog=1024)
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {text}: cannot listen: {error.strerror or error}",
+            hint="another program may use it; port 0 picks a free one",
+        ) from error
+
+
+async def _listen_unix(path: str, mode: int) -> trio.SocketListener:
+    if await trio.Path(path).is_socket():
+        # left by a daemon that was killed; a running one takes the connection
+        with trio.socket.socket(trio.socket.AF_UNIX) as probe:
+            try:
+                await probe.connect(path)
+            except ConnectionRefusedError:
+                os.unlink(path)
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        # It has its mode from the first moment on: nobody slips in between bind and chmod.
+        before = os.umask(0o777 & ~mode)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        os.chmod(path, mode)
+        listener.listen(1024)
+        return trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+    except OSError:
+        listener.close()
+        raise
+
+
+def address_of(listener: trio.SocketListener) -> str:
+    """Return the address that a listener is bound to, as ``--listen`` takes it."""
+    name = listener.socket.getsockname()
+    if isinstance(name, tuple):
+        host, port = name[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{UNIX}{os.fsdecode(name)}"

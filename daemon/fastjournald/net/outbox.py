@@ -1,0 +1,130 @@
+"""Outbox of a session: messages in order, each with the mark of the log it must wait for. Pure.
+
+A message may show any change that was appended when its bytes were made. So its mark is taken then:
+later the log has grown by what the message does not show, or worse, the message has been forgotten
+and another one, with a later mark, stands in its place. Nothing leaves the outbox before its mark
+is settled, and nothing else reaches a client's stream.
+
+A message that hands out work says so: until it is sent nobody knows of that work, and it can be
+given back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TypeAlias
+
+from fastjournal.limits import REPLIES_BYTES_MAX
+from fastjournald.engine.undelivered import Handout, popped_bytes
+
+_Piece: TypeAlias = tuple[bytes, int, int, list[Handout] | None, bool]
+"""Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
+that waited. A plain tuple, for each turn of a session makes one."""
+
+
+class Outbox:
+    """First in, first out; as marks only grow, what stands before a message never waits longer."""
+
+    __slots__ = ("_leaving", "pieces", "pushed_work")
+
+    def __init__(self) -> None:
+        self.pieces: deque[_Piece] = deque()
+        """Not sent so far, or not wholly. Others only ask whether there are any."""
+        self._leaving = 0
+        """Pieces at the front that are being sent."""
+        self.pushed_work = 0
+        """Pieces with work for NEXTs that waited."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was begun and not sent wholly. For the only sender at a time."""
+        return self._leaving > 0
+
+    @property
+    def mark(self) -> int:
+        """Appended bytes that must be settled before the first message may leave."""
+        return self.pieces[0][1]
+
+    def put(
+        self,
+        data: bytes,
+        mark: int,
+        handouts: list[Handout] | None = None,
+        *,
+        pushed: bool = False,
+    ) -> int:
+        """Add messages that were made just now, and return how many bytes they hold. O(1).
+
+        Args:
+            data: One whole message, or several.
+            mark: Bytes that have been appended to the log.
+            handouts: Work that they hand out.
+            pushed: They answer requests that waited.
+        """
+        pieces = self.pieces
+        assert not pieces or pieces[-1][1] <= mark
+        held = len(data)
+        if handouts:
+            held += popped_bytes(handouts)
+            self.pushed_work += pushed
+            pieces.append((data, mark, held, handouts, pushed))
+        else:
+            pieces.append((data, mark, held, None, False))
+        return held
+
+    def begin(self, settled: int) -> bytes:
+        """Return what may leave, about a megabyte of it; call ``done`` when it is sent.
+
+        Args:
+            settled: Bytes of the log that are as safe as the sync policy asks.
+        """
+        assert not self._leaving, "the one before was not sent"
+        pieces = self.pieces
+        if not pieces:
+            return b""
+        data, mark = pieces[0][:2]
+        if mark > settled:
+            return b""
+        if len(pieces) == 1:
+            # nearly always
+            self._leaving = 1
+            return data
+        room = REPLIES_BYTES_MAX
+        for data, mark, _, _, _ in pieces:
+            if mark > settled or room <= 0:
+                break
+            room -= len(data)
+            self._leaving += 1
+        return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
+
+    def done(self) -> int:
+        """What was begun is sent; return how many bytes it held."""
+        total = 0
+        while self._leaving:
+            _, _, held, _, with_pushed_work = self.pieces.popleft()
+            self._leaving -= 1
+            total += held
+            if with_pushed_work:
+                self.pushed_work -= 1
+        return total
+
+    def withdraw(self, *, pushed_only: bool) -> tuple[list[Handout], int]:
+        """Take out what hands out work, or all; return that work, and how many bytes all held.
+
+        Args:
+            pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
+        """
+        kept: deque[_Piece] = deque()
+        handouts: list[Handout] = []
+        held = 0
+        for piece in self.pieces:
+            _, _, piece_held, work, with_pushed_work = piece
+            if pushed_only and not with_pushed_work:
+                kept.append(piece)
+            else:
+                handouts += work or ()
+                held += piece_held
+        self.pieces = kept
+        self.pushed_work = self._leaving = 0
+        return handouts, held

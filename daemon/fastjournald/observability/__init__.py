@@ -1,0 +1,1 @@
+"""Observability: metrics and the HTTP pages that show them."""

@@ -1,0 +1,403 @@
+"""The daemon's figures in the form that Prometheus reads.
+
+Everything is counted where it happens, as plain integers; here they are only read. What takes a
+look at all domains is looked at in slices, so that a million of them hold nobody up.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from heapq import heappush, heappushpop
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournal.printable import safe_text
+from fastjournal.protocol import Function
+from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.histogram import Histogram
+from fastjournald.tables.locks import LOCK_BYTES
+from fastjournald.tasks.compactor import OUTCOMES
+
+if TYPE_CHECKING:
+    from fastjournald.engine.engine import Engine
+    from fastjournald.server import Server
+    from fastjournald.tables.domain import Domain
+
+SLICE_SECONDS = 0.002
+"""So long are domains looked at before others have their turn."""
+
+STATM = Path("/proc/self/statm")
+
+CONNECTION_BYTES = 10_000
+"""Of a connection without TLS that waits for a request: session, tasks, and the stream."""
+
+
+class Totals(msgspec.Struct):
+    """What only a look at all domains tells."""
+
+    oldest_due_us: int | None = None
+    """Instant since which the oldest entry is due; None: none is."""
+    largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    """A heap of those with most waiting entries, with their number."""
+
+    def add(self, domain: Domain, oldest: int | None) -> None:
+        """Add one domain, and since when its oldest entry is due."""
+        if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
+            self.oldest_due_us = oldest
+        waiting = len(domain.ready) + len(domain.delayed)
+        if waiting:
+            item = (waiting, domain.name)
+            if len(self.largest) < METRICS_DOMAINS_MAX:
+                heappush(self.largest, item)
+            else:
+                heappushpop(self.largest, item)
+
+
+async def total(engine: Engine) -> Totals:
+    """Look at all domains, giving way to others every few milliseconds."""
+    totals = Totals()
+    turn_over = perf_counter() + SLICE_SECONDS
+    store = engine.store
+    for domain in list(store.domains.values()):
+        totals.add(domain, oldest_due(domain))
+        if perf_counter() > turn_over:
+            await trio.lowlevel.checkpoint()
+            turn_over = perf_counter() + SLICE_SECONDS
+    return totals
+
+
+class Metrics(Collector):
+    """Reads the counters of a daemon.
+
+    Args:
+        server: The daemon.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._totals = Totals()
+        self._one_at_a_time = trio.Lock()
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    async def text(self) -> bytes:
+        """Return all figures in Prometheus' text format."""
+        async with self._one_at_a_time:
+            self._totals = await total(self._server.engine)
+            return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every figure."""
+        yield from self._requests()
+        yield from self._entries()
+        yield from self._log()
+        yield from self._values()
+        yield from self._memory()
+        yield from self._process()
+
+    def _requests(self) -> Iterator[Metric]:
+        server = self._server
+        engine = server.engine
+        requests = CounterMetricFamily(
+            "fastjournal_requests", "Requests taken, by function.", labels=["function"]
+        )
+        for function, count in sorted(engine.requests.items()):
+            requests.add_metric([function_name(function)], count)
+        yield requests
+        errors = CounterMetricFamily(
+            "fastjournal_request_errors",
+            "Requests answered with an error, by function and error code.",
+            labels=["function", "code"],
+        )
+        for (function, code), count in sorted(engine.errors.items()):
+            errors.add_metric([function_name(function), code], count)
+        yield errors
+        malformed = CounterMetricFamily(
+            "fastjournal_protocol_errors",
+            "Connections ended because of bytes that are no request, by error code.",
+            labels=["code"],
+        )
+        for code, count in sorted(server.protocol_errors.items()):
+            malformed.add_metric([code], count)
+        yield malformed
+        yield CounterMetricFamily(
+            "fastjournal_connections_refused",
+            "Connections refused because there were max-connections.",
+            server.connections_refused,
+        )
+        closed = CounterMetricFamily(
+            "fastjournal_connections_closed",
+            "Connections that the daemon closed because they stood still or held too much.",
+            labels=["reason"],
+        )
+        for reason, count in sorted(server.account.closed.items()):
+            closed.add_metric([reason], count)
+        yield closed
+        yield GaugeMetricFamily(
+            "fastjournal_inflight_bytes",
+            "Held for connections: half requests, and replies that nobody has taken.",
+            server.account.bytes,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_subscriptions",
+            "LISTENs of SET and GET that stand.",
+            len(engine.subscriptions),
+        )
+        yield CounterMetricFamily(
+            "fastjournal_subscriptions_ended",
+            "Subscriptions that the daemon ended because they cost too much.",
+            engine.subscriptions.too_costly,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_notifications",
+            "Changes told to those who listen.",
+            engine.notifications,
+        )
+
+    def _entries(self) -> Iterator[Metric]:
+        store, totals = self._server.engine.store, self._totals
+        entries = GaugeMetricFamily(
+            "fastjournal_entries",
+            "Entries by state; due and delayed ones wait, plain ones are in no queue.",
+            labels=["state"],
+        )
+        entries.add_metric(["due"], store.due)
+        entries.add_metric(["delayed"], store.delayed)
+        entries.add_metric(["worked_on"], store.worked_on)
+        entries.add_metric(["buried"], store.buried)
+        plain = store.plain.entries - store.plain_worked_on - store.plain.buried
+        entries.add_metric(["plain"], plain)
+        yield entries
+        yield GaugeMetricFamily(
+            "fastjournal_domains", "Domains that have entries.", len(store.domains)
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_paused_domains",
+            "Domains that are paused, with entries or without.",
+            len(store.pauses),
+        )
+        now = self._server.clock.now_us()
+        yield GaugeMetricFamily(
+            "fastjournal_oldest_due_seconds",
+            "Since when the oldest entry is due that nobody has taken; 0: none is due.",
+            _age(totals.oldest_due_us, now),
+        )
+        waiting = GaugeMetricFamily(
+            "fastjournal_domain_waiting_entries",
+            f"Entries due or delayed, of the {METRICS_DOMAINS_MAX} domains with most of them.",
+            labels=["domain"],
+        )
+        oldest = GaugeMetricFamily(
+            "fastjournal_domain_oldest_due_seconds",
+            "Since when the oldest entry of these domains is due; 0: none is due.",
+            labels=["domain"],
+        )
+        for count, name in sorted(totals.largest, reverse=True):
+            domain = store.domains.get(name)
+            label = [domain_label(name)]
+            waiting.add_metric(label, count)
+            since = None if domain is None else oldest_due(domain)
+            oldest.add_metric(label, _age(since, now))
+        yield waiting
+        yield oldest
+        yield CounterMetricFamily(
+            "fastjournal_leases_lost", "Leases that ran out.", store.leases_lost
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_tombstones", "Deletions that are remembered.", len(store.tombstones)
+        )
+
+    def _log(self) -> Iterator[Metric]:
+        commit = self._server.commit
+        gauges = self._server.engine.gauges(self._server.clock.now_us())
+        yield histogram(
+            "fastjournal_commit_bytes",
+            "Bytes that one write to the log made safe for all who waited.",
+            commit.batch_bytes,
+            1,
+        )
+        yield histogram(
+            "fastjournal_sync_seconds", "Duration of a sync of the log.", commit.sync_us, 1e-6
+        )
+        for name, text in (
+            ("log_bytes", "Bytes of all segments of the log."),
+            ("log_live_bytes", "Bytes of the records in the log that carry live entries."),
+            ("log_segments", "Segments of the log."),
+            ("connections", "Connected clients."),
+            ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
+        ):
+            yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
+        pressure = self._server.backpressure
+        yield GaugeMetricFamily(
+            "fastjournal_writers_waiting",
+            "Clients whose requests wait because the log is far larger than what is live in it.",
+            pressure.waiting,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waits",
+            "How often requests of a client had to wait for that.",
+            pressure.waited,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waited_seconds",
+            "How long they waited, all together.",
+            pressure.waited_seconds,
+        )
+        cleaned = CounterMetricFamily(
+            "fastjournal_log_cleaned",
+            "Segments that cleaning looked at, by what became of them.",
+            labels=["outcome"],
+        )
+        for outcome in OUTCOMES:
+            cleaned.add_metric([outcome], self._server.cleaner.outcomes[outcome])
+        yield cleaned
+        yield CounterMetricFamily(
+            "fastjournal_log_freed_bytes",
+            "Bytes by which cleaning made segments smaller.",
+            self._server.cleaner.freed_bytes,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_clock_behind_seconds",
+            "How far the clock is behind what it was: so long no lease and no delay ends.",
+            gauges["clock_behind_us"] / 1e6,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_uptime_seconds",
+            "Since the log was replayed.",
+            gauges["uptime_us"] / 1e6,
+        )
+
+    def _values(self) -> Iterator[Metric]:
+        store, fetching = self._server.engine.store, self._server.fetching
+        values = store.values
+        if values is None:
+            return
+        yield GaugeMetricFamily(
+            "fastjournal_entries_memory_bytes",
+            "Memory that entries take, as estimated.",
+            store.memory_bytes,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_entries_memory_limit_bytes",
+            "From here on values leave memory: memory-limit without the program itself.",
+            values.bytes_max,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_cold_values", "Values that are on the disk only.", values.cold
+        )
+        for name, text, count in (
+            ("evicted", "Values that left memory.", values.evicted),
+            ("read", "Values that were read from the disk.", fetching.count),
+            ("not_readable", "Reads of a value that failed.", fetching.failed),
+        ):
+            yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
+        yield histogram(
+            "fastjournal_value_read_seconds",
+            "How long requests waited for values from the disk.",
+            fetching.read_us,
+            1e-6,
+        )
+
+    def _memory(self) -> Iterator[Metric]:
+        server = self._server
+        engine = server.engine
+        store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
+        gauges = engine.gauges(server.clock.now_us())
+        memory = GaugeMetricFamily(
+            "fastjournal_memory_bytes",
+            "Memory that is bounded by kind, as counted; entries are not among it.",
+            labels=["kind"],
+        )
+        for kind, size in (
+            ("connections", CONNECTION_BYTES * gauges["connections"]),
+            ("inflight", server.account.bytes),
+            ("locks", LOCK_BYTES * len(store.locks)),
+            ("news", subscriptions.news_bytes),
+            ("pauses", store.pauses.bytes),
+            ("subscriptions", subscriptions.subscriptions_bytes),
+            ("tombstones", store.tombstones.bytes),
+            ("unmatched", subscriptions.queue_bytes + (0 if changes is None else changes.bytes)),
+            ("waits", engine.waiters.bytes),
+        ):
+            memory.add_metric([kind], size)
+        yield memory
+
+    def _process(self) -> Iterator[Metric]:
+        yield histogram(
+            "fastjournal_event_loop_lag_seconds",
+            "How much later than asked for a timer wakes, four times a second.",
+            self._server.timers.lag_us,
+            1e-6,
+        )
+        yield histogram(
+            "fastjournal_turn_seconds",
+            "How long turns of the event loop were, from one look at the sockets to the next.",
+            self._server.scheduler.turn_us,
+            1e-6,
+        )
+        yield histogram(
+            "fastjournal_scan_slice_seconds",
+            "How long a slice of a scan held the event loop.",
+            self._server.scanning.slice_us,
+            1e-6,
+        )
+        yield GaugeMetricFamily(
+            "fastjournal_scans",
+            "Scans that are being carried out or wait to begin.",
+            self._server.scanning.count,
+        )
+        memory = resident_bytes()
+        if memory is not None:
+            yield GaugeMetricFamily(
+                "process_resident_memory_bytes", "Resident memory of the daemon.", memory
+            )
+
+
+def function_name(function: int) -> str:
+    """Return the label of a function; ``unknown`` where it has no name."""
+    return Function(function).name.lower() if function >= 0 else "unknown"
+
+
+def domain_label(name: bytes) -> str:
+    r"""Return a domain's name as text, another one for every name.
+
+    A backslash is ``\\``, a byte that is not UTF-8 is ``\xhh``, and what could disturb a terminal
+    is escaped too: people read the page by curl.
+    """
+    return safe_text(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
+
+
+def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
+    """Return a histogram; its values are multiples of ``unit``."""
+    *bounded, count = values.cumulative()
+    buckets = [(f"{2**at * unit:.9g}", float(number)) for at, number in enumerate(bounded)]
+    return HistogramMetricFamily(
+        name, text, [*buckets, ("+Inf", float(count))], values.total * unit
+    )
+
+
+def resident_bytes() -> int | None:
+    """Return how much memory of this process is in RAM; None: the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        # no /proc, or no file can be opened: a figure less, and no reason to stop
+        return None
+
+
+def _age(instant: int | None, now: int) -> float:
+    return 0.0 if instant is None else max(0, now - instant) / 1e6

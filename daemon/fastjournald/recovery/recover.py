@@ -1,0 +1,208 @@
+"""From the files of the command log to an engine that goes on where it stopped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from fastjournal.clock import Clock
+from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
+from fastjournal.cmdlog.recovery.repair import write_file
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
+from fastjournal.cmdlog.recovery.value_budget import ValueLimit
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournal.disk import Disk
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine, Settings, new_journal
+from fastjournald.recovery.bulk_load import load_store
+from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
+from fastjournald.wal.entry_records import Append
+
+LOG = logging.getLogger("fastjournald")
+
+_JOB_BYTES = 600
+"""Of a live job during replay, with keys of a usual length, but for its value."""
+
+EVICTED_MAX = 10_000
+
+__all__ = ["Progress", "load_engine", "recover_engine"]
+
+
+def recover_engine(
+    disk: Disk,
+    config: Config,
+    settings: Settings,
+    clock: Clock,
+    *,
+    seed: bytes,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> tuple[Engine, LogWriter]:
+    """Replay the log, and open it for appending.
+
+    Args:
+        disk: Where the log is; the caller holds its append lock.
+        config: Options.
+        settings: The engine's part of them.
+        clock: The machine's, or a test's.
+        seed: 8 random bytes, for job ids.
+        on_progress: Called now and then.
+
+    Raises:
+        LogCorruptError: Damage inside the log, and no ``repair``; nothing was changed.
+        LogFailedError: The disk failed.
+    """
+    started_us = clock.now_us()
+    recovered = recover(
+        disk,
+        config.cmdlog_path,
+        now_us=started_us,
+        repair=config.repair,
+        tombstones_max=settings.tombstones_max,
+        tombstones_bytes_max=settings.tombstones_bytes_max,
+        tombstone_ttl_us=settings.tombstone_ttl_us,
+        limit=value_limit(settings),
+        on_progress=on_progress,
+    )
+    _report(recovered)
+    active, sealed = recovered.active, recovered.sealed
+    if not _write_last_anew(disk, config.cmdlog_path, recovered) and active and active.records:
+        # the file may be linked into a snapshot, which never changes: append to another one
+        sealed = [*sealed, active]
+        active = None
+    # the journal appends to the writer, and the writer asks the journal for the first record of
+    # each segment
+    writer: LogWriter | None = None
+
+    def append(data: bytes, records: int, now: int) -> int:
+        assert writer is not None
+        return writer.append(data, records, now)
+
+    engine = load_engine(recovered.state, settings, append, seed=seed, now=clock.now_us())
+    writer = LogWriter(
+        disk,
+        config.cmdlog_path,
+        segment_bytes_max=config.cmdlog_seg_size,
+        sync=SyncPolicy(config.cmdlog_sync),
+        active=active,
+        sealed=sealed,
+        segment_start=engine.journal.segment_start,
+    )
+    writer.previous.update(recovered.state.previous)
+    space = engine.journal.space
+    space.previous = writer.previous
+    space.foreign_last = max(
+        (info.number for info in sealed if info.number not in space.previous), default=0
+    )
+    space.told_in = recovered.state.chain.told_in
+    _tell_segments(engine, recovered.state.chain, sealed, active, clock.now_us())
+    _remove_orphans(engine, recovered.state, clock.now_us())
+    while engine.store.evict(writer.durable_at, EVICTED_MAX):
+        pass
+    LOG.info(
+        "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
+        recovered.state.records,
+        engine.store.entries,
+        len(sealed) + (active is not None),
+        (clock.now_us() - started_us) // 1000,
+    )
+    return engine, writer
+
+
+def value_limit(settings: Settings) -> ValueLimit | None:
+    """Return how much memory replay may use for what is live; None: as much as it takes."""
+    if not settings.memory_bytes_max:
+        return None
+    return ValueLimit(
+        bytes_max=settings.memory_bytes_max,
+        entry_bytes=_JOB_BYTES,
+        value_bytes_min=settings.cold_bytes_min,
+        types_kept=NUMBER_TYPES,
+        bytes_kept=NUMBER_BYTES_MAX,
+    )
+
+
+def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
+    """Replace the last segment by a copy of itself, make that durable, and return True.
+
+    False: there is no room for that, or no segment. After a failed sync the system takes the pages
+    for clean: they are read back, but no later sync writes them. What this process found so must
+    not count as durable because a sync succeeds.
+    """
+    if recovered.active is not None:
+        last = recovered.active
+    elif recovered.sealed:
+        last = recovered.sealed[-1]
+    else:
+        return False
+    path = f"{directory}/{last.name}"
+    if disk.free_bytes(directory) < last.bytes:
+        # on a full disk workers must still be able to finish
+        LOG.warning("event=not-written-anew path=%s reason='the disk is full'", path)
+        return False
+    write_file(disk, f"{path}.rw", disk.read(path), like=path)
+    disk.rename(f"{path}.rw", path)
+    disk.sync_directory(directory)
+    return True
+
+
+def load_engine(
+    state: LogState, settings: Settings, append: Append, *, seed: bytes, now: int
+) -> Engine:
+    """Return an engine that goes on where the log ends; time is not applied to it yet.
+
+    The jobs of ``state`` are used up.
+    """
+    engine = Engine(settings, new_journal(settings, append, seed))
+    store = engine.store
+    store.pauses.load(state.pauses.items())
+    load_store(store, state, now)
+    engine.journal.serial = state.arrival
+    for key, tomb in state.tombstones.items():
+        store.tombstones.put(key, tomb.timestamp, tomb.learnt)
+    engine.journal.last_token = state.last_token
+    for job_id, number in state.begins:
+        engine.journal.space.begins(job_id, number)
+    engine.journal.space.paused_until.update(state.paused_until)
+    engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
+    return engine
+
+
+def _tell_segments(
+    engine: Engine, chain: Chain, sealed: list[SegmentInfo], active: SegmentInfo | None, now: int
+) -> None:
+    """Say of each sealed segment of which the log does not say it alone what it is.
+
+    It is from before that was told, or a crash came where it was about to be replaced.
+    """
+    # who begins the next segment says it of the last one
+    for info in sealed if active else sealed[:-1]:
+        if chain.seals.get(info.number) != [Seal(info.bytes, info.crc32c)]:
+            engine.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
+
+
+def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
+    """Say of each job that is gone by implication only that it is gone: or it might return."""
+    journal = engine.journal
+    for job_id, implied in state.orphans.items():
+        # the tombstone first: once the removal stands, it is not implied any more
+        if implied is not None and state.tombstones.get(implied.key) is implied.laid:
+            laid = implied.laid
+            journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
+        journal.removed_before(job_id, now)
+
+
+def _report(recovered: Recovered) -> None:
+    for finding in recovered.findings:
+        LOG.warning(
+            "event=found kind=%s path=%s offset=%d bytes=%d kept=%s what=%r",
+            finding.kind,
+            finding.path,
+            finding.offset,
+            finding.bytes,
+            finding.kept,
+            finding.message,
+        )
+    for what, count in sorted(recovered.state.odd.items()):
+        LOG.warning("event=odd what=%r count=%d", what, count)

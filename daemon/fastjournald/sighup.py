@@ -1,0 +1,105 @@
+"""SIGHUP: reads the configuration anew, and lets count what can count without a restart."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+import trio
+
+from fastjournal.errors import ConfigError
+from fastjournald.config.options import Config
+from fastjournald.net.credentials import Security, load_security, risks
+from fastjournald.process import raise_file_limit
+from fastjournald.server import Server
+
+LOG = logging.getLogger("fastjournald")
+
+SECURITY = ("tls_cert", "tls_key", "tls_client_ca", "auth_tokens")
+"""Their files count anew too. Whether there is one cannot change: what listens was opened on the
+strength of that."""
+
+RELOADED = frozenset(
+    (
+        *SECURITY,
+        "auth_timeout",
+        "idle_timeout",
+        "log_level",
+        "max_connections",
+        "min_free_bytes",
+        "request_timeout",
+        "send_timeout",
+    )
+)
+"""What counts at once. Everything else needs a restart."""
+
+
+class Reloader:
+    """Changes a running server.
+
+    Args:
+        server: It; its ``config`` changes.
+        given: What it was started with.
+        load: Reads the options anew; raises ConfigError.
+    """
+
+    def __init__(self, server: Server, given: Config, load: Callable[[], Config]) -> None:
+        self._server = server
+        self._given = given
+        self._load = load
+        self._wanted = trio.Event()
+
+    def request(self) -> None:
+        """Reload soon; several requests at a time are one."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Reload whenever it was requested."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            try:
+                config, security = await trio.to_thread.run_sync(self._read)
+            except ConfigError as error:
+                LOG.error("event=reload-failed error=%r kept='what counted before'", str(error))
+            else:
+                self._apply(config, security)
+
+    def _read(self) -> tuple[Config, Security]:
+        config = self._load()
+        return config, load_security(config)
+
+    def _apply(self, config: Config, security: Security) -> None:
+        given, running = self._given, self._server.config
+        changed = [
+            name
+            for name in Config.__struct_fields__
+            if getattr(config, name) != getattr(given, name)
+        ]
+        restart = [name for name in changed if name not in RELOADED]
+        switched = [
+            name for name in SECURITY if bool(getattr(config, name)) != bool(getattr(given, name))
+        ]
+        taken = {name for name in changed if name in RELOADED}
+        if switched:
+            restart += switched
+            taken.difference_update(SECURITY)
+        else:
+            self._server.secure(security)
+        for name in taken:
+            setattr(given, name, getattr(config, name))
+            setattr(running, name, getattr(config, name))
+        if "max_connections" in taken:
+            raise_file_limit(running)
+        logging.getLogger().setLevel(running.log_level.upper())
+        LOG.info("event=reloaded changed=%s", ",".join(sorted(taken)) or "none")
+        if restart:
+            LOG.warning("event=needs-restart options=%s", ",".join(sorted(restart)))
+        for risk in risks(running):
+            LOG.warning("event=risk reason=%r", risk)
+
+
+def remember(config: Config) -> Config:
+    """Return the options as they were given: the daemon changes some of those that it runs with."""
+    return msgspec.structs.replace(config)

@@ -1,0 +1,220 @@
+"""One entry, as it stands in memory. All times are microseconds.
+
+A daemon holds millions of these, so what an entry takes is counted in bytes. What each one has and
+what few look at is packed into ``facts`` (``cmdlog.format.packed_entry``); what only few have is an
+object of its own, ``extra``. Properties lead to both.
+
+The facts are the key of an entry in the order of work. What they begin with says which is next, and
+changes only while an entry is in no list.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from fastjournal.cmdlog.format.packed_entry import ARRIVAL_AT, Packed, unpack_facts
+from fastjournal.cmdlog.format.records import JOB_ID_BYTES
+from fastjournal.protocol.constants import State
+from fastjournal.protocol.messages import Meta
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.value_cache import Cold
+
+RUN_KEPT_BYTES = 9
+"""Of a job id, where the rest of it is the arrival."""
+_ARRIVAL_KEPT_BYTES = JOB_ID_BYTES - RUN_KEPT_BYTES
+ARRIVAL_MAX = (1 << 8 * _ARRIVAL_KEPT_BYTES) - 1
+"""The largest one that such a job id has room for."""
+JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
+"""Of the facts, the end of such a job id."""
+
+
+class Place:
+    """Which index of its domain an entry stands in (plain integers: they are compared often)."""
+
+    PLAIN: Final = 0
+    """In none: plain key/value data that nobody works on."""
+    READY: Final = 1
+    DELAYED: Final = 2
+    """It waits for its instant, or for the end of other work on its URI."""
+    LEASED: Final = 3
+    BURIED: Final = 4
+
+
+PLACE_NAMES = ("plain", "ready", "delayed", "worked on", "buried")
+
+
+class Extra(msgspec.Struct, gc=False):
+    """What an entry has that has more to tell than its value."""
+
+    token: int = 0
+    """Worked on until this instant, which is the lease token; 0: nobody works on it."""
+    token_before: int = 0
+    """The token of the lease before, which a lease must not repeat."""
+    starts: int = 0
+    """Start-attempt records under its job id: workq takes 255."""
+    expires: int = 0
+    ttl: int = 0
+    attempts: int = 0
+    superseded: int = 0
+    """Timestamp of the SET that took the URI while this was worked on; 0: none did."""
+    links: list[bytes] | None = None
+    reason: bytes | None = None
+    """Why it is buried."""
+    first_due: int = 0
+    """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
+    waits_until: int = 0
+    """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
+
+
+class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc]
+    """Extra is what it is to whoever reads it; it cannot be written to."""
+
+
+NOTHING: Final[Extra] = _Nothing()
+"""That of all entries that have nothing more to tell."""
+
+
+class Entry(Packed, eq=False, gc=False):
+    """A value under its keys, and the state of the work on it."""
+
+    value: bytes | Cold
+    domain: Domain
+    changed: int = 0
+    """When it was modified; 0: not since it was created."""
+    seen: int = 0
+    """When it was last read or handed out; 0: not since it was created."""
+    extra: Extra = NOTHING
+    """To be read; what is written to is ``own()``."""
+    place: int = Place.PLAIN
+    run: bytes | None = None
+    """Of the id of the job whose record carries it: all, or what is before the arrival; None: the
+    entry is not persistent."""
+
+    def own(self) -> Extra:
+        """Return its ``extra``, made if it had none, to be written to."""
+        if self.extra is NOTHING:
+            self.extra = Extra()
+        return self.extra
+
+    # --- facts ----------------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> bool:
+        """Whether the primary key is a journal key: NEXT hands it out."""
+        return self.domain.name != b""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether a record carries it."""
+        return self.run is not None
+
+    @property
+    def priority(self) -> int:
+        """That of its key; 0 of a plain key."""
+        return self.facts[0]
+
+    @property
+    def modified(self) -> int:
+        """When its value or its primary key changed last."""
+        return self.changed or self.created
+
+    @modified.setter
+    def modified(self, instant: int) -> None:
+        self.changed = instant
+
+    @property
+    def accessed(self) -> int:
+        """When it was last read or handed out."""
+        return self.seen or self.created
+
+    @accessed.setter
+    def accessed(self, instant: int) -> None:
+        self.seen = instant
+
+    def reorder(self, priority: int, not_before: int) -> None:
+        """Give it another place in the order of work, while it is in no list."""
+        self.replace_facts(0, bytes((priority,)))
+        self.not_before = not_before
+
+    # --- its record -----------------------------------------------------------------------------
+
+    @property
+    def job_id(self) -> bytes:
+        """The id of the job whose record carries it; empty: there is none."""
+        run = self.run
+        if run is None:
+            return b""
+        if len(run) == JOB_ID_BYTES:
+            return run
+        return run + self.facts[JOB_ID_REST]
+
+    # --- what few have --------------------------------------------------------------------------
+
+    @property
+    def token(self) -> int:
+        """Worked on until this instant, which is the lease token; 0: nobody works on it."""
+        return self.extra.token
+
+    @property
+    def expires(self) -> int:
+        """The instant at which it goes; 0: never."""
+        return self.extra.expires
+
+    @property
+    def superseded(self) -> int:
+        """The timestamp of the SET that took the URI while this was worked on; 0: none did."""
+        return self.extra.superseded
+
+    @property
+    def links(self) -> list[bytes] | None:
+        """Further keys, by LINK."""
+        return self.extra.links
+
+    @property
+    def reason(self) -> bytes | None:
+        """Why it is buried; None: it is not."""
+        return self.extra.reason
+
+    # --- together -------------------------------------------------------------------------------
+
+    def all_keys(self) -> list[bytes]:
+        """Return the primary key and all further keys, also those that lead elsewhere by now."""
+        keys = [self.key]
+        if self.uri is not None:
+            keys.append(self.uri)
+        if self.extra.links:
+            keys += self.extra.links
+        return keys
+
+    def full_bytes(self) -> int:
+        """Return the size of its keys and its value: nearly that of its record."""
+        return len(self.value) + sum(map(len, self.all_keys()))
+
+    def meta(self, *, locked: bool) -> Meta:
+        """Return the metadata block."""
+        state = State.LOCKED if locked else State(0)
+        if self.persistent:
+            state |= State.PERSISTENT
+        if self.place == Place.BURIED:
+            state |= State.BURIED
+        if self.journal:
+            state |= State.JOURNAL
+        if self.domain.paused_until:
+            state |= State.PAUSED
+        priority, not_before, _, timestamp, created, _ = unpack_facts(self.facts)
+        extra = self.extra
+        return Meta(
+            timestamp=timestamp,
+            created=created,
+            modified=self.changed or created,
+            accessed=self.seen or created,
+            expires=extra.expires,
+            ttl=extra.ttl,
+            worked_on_until=extra.token,
+            not_before=not_before,
+            priority=priority,
+            state=int(state),
+            attempts=min(extra.attempts, 0xFFFF),
+        )

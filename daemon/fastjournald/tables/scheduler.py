@@ -1,0 +1,304 @@
+"""Where each entry stands: under its keys, and in which queue of its domain.
+
+Pure, and without a journal: what has to reach the disk is the store's matter, which is built on
+this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterator
+
+from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES
+from fastjournal.limits import UNLOCK_WORK
+from fastjournald.tables.domain import (
+    NEVER,
+    Domain,
+    Expiry,
+    Turns,
+    WakeIndex,
+    delay_key,
+)
+from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.locks import Locks
+from fastjournald.tables.pauses import Pauses
+from fastjournald.tables.sorted_entries import Order
+
+SHARDS = 256
+"""A dict that grows is rehashed at once: 25 ms at a million keys, 0.1 ms at a 256th of them."""
+
+
+class Queues:
+    """Entries by key, the indexes over them, and their numbers."""
+
+    def __init__(self) -> None:
+        self.shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
+        self.key_index: KeyIndex | None = None
+        """All keys in byte order; None: no scan has asked for that yet."""
+        self.domains: dict[bytes, Domain] = {}
+        self.plain = Domain(b"")
+        """Home of plain entries, and of the leases after which nothing comes back to a queue."""
+        self.turns = Turns()
+        self.wakes = WakeIndex()
+        """Of all domains but the paused ones."""
+        self.pauses = Pauses()
+        self.expiry = Expiry()
+        self.running: dict[bytes, Entry] = {}
+        """URI to the entry that is worked on for it."""
+        self.locks = Locks()
+        self.locked = self.locks.by_key
+        """Empty, where nothing is locked: what costs least to find out."""
+        self.newly_ready: deque[Domain] | None = None
+        """Domains in which something became ready, while somebody waits for that; else None."""
+        self.wake = 0
+        """Nothing happens by time before this instant; ``Store.advance`` brings it up to date."""
+        self.work = 0
+        """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
+        self.entries = 0
+        self.delayed = 0
+        self.buried = 0
+        self.worked_on = 0
+        self.plain_worked_on = 0
+        """Of ``worked_on`` those that are plain entries."""
+
+    @property
+    def due(self) -> int:
+        """How many entries are ready: the journal entries that are nowhere else. O(1)."""
+        buried = self.buried - self.plain.buried
+        worked_on = self.worked_on - self.plain_worked_on
+        return self.entries - self.plain.entries - self.delayed - buried - worked_on
+
+    # --- keys -----------------------------------------------------------------------------------
+
+    def find(self, key: bytes) -> Entry | None:
+        """Return the entry under any of its keys. O(1)."""
+        return self.shards[hash(key) & 255].get(key)
+
+    def index_keys(self) -> KeyIndex:
+        """Return the index of all keys in byte order, empty yet where there was none. O(1)."""
+        if self.key_index is None:
+            self.key_index = KeyIndex(self.shards)
+        return self.key_index
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry once, in no particular order."""
+        for shard in self.shards:
+            for key, entry in shard.items():
+                if key == entry.key:
+                    yield entry
+
+    def domain_of(self, name: bytes) -> Domain:
+        """Return the domain of that name, made where there is none. O(1)."""
+        domain = self.domains.get(name)
+        if domain is None:
+            domain = self.domains[name] = Domain(name)
+            if self.pauses:
+                domain.paused_until = self.pauses.until(name)
+        return domain
+
+    def leave_domain(self, domain: Domain) -> None:
+        """One entry fewer is in a domain, which goes with its last one. O(1)."""
+        domain.entries -= 1
+        if not domain.entries and domain is not self.plain:
+            del self.domains[domain.name]
+
+    # --- locks ----------------------------------------------------------------------------------
+
+    def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
+        """Lock an entry, which NEXT leaves out until then. O(log n)."""
+        self.locks.put(entry.key, owner, until)
+        self.wake = min(self.wake, until)
+        if entry.place in (Place.READY, Place.DELAYED):
+            self.queue_again(entry, now)
+
+    def unlock(self, entry: Entry, now: int) -> None:
+        """End the lock of an entry. O(log n)."""
+        self.locks.discard(entry.key)
+        if entry.place == Place.DELAYED:
+            self.queue_again(entry, now)
+
+    def unlock_all(self, owner: Hashable, now: int) -> bool:
+        """End all locks of a session; whether there were any. O(log n) for each."""
+        keys = self.locks.keys_of(owner)
+        self.work += UNLOCK_WORK * len(keys)
+        for key in keys:
+            entry = self.find(key)
+            assert entry is not None
+            self.unlock(entry, now)
+        return bool(keys)
+
+    def is_locked(self, entry: Entry, now: int) -> bool:
+        """Whether anybody has locked the entry. O(1)."""
+        return bool(self.locked) and self.locks.held(entry.key, now) is not None
+
+    def locked_to(self, entry: Entry, session: Hashable, now: int) -> bool:
+        """Whether somebody else has locked the entry, so that this session must not write. O(1)."""
+        if not self.locked:
+            return False
+        lock = self.locks.held(entry.key, now)
+        return lock is not None and lock.owner != session
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    def queue(self, entry: Entry, now: int) -> None:
+        """Put a journal entry where it belongs while nobody works on it: ready or delayed."""
+        domain = entry.domain
+        instant = not_before = entry.not_before
+        if self.running and entry.uri is not None:
+            other = self.running.get(entry.uri)
+            if other is not None and other.extra.token > instant:
+                instant = other.extra.token
+        if self.locked:
+            lock = self.locked.get(entry.key)
+            if lock is not None and lock.until > instant:
+                instant = lock.until
+        if instant <= now:
+            entry.place = Place.READY
+            ready = domain.ready
+            ready.add(entry.facts, entry)
+            if len(ready) == 1:
+                self._has_ready(domain)
+        else:
+            entry.place = Place.DELAYED
+            if instant != not_before:
+                entry.own().waits_until = instant
+            domain.delayed.add(delay_key(instant, entry.arrival), entry)
+            self.delayed += 1
+            if instant < domain.wake:
+                self.refresh(domain)
+                self.wake = min(self.wake, instant)
+
+    def unqueue(self, entry: Entry) -> None:
+        """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
+        domain = entry.domain
+        if entry.place == Place.READY:
+            domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
+            if not domain.ready:
+                self.lose_turn(domain)
+        else:
+            extra = entry.extra
+            instant = extra.waits_until or entry.not_before
+            domain.delayed.remove(delay_key(instant, entry.arrival), entry)
+            if extra.waits_until:
+                extra.waits_until = 0
+            self.delayed -= 1
+            self.refresh(domain)
+        entry.place = Place.PLAIN
+
+    def lose_turn(self, domain: Domain) -> None:
+        """Nothing is ready any more in a domain."""
+        if domain.paused_until:
+            del self.pauses.ready[domain.name]
+            self.pauses.refresh(domain)
+        else:
+            self.turns.remove(domain)
+
+    def renew(self, entry: Entry) -> None:
+        """The facts of an entry have changed, but for its place: let nothing keep the old ones."""
+        if entry.place == Place.READY:
+            entry.domain.ready.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
+        elif entry.place == Place.BURIED and entry.domain.buried_order is not None:
+            entry.domain.buried_order.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
+
+    def queue_again(self, entry: Entry, now: int) -> None:
+        """What an entry in a queue waits for has changed. O(log n)."""
+        self.unqueue(entry)
+        self.queue(entry, now)
+
+    def _has_ready(self, domain: Domain) -> None:
+        """The first entry of a domain became ready."""
+        if domain.paused_until:
+            self.pauses.take_in(domain)
+            return
+        self.turns.add(domain)
+        if self.newly_ready is not None:
+            self.newly_ready.append(domain)
+
+    def pop_ready(self, domain: Domain, entry: Entry) -> None:
+        """Take the first ready entry of a domain, one of the turns, to be leased or removed."""
+        ready = domain.ready
+        ready.pop()
+        if not ready:
+            self.turns.remove(domain)
+        entry.place = Place.PLAIN
+
+    def ready_at(self, domain: Domain, rank: int) -> Entry:
+        """Return a ready entry of a domain by its place in the order of work. O(rank)."""
+        return domain.ready.at(rank)
+
+    def refresh(self, domain: Domain) -> None:
+        """The next delay or lease of a domain may be another one. O(log n)."""
+        if domain.paused_until:
+            self.pauses.refresh(domain)
+        elif domain is not self.plain:
+            self.wakes.refresh(domain)
+
+    # --- set aside ------------------------------------------------------------------------------
+
+    def set_aside(self, entry: Entry, reason: bytes) -> None:
+        """Bury an entry that is in no queue and that nobody works on. O(log n)."""
+        domain = entry.domain
+        entry.place = Place.BURIED
+        entry.own().reason = reason
+        domain.buried += 1
+        self.buried += 1
+        if entry.journal:
+            if domain.buried_order is None:
+                domain.buried_order = Order()
+            domain.buried_order.add(entry.facts, entry)
+
+    def take_back(self, entry: Entry) -> None:
+        """The entry is buried no more; what comes of it is the caller's matter. O(log n)."""
+        domain = entry.domain
+        entry.place = Place.PLAIN
+        domain.buried -= 1
+        self.buried -= 1
+        if entry.journal:
+            assert domain.buried_order is not None
+            domain.buried_order.remove(entry.facts[:ORDER_BYTES], entry)
+
+    def buried_in(self, domain: Domain) -> Iterator[Entry]:
+        """Yield the buried journal entries of a domain in the order of work."""
+        yield from domain.buried_order or ()
+
+    # --- pauses ---------------------------------------------------------------------------------
+
+    def pause(self, name: bytes, until: int) -> None:
+        """NEXT hands out nothing of a domain until that instant. O(log n)."""
+        self.pauses.put(name, until)
+        self.wake = min(self.wake, until)
+        domain = self.domains.get(name)
+        if domain is None:
+            return
+        if not domain.paused_until:
+            self.wakes.remove(domain)
+            if domain.ready:
+                self.turns.remove(domain)
+        domain.paused_until = until
+        self.pauses.take_in(domain)
+
+    def resume(self, name: bytes) -> None:
+        """The pause of a domain is over: it has its turn after all others. O(log n)."""
+        self.pauses.discard(name)
+        domain = self.domains.get(name)
+        if domain is not None:
+            self.pauses.let_go(domain)
+            domain.paused_until = 0
+            self.wakes.refresh(domain)
+            if domain.ready:
+                self._has_ready(domain)
+
+    def next_at(self, name: bytes) -> int:
+        """Return when something of a domain will be due (empty name: of any), at the earliest.
+
+        ``NEVER`` where nothing will by time. What is due already does not count. O(1).
+        """
+        if name:
+            domain = self.domains.get(name)
+            if domain is None:
+                return NEVER
+            return self.pauses.due_at(name) if domain.paused_until else domain.next_instant()
+        first = self.wakes.first()
+        instant = self.pauses.first_due()
+        return instant if first is None else min(first[0], instant)

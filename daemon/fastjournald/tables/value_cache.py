@@ -1,0 +1,227 @@
+"""Which values are in memory, and which have left it for the log, where they stand anyway. Pure.
+
+All that is in memory for entries is estimated: a fixed size for each with its places in the
+indexes, its keys, and its value. While that is more than the limit, the values least recently
+accessed leave: what stays of one is its size, and position and size of the record that carries it.
+Only what is durable may go, and what the log has: a value that is not persistent stays.
+
+Small values stay too: to say where one is takes as much memory as the value. So do numbers and
+booleans, which ADD and NOT change without writing all of the entry anew.
+
+n is the number of values in memory; every operation is O(1).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fastjournal.protocol.constants import ValueType
+
+if TYPE_CHECKING:
+    from fastjournald.tables.entry import Entry
+
+ENTRY_BYTES = 400
+"""Of an entry in memory with its places in the indexes, but for its keys and its value."""
+
+VALUE_BYTES = 160
+"""Of a value that may leave memory, besides its bytes: the object, and its place in the order."""
+
+COLD_BYTES = 64
+"""Of what stays of a value that left memory."""
+
+NUMBER_BYTES_MAX = 8
+"""Of what ADD and NOT take for a number or a boolean."""
+
+NUMBER_TYPES = (int(ValueType.INTEGER), int(ValueType.FLOAT), int(ValueType.BOOLEAN))
+
+KEPT_SHARE = 1 / 16
+"""Of the limit: the values accessed last stay in memory for so much of it, also where keys and
+indexes take all of it. Else what one request had read would leave again before the next one that
+needs it, and workers who want the same job would all read in vain."""
+
+
+class Cold(msgspec.Struct, frozen=True, gc=False):
+    """A value that is on disk only."""
+
+    size: int
+    """In bytes."""
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class Missing(msgspec.Struct, gc=False):
+    """What a request needs before it can be carried out: values that are on disk only."""
+
+    entries: list[Entry]
+
+
+class Values:
+    """How much memory entries take, and the order in which their values leave it.
+
+    Args:
+        bytes_max: More than so many, and values leave.
+        cold_bytes_min: Smaller values stay.
+    """
+
+    def __init__(self, bytes_max: int, cold_bytes_min: int) -> None:
+        self.bytes_max = bytes_max
+        self.cold_bytes_min = cold_bytes_min
+        self.kept_bytes = int(bytes_max * KEPT_SHARE)
+        """Of the values accessed last, which stay in memory always."""
+        self.bytes = 0
+        """Of all entries in memory, as estimated."""
+        self.warm_bytes = 0
+        """Of the values that are in memory and may leave it."""
+        self.cold = 0
+        """Number of values that are on disk only."""
+        self.evicted = 0
+        """Values that left memory so far."""
+        self.unreadable: dict[bytes, str] = {}
+        """Primary key of entries whose value could not be read just now, and why: for the request
+        that had them read, and no later one, for the disk may be well again by then."""
+        self._recent: OrderedDict[bytes, Entry] = OrderedDict()
+        """By primary key, the least recently accessed first: values that are in memory and may
+        leave it."""
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether there are more values in memory than stay there always. O(1)."""
+        return self.warm_bytes > self.kept_bytes
+
+    # --- entries --------------------------------------------------------------------------------
+
+    def add(self, entry: Entry) -> None:
+        """An entry is new, or takes the place of another under its key."""
+        self.bytes += _entry_bytes(entry)
+        self._take_in(entry)
+
+    def discard(self, entry: Entry) -> None:
+        """An entry is gone."""
+        self.bytes -= _entry_bytes(entry)
+        self._leave_out(entry)
+        self.unreadable.pop(entry.key, None)
+
+    def rename(self, entry: Entry, old: bytes) -> None:
+        """The primary key of an entry was ``old``."""
+        self.bytes += len(entry.key) - len(old)
+        self.unreadable.pop(old, None)
+        if self._recent.get(old) is entry:
+            del self._recent[old]
+            self._recent[entry.key] = entry
+
+    def link(self, key: bytes) -> None:
+        """An entry has one more key."""
+        self.bytes += _link_bytes(key)
+
+    # --- values ---------------------------------------------------------------------------------
+
+    def touch(self, entry: Entry) -> None:
+        """A value is accessed."""
+        if entry.key in self._recent:
+            self._recent.move_to_end(entry.key)
+
+    def put(self, entry: Entry, value: bytes | Cold) -> None:
+        """Let an entry have this value, just accessed."""
+        self._leave_out(entry)
+        entry.value = value
+        self._take_in(entry)
+
+    def warm_up(self, entry: Entry, value: bytes, *, first_to_leave: bool = False) -> None:
+        """A value was read from the disk.
+
+        Args:
+            entry: Whose; it may have changed meanwhile.
+            value: As it stands in the record of the entry.
+            first_to_leave: Nobody accessed it: it was needed for another reason.
+        """
+        self.put(entry, value)
+        if first_to_leave and entry.key in self._recent:
+            self._recent.move_to_end(entry.key, last=False)
+
+    def evict(self, durable_at: int, number_max: int, besides: int) -> int:
+        """Let values leave memory while there are too many bytes.
+
+        Args:
+            durable_at: The position in the log up to which it is durable.
+            number_max: Of values, in one go.
+            besides: Bytes that something else takes.
+
+        Returns:
+            How many left.
+        """
+        recent = self._recent
+        number = 0
+        bytes_max = self.bytes_max - besides
+        while self.bytes > bytes_max and self.may_leave and number < number_max:
+            entry = next(iter(recent.values()))
+            if entry.position >= durable_at:
+                # it will be durable soon, and all that is behind it is younger, or was used since
+                break
+            self.put(entry, Cold(len(entry.value)))
+            number += 1
+        self.evicted += number
+        return number
+
+    def check(self, entries: list[Entry]) -> None:
+        """Assert that the account is right. O(n), for tests."""
+        fresh = Values(self.bytes_max, self.cold_bytes_min)
+        for entry in entries:
+            fresh.add(entry)
+        assert (self.bytes, self.cold) == (fresh.bytes, fresh.cold)
+        assert self.warm_bytes == fresh.warm_bytes
+        assert dict(self._recent) == dict(fresh._recent)
+        assert self.unreadable.keys() <= {entry.key for entry in entries}
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _take_in(self, entry: Entry) -> None:
+        value = entry.value
+        if isinstance(value, Cold):
+            self.cold += 1
+            self.bytes += COLD_BYTES
+            return
+        size = len(value)
+        self.bytes += size
+        if size >= self.cold_bytes_min and _may_leave(entry, size):
+            self.bytes += VALUE_BYTES
+            self.warm_bytes += size
+            self._recent[entry.key] = entry
+            self._recent.move_to_end(entry.key)
+
+    def _leave_out(self, entry: Entry) -> None:
+        value = entry.value
+        if isinstance(value, Cold):
+            self.cold -= 1
+            self.bytes -= COLD_BYTES
+            return
+        size = len(value)
+        self.bytes -= size
+        if size >= self.cold_bytes_min and _may_leave(entry, size):
+            self.bytes -= VALUE_BYTES
+            self.warm_bytes -= size
+            if self._recent.get(entry.key) is entry:
+                del self._recent[entry.key]
+
+
+def _may_leave(entry: Entry, size: int) -> bool:
+    """Whether the record of an entry tells its value: not one that ADD or NOT may have changed."""
+    return entry.record_bytes > 0 and (
+        size > NUMBER_BYTES_MAX or entry.value_type not in NUMBER_TYPES
+    )
+
+
+def _entry_bytes(entry: Entry) -> int:
+    size = ENTRY_BYTES + len(entry.key)
+    if entry.uri is not None:
+        size += len(entry.uri)
+    if entry.links:
+        size += sum(map(_link_bytes, entry.links))
+    return size
+
+
+def _link_bytes(link: bytes) -> int:
+    return len(link) + 120

@@ -1,0 +1,1 @@
+"""Background tasks of the daemon: timers, compaction, scans, value loading."""

@@ -1,0 +1,224 @@
+"""Backpressure: clients that make the log grow wait while compaction cannot keep up.
+
+While the log is far larger than it should be (``candidates.bytes_slowed``), a session takes a batch
+of requests that make it grow only in its turn. What cleaning frees is shared out by bytes, in the
+order in which sessions came: a quarter of it, because records are larger than small requests, so
+the log shrinks while all go on slowly. Who reads, completes or deletes goes on as ever. Where
+cleaning frees nothing, because somebody reads the log or its disk fails, nobody waits: that would
+not help.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal.protocol import Function, Request
+from fastjournald.compaction.policy import bytes_slowed
+
+if TYPE_CHECKING:
+    from fastjournald.server import Server
+
+GRANTED = 1 / 4
+"""Share of the bytes that compaction frees which may be taken from clients meanwhile."""
+
+RELIEF = 15 / 16
+"""Share of the size from which on writers are slowed down: below it they are free again."""
+
+LOOKS = 16
+"""In the time in which a segment is written; the log is looked at so often at least."""
+
+_GROWING = frozenset(
+    {
+        Function.SET,
+        Function.ADD,
+        Function.NOT,
+        Function.TRUNCATE,
+        Function.LINK,
+        Function.RENAME,
+        Function.NEXT,
+        Function.TOUCH,
+        Function.BURY,
+        Function.KICK,
+        Function.PAUSE,
+    }
+)
+"""Functions that append records without end; deletions and releases end these."""
+
+
+def bytes_of(requests: Iterable[Request]) -> int:
+    """Return the bytes of requests, without what each of them takes in any case."""
+    return sum(len(request.key) + len(request.value) for request in requests)
+
+
+class Backpressure:
+    """Slows writers down while the log is far too large.
+
+    Args:
+        server: Engine and log.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.closed = False
+        """Whether writers wait for their turns."""
+        self.waiting = 0
+        """Sessions that wait."""
+        self.waited = 0
+        """How often a session had to."""
+        self.waited_seconds = 0.0
+        """How long, all together."""
+        self.look_at = 0
+        """Bytes appended from which on another look at the log is of use."""
+        self._server = server
+        self._asked = 0
+        self._granted = 0
+        self._gone = 0
+        self._going = 0
+        """Bytes of the batches whose turn it is."""
+        self._turns: deque[tuple[int, int, trio.Event]] = deque()
+        self._needed = trio.Event()
+        self._ended = False
+
+    # --- for sessions -----------------------------------------------------------------------------
+
+    def grows(self, requests: Iterable[Request]) -> bool:
+        """Whether these requests make the log grow."""
+        return any(
+            request.function in _GROWING
+            # a GET that leases
+            or (request.function == Function.GET and request.timeout is not None)
+            for request in requests
+        )
+
+    async def wait_turn(self, size: int) -> None:
+        """Wait until a batch of so many bytes may be carried out; ``turn_over`` ends the turn."""
+        self._asked += size
+        if self._asked <= self._granted:
+            self._gone = self._asked
+            self._going += size
+            return
+        turn, ticket = trio.Event(), self._asked
+        self._turns.append((ticket, size, turn))
+        self.waited += 1
+        self.waiting += 1
+        began = trio.current_time()
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.turn_over(size)
+            else:
+                self._turns.remove((ticket, size, turn))
+            raise
+        finally:
+            self.waiting -= 1
+            self.waited_seconds += trio.current_time() - began
+
+    def turn_over(self, size: int, unused: int = 0) -> None:
+        """A batch of so many bytes was carried out, but for ``unused``: these are for others."""
+        self._going -= size
+        self._granted += unused
+        self._let_go()
+
+    @property
+    def needed(self) -> bool:
+        """Whether writers wait for cleaning, and not only for each other."""
+        return self._needed.is_set()
+
+    # --- for cleaning -----------------------------------------------------------------------------
+
+    async def wait_needed(self) -> None:
+        """Wait until writers wait for cleaning."""
+        await self._needed.wait()
+
+    def look(self) -> None:
+        """Compare the size of the log with what it should be. O(number of segments)."""
+        server = self._server
+        writer, store = server.writer, server.engine.store
+        size, most = writer.log_bytes, bytes_slowed(store, writer)
+        if not self._helps():
+            self._open(size)
+        elif size >= most:
+            self._close(size)
+        elif self.closed:
+            self._share(most - size, size < RELIEF * most)
+            if not self._turns and size < RELIEF * most:
+                self._open(size)
+        step = writer.segment_bytes_max // LOOKS
+        # whoever is let go may fill what room there is
+        self.look_at = writer.appended + (0 if self.closed else max(most - size, step))
+
+    def freed(self, size: int) -> None:
+        """Cleaning has freed so many bytes."""
+        if not self.closed:
+            return
+        spare = self._server.writer.segment_bytes_max
+        granted = self._granted + int(GRANTED * max(size, 0))
+        self._granted = min(granted, self._asked + spare)
+        self._let_go()
+        self.look()
+
+    def give_up(self) -> None:
+        """Cleaning cannot free anything: let all go on, until the log has grown by much."""
+        writer = self._server.writer
+        size = writer.log_bytes
+        self._server.log.warning("event=writers-not-slowed log_bytes=%d", size)
+        self._open(size)
+        self.look_at = writer.appended + max(size // LOOKS, writer.segment_bytes_max)
+
+    def end(self) -> None:
+        """The daemon stops: nobody waits any more."""
+        self._ended = True
+        self.look()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _helps(self) -> bool:
+        """Whether cleaning goes on at all, and writers can be told to wait for it."""
+        server = self._server
+        cleans = server.config.cmdlog_clean_int > 0 and not server.engine.read_only
+        return cleans and not self._ended
+
+    def _close(self, size: int) -> None:
+        self._needed.set()
+        if not self.closed:
+            live = self._server.engine.journal.live_bytes
+            self._server.log.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
+            self.closed = True
+            self._granted = self._gone = self._asked
+
+    def _open(self, size: int) -> None:
+        self._rest()
+        if self.closed:
+            self._server.log.warning(
+                "event=writers-free log_bytes=%d waited=%d seconds=%.3f",
+                size,
+                self.waited,
+                self.waited_seconds,
+            )
+            self.closed = False
+            self._granted = self._asked
+            self._let_go()
+
+    def _share(self, room: int, relieved: bool) -> None:
+        """Let go who fits into the room that there is, and one in any case if there is enough."""
+        if relieved:
+            self._rest()
+        self._granted = max(self._granted, self._gone + int(GRANTED * room) - self._going)
+        if relieved and self._turns and not self._going:
+            self._granted = max(self._granted, self._turns[0][0])
+        self._let_go()
+
+    def _rest(self) -> None:
+        if self._needed.is_set():
+            self._needed = trio.Event()
+
+    def _let_go(self) -> None:
+        while self._turns and self._turns[0][0] <= self._granted:
+            ticket, size, turn = self._turns.popleft()
+            self._gone = ticket
+            self._going += size
+            turn.set()

@@ -1,0 +1,1 @@
+"""Write-ahead log: what changes of persistent entries become as log records. Pure."""

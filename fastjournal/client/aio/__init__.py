@@ -1,0 +1,1 @@
+"""Trio client."""

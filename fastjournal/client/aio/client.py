@@ -1,0 +1,369 @@
+"""``Client``: the trio client. Concurrent tasks share one connection."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from random import Random
+from types import TracebackType
+from typing import TypeVar
+
+import trio
+
+from fastjournal.client.aio.jobs import Crew, JobLoop
+from fastjournal.client.aio.link import TrioLink
+from fastjournal.client.aio.listen import Listener
+from fastjournal.client.aio.methods import TrioMethods
+from fastjournal.client.aio.streams import open_stream
+from fastjournal.client.core.access import Tls, make_access
+from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
+from fastjournal.client.core.backoff import Backoff, Reconnect, check_limits
+from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.failures import IN_VAIN, LATER, not_connected
+from fastjournal.client.core.jobs import RetryDelay, Terms
+from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo, copy_error
+from fastjournal.client.core.results import Page
+from fastjournal.client.core.shared_locks import Claims
+from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
+from fastjournal.protocol import Reply, Request
+
+T = TypeVar("T")
+
+
+class Client(TrioMethods):
+    """A connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
+
+    A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
+    gives back what the daemon had leased to it, as soon as the reply comes; what it asked to write
+    may have been written. Leaving the block gives back what is still held, also where a scope
+    around it was cancelled, and takes a few seconds at most for that.
+
+    Where the connection is lost, the client makes another one, and sends again what is safe to
+    repeat; all else raises CannotConnectError, whose ``maybe_done`` says whether the daemon may
+    have carried it out. Without ``reconnect`` every request raises it (code ``not-connected``)
+    after a lost connection, until ``connect`` is called.
+
+    Args:
+        address: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``.
+        tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
+            trust; or True: trust those of the system. None: TLS only where the address says so.
+        auth: The token that AUTH sends before all else, at every connect. None: none is sent.
+        reconnect: What to do about a lost connection; None: nothing.
+        connect_timeout_s: Seconds to establish the connection.
+        reply_timeout_s: Seconds without an answer to a request after which the connection counts
+            as lost. The time that a NEXT may wait is added. None: no limit.
+        reply_bytes_max: Bytes of the largest reply to accept.
+        rng: Draws the pauses before connecting again.
+
+    Raises:
+        BadRequestError: The address or the token is none, or a number is out of range.
+        ConfigError: The file of authorities cannot be used.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        tls: Tls = None,
+        auth: str | bytes | None = None,
+        reconnect: Reconnect | None = Reconnect(),  # noqa: B008 - it is immutable
+        connect_timeout_s: float = 10.0,
+        reply_timeout_s: float | None = 60.0,
+        reply_bytes_max: int = CLIENT_REPLY_BYTES_MAX,
+        rng: Random | None = None,
+    ) -> None:
+        self.address = parse_address(address)
+        self._claims = Claims()
+        check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
+        self._access = make_access(tls, auth)
+        self._plan = reconnect
+        self._connect_timeout_s = connect_timeout_s
+        self.reply_timeout_s = reply_timeout_s
+        self._reply_bytes_max = reply_bytes_max
+        self._rng = rng or Random()
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._connecting = trio.Lock()
+        self._link: TrioLink | None = None
+        self._effort: _Effort | None = None
+        self._tasks: set[trio.CancelScope] = set()
+        self._owed: list[Request] = []
+        """Releases that wait for a connection."""
+        self._paying = trio.Lock()
+        self.crews: set[Crew] = set()
+        """What the job loops of this client hold."""
+
+    # --- connection -----------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Connect, unless it is connected; try once.
+
+        A daemon that has no room, or is stopping, is tried again as ``reconnect`` says.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
+            RefusedError: ``auth-failed``.
+        """
+        try:
+            await self._connect()
+        except CannotConnectError as error:
+            if self._plan is None or error.code not in LATER:
+                raise
+            await self.usable_link()
+
+    async def _connect(self, timeout_s: float | None = None, *, prove: bool = False) -> None:
+        if self._nursery is None:
+            raise RuntimeError("a Client is used inside 'async with'")
+        async with self._connecting:
+            if self._link is not None and not self._link.multiplexer.failed:
+                return
+            stream = await open_stream(
+                self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
+            )
+            multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+            self._link = TrioLink(stream, multiplexer, self.address)
+            self.start_soon(self._link.run)
+
+    async def __aenter__(self) -> Client:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        try:
+            await self.connect()
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._nursery is not None, "left without having been entered"
+        assert self._nursery_manager is not None
+        self._nursery.cancel_scope.shield = True
+        if self._link is not None:
+            await self._give_back(failed=isinstance(error, Exception))
+            self._link.end(not_connected())
+        # The tasks of the client end by this and raise nothing, so the caller's own exception
+        # leaves the block as it is, not inside a group.
+        for scope in self._tasks:
+            scope.cancel()
+        self._nursery = None
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    async def _give_back(self, *, failed: bool) -> None:
+        """Release what the job loops and cancelled requests hold, as well as it can be done now."""
+        with trio.move_on_after(CLIENT_LAST_WORDS_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._pay)
+                for crew in self.crews:
+                    nursery.start_soon(crew.let_go, failed)
+            if self._link is not None:
+                await self._link.settle()
+
+    # --- more than one request ------------------------------------------------------------------
+
+    def jobs(
+        self,
+        domain: str | bytes = b"",
+        *,
+        count: int = 1,
+        lease_us: int = JOB_LEASE_US,
+        wait_us: int | None = WAIT_WITHOUT_END,
+        retry_delay_us: RetryDelay = None,
+    ) -> JobLoop:
+        """Work off what is due: ``async for job in client.jobs("pages"): ...``.
+
+        A job is completed when the loop asks for the next one. While its body runs, its lease is
+        extended by a task of this client. Where the body is left otherwise (an exception, break,
+        return, cancellation), the job is released. Where the lease is lost, ``job.lost`` is set,
+        and asking for the next one raises LeaseLostError; the loop can be begun again.
+
+        That release takes place when Python drops the iterator, so at once if only the loop has it.
+        ``async with client.jobs("pages") as jobs: async for job in jobs: ...`` has released all
+        when the block ends. ``async with job: ...`` around the body completes or releases this job
+        at its end, and cancels the body where the lease is lost.
+
+        A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
+        has patience. One that waits without end also waits while the daemon is read-only. Several
+        tasks may loop, each with jobs of its own; at most 64 can wait on one client.
+
+        Args:
+            domain: Of this domain only; empty: the domains take turns.
+            count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
+                and those that wait have their leases extended too.
+            lease_us: Microseconds of the lease, at least 1,000,000. It is extended at a third of
+                it, so this is how late the work of a killed worker is found out.
+            wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
+                nothing is due.
+            retry_delay_us: Where a body is left by an exception, its job is due again after so many
+                microseconds, or as many as this function returns for the job. None, and where the
+                function fails (its error is logged): at once. In a loop without a block ``break``
+                and ``return`` look like an exception.
+
+        Raises:
+            LeaseLostError: From the loop: the lease of the last job was lost before its end.
+            CannotConnectError: From the loop: the daemon stays away.
+            RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
+            BadRequestError: An argument that no daemon would take.
+        """
+        terms = Terms(
+            domain=domain,
+            count=count,
+            lease_us=lease_us,
+            wait_us=wait_us,
+            retry_delay_us=retry_delay_us,
+        )
+        return JobLoop(self, terms, self._plan, self._rng)
+
+    def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
+        """Start a task that ends with this client and raises nothing.
+
+        A cancelled scope around the client does not reach it: what is given back then goes by it.
+        """
+        if self._nursery is not None:
+            scope = trio.CancelScope(shield=True)
+            self._tasks.add(scope)
+            self._nursery.start_soon(self._run_task, scope, task)
+
+    async def _run_task(
+        self, scope: trio.CancelScope, task: Callable[[], Awaitable[object]]
+    ) -> None:
+        with scope:
+            await task()
+        self._tasks.discard(scope)
+
+    def _listen_to(self, call: Call[Page]) -> Listener:
+        return Listener(self, call)
+
+    # --- many at once ---------------------------------------------------------------------------
+
+    async def request(self, request: Request) -> Reply:
+        """Send a request as it is, and return the reply, which may be a refusal.
+
+        A timestamp of 0 is replaced by this machine's time; the identifier is set.
+        """
+        return (await self.request_many([request]))[0]
+
+    async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
+        """Send requests without waiting between them; return their replies in the same order."""
+        return await self._exchange([(request, None) for request in requests], replies_of)
+
+    async def call(self, call: Call[T]) -> T:
+        """Send one of ``fastjournal.client.core.calls``; return its result."""
+        return await self._exchange([(call.request, call.undo)], functools.partial(result_of, call))
+
+    async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
+        """Send many without waiting between them; each gives its result, or its refusal."""
+        kept = list(many)
+        asked = [(call.request, call.undo) for call in kept]
+        return await self._exchange(asked, functools.partial(outcomes_of, kept))
+
+    # --- moving bytes ---------------------------------------------------------------------------
+
+    async def _exchange(
+        self,
+        requests: list[tuple[Request, Undo | None]],
+        read: Callable[[list[Errand]], T],
+    ) -> T:
+        batch = Batch(requests, self._plan)
+        try:
+            await self._carry(batch)
+            return read(batch.errands)
+        except BaseException:
+            self._owe(batch.gains())
+            raise
+
+    async def _carry(self, batch: Batch) -> None:
+        silence_s = batch.silence_s(self.reply_timeout_s)
+        while True:
+            try:
+                link = await self.usable_link()
+            except FastjournalError as error:
+                raise batch.failed(error) from error.__cause__
+            started: list[Pending] = []
+            try:
+                for errand in batch.unanswered():
+                    await link.wait_room(silence_s)
+                    if link.multiplexer.failed:
+                        break
+                    started.append(link.start(errand))
+                for pending in started:
+                    await link.wait_done(pending, silence_s)
+            finally:
+                for pending in started:
+                    link.abandon(pending)
+            if not batch.unanswered():
+                return
+            batch.lost(link.multiplexer, trio.current_time())
+
+    def _owe(self, releases: list[Request]) -> None:
+        """Have something given back, on this connection or on the next one."""
+        if self._link is not None and not self._link.multiplexer.failed:
+            self._link.owe(releases)
+        elif releases:
+            self._owed += releases
+            self.start_soon(self._pay)
+
+    async def _pay(self) -> None:
+        async with self._paying:  # a client that ends waits here for what is on its way
+            owed, self._owed = self._owed, []
+            if not owed:
+                return
+            with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
+                await self.request_many(owed)
+
+    async def usable_link(self) -> TrioLink:
+        """Return the connection, or take part in the effort to make one."""
+        while self._link is None or self._link.multiplexer.failed:
+            if self._nursery is None or self._plan is None:
+                await trio.lowlevel.checkpoint()
+                raise not_connected()
+            effort = self._effort
+            if effort is None:
+                effort = self._effort = _Effort()
+                self.start_soon(functools.partial(self._mend, self._plan, effort))
+            await effort.over.wait()
+            if effort.failure is not None:
+                raise copy_error(effort.failure)
+        return self._link
+
+    async def _mend(self, plan: Reconnect, effort: _Effort) -> None:
+        """Connect in place of a lost connection, trying for a while.
+
+        This is a task of the client: whoever waits for it may be cancelled, and the others not.
+        """
+        effort.failure = not_connected()
+        try:
+            backoff = Backoff(plan, self._rng, trio.current_time())
+            while (pause_s := backoff.pause_s(trio.current_time())) is not None:
+                await trio.sleep(pause_s)
+                timeout_s = backoff.try_s(self._connect_timeout_s, trio.current_time())
+                try:
+                    await self._connect(timeout_s, prove=True)
+                except CannotConnectError as error:
+                    effort.failure = error
+                    if error.code in IN_VAIN:
+                        return
+                else:
+                    effort.failure = None
+                    return
+        except FastjournalError as error:
+            effort.failure = error
+        finally:
+            self._effort = None
+            effort.over.set()
+
+
+class _Effort:
+    """An effort to connect again, which all tasks that need the connection wait for."""
+
+    def __init__(self) -> None:
+        self.over = trio.Event()
+        self.failure: FastjournalError | None = None

@@ -1,0 +1,175 @@
+"""A connection of trio: the tasks that move bytes through it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import trio
+
+from fastjournal.client.aio.streams import close_stream
+from fastjournal.client.core.address import Address
+from fastjournal.client.core.batch import Errand
+from fastjournal.client.core.failures import connection_broken, connection_lost, timed_out
+from fastjournal.client.core.multiplexer import Multiplexer, Pending, Tell
+from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.limits import CLIENT_SNAPSHOT_S, RECEIVE_BYTES_MAX
+from fastjournal.protocol import Request
+
+_LAST_WORDS_S = 1.0
+"""After a send failed: seconds to receive the error that the daemon sent before it closed."""
+
+
+class TrioLink:
+    """One connection: a task that receives and a task that sends, around a multiplexer."""
+
+    def __init__(self, stream: trio.abc.Stream, multiplexer: Multiplexer, address: Address) -> None:
+        self.multiplexer = multiplexer
+        self._stream = stream
+        self._address = address
+        self._scope = trio.CancelScope()
+        self._something_to_send = trio.Event()
+        self._room = trio.lowlevel.ParkingLot()
+        self._woken = 0
+        """Tasks that were woken for the room there is, and have not run since."""
+        self._settling = trio.lowlevel.ParkingLot()
+        self._ignored_since = math.inf
+        """When a request was abandoned for the first time since anything was received."""
+
+    async def run(self) -> None:
+        """Move bytes until the connection is over; then everything in flight has its error."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send)
+                    await self._receive()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self.end(connection_lost("the client ended"))
+            await close_stream(self._stream)
+
+    def end(self, error: FastjournalError) -> None:
+        """End the connection, with this error for everything in flight."""
+        self.multiplexer.fail(error)
+        self._room.unpark_all()
+        self._settling.unpark_all()
+        self._scope.cancel()
+
+    def start(self, errand: Errand) -> Pending:
+        """Queue a request; everything that is queued in one turn of the loop goes in one send."""
+        try:
+            return errand.start(self.multiplexer)
+        finally:
+            self._something_to_send.set()
+            if not self._woken:
+                self._pass_room_on()
+
+    def subscribe(self, request: Request, tell: Tell) -> Pending:
+        """Queue a request that asks for notifications."""
+        pending = self.multiplexer.subscribe(request, tell)
+        self._something_to_send.set()
+        return pending
+
+    def unsubscribe(self, identifier: int) -> None:
+        """Queue the end of a subscription."""
+        self.multiplexer.unsubscribe(identifier)
+        self._something_to_send.set()
+
+    async def wait_room(self, silence_s: float | None) -> None:
+        """Return when another request may be queued at once, or the connection is over.
+
+        First come, first served. As many tasks are woken as there is room for, so each is woken
+        about once, however many wait, and those that are woken together go in one send.
+        """
+        multiplexer = self.multiplexer
+        if trio.current_time() - self._ignored_since > sum(self._patiences(silence_s)):
+            # Nobody has waited for so long: each was cancelled before.
+            self.end(timed_out(self._address, silence_s))
+        if multiplexer.failed or (multiplexer.has_room and not self._room):
+            return
+        while True:
+            answered = multiplexer.answered
+            with trio.move_on_after(sum(self._patiences(silence_s))) as patience:
+                await self._room.park()
+            if not patience.cancelled_caught:
+                self._woken -= 1
+                if multiplexer.has_room or multiplexer.failed:
+                    return
+            if patience.cancelled_caught and multiplexer.answered == answered:
+                self.end(timed_out(self._address, silence_s))
+                return
+
+    def _pass_room_on(self) -> None:
+        if self._room:
+            self._woken += len(self._room.unpark(count=max(self.multiplexer.room - self._woken, 0)))
+
+    async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
+        """Return when the request has its reply or its error."""
+        if pending.done:
+            return
+        done = trio.Event()
+        pending.notify = done.set
+        for patience_s in self._patiences(silence_s):
+            with trio.move_on_after(patience_s):
+                await done.wait()
+                return
+        self.end(timed_out(self._address, silence_s))
+
+    def _patiences(self, silence_s: float | None) -> Iterator[float]:
+        """Give the seconds of silence to put up with, then those more that a SNAPSHOT may take."""
+        yield math.inf if silence_s is None else silence_s
+        if self.multiplexer.is_held_up:
+            yield CLIENT_SNAPSHOT_S
+
+    def abandon(self, pending: Pending) -> None:
+        """Leave a request alone; what it waits for, or gets, is given back."""
+        if pending.done:
+            return
+        self.multiplexer.abandon(pending)
+        self._ignored_since = min(self._ignored_since, trio.current_time())
+        self._something_to_send.set()
+
+    def owe(self, requests: list[Request]) -> None:
+        """Queue releases for which nobody waits."""
+        self.multiplexer.owe(requests)
+        self._something_to_send.set()
+
+    async def settle(self) -> None:
+        """Return when what abandoned requests were given is given back, or the connection over."""
+        while not self.multiplexer.settled:
+            await self._settling.park()
+
+    async def _receive(self) -> None:
+        multiplexer = self.multiplexer
+        try:
+            while not multiplexer.failed:
+                multiplexer.receive_data(await self._stream.receive_some(RECEIVE_BYTES_MAX))
+                self._ignored_since = math.inf
+                self._pass_room_on()
+                if multiplexer.wants_to_send:
+                    self._something_to_send.set()
+                elif multiplexer.settled:
+                    self._settling.unpark_all()
+        except trio.BrokenResourceError as error:
+            self.end(_lost(error))
+
+    async def _send(self) -> None:
+        try:
+            while True:
+                await self._something_to_send.wait()
+                self._something_to_send = trio.Event()
+                while data := self.multiplexer.data_to_send():
+                    self._pass_room_on()
+                    await self._stream.send_all(data)
+        except trio.BrokenResourceError as error:
+            # The receiver may still find what the daemon said before it closed.
+            with trio.move_on_after(_LAST_WORDS_S):
+                await trio.sleep_forever()
+            self.end(_lost(error))
+
+
+def _lost(error: trio.BrokenResourceError) -> CannotConnectError:
+    cause = error.__cause__
+    return connection_broken(
+        cause if isinstance(cause, OSError) else OSError("the socket is broken")
+    )

@@ -1,0 +1,97 @@
+"""Listening with trio: notifications come on the connection that all tasks share."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal.client.aio.link import TrioLink
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.changes import ChangeBuffer
+from fastjournal.client.core.results import Change, Page
+from fastjournal.errors import CannotConnectError
+from fastjournal.limits import CLIENT_REPEATS_MAX, LISTENER_PING_S
+
+if TYPE_CHECKING:
+    from fastjournal.client.aio.client import Client
+
+
+class Listener:
+    """Changes, as they come: ``async with client.listen(...) as changes: async for change in ...``.
+
+    It subscribes on entering the block. Iterating never ends by itself; it raises
+    CannotConnectError where the daemon stays away, and may be begun again. It raises RefusedError
+    (``busy``) where the daemon ended the subscription, because it costs too much.
+    """
+
+    def __init__(self, client: Client, call: Call[Page]) -> None:
+        self._client = client
+        self._call = call
+        self._woken = trio.Event()
+        self._changes = ChangeBuffer(self._wake)
+        self._link: TrioLink | None = None
+        self._quiet_until = math.inf
+        """When to ask whether the daemon is there, if nothing is heard before."""
+
+    async def __aenter__(self) -> Listener:
+        await self._subscribe()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._link is not None:
+            self._link.unsubscribe(self._call.request.identifier)
+            self._link = None
+
+    def __aiter__(self) -> Listener:
+        return self
+
+    async def __anext__(self) -> Change:
+        await trio.lowlevel.checkpoint()
+        while (change := self._changes.take()) is None:
+            if self._changes.lost:
+                await self._subscribe()
+                self._changes.subscribed_again()
+                continue
+            self._woken = trio.Event()
+            with trio.move_on_at(self._quiet_until) as quiet:
+                await self._woken.wait()
+            if quiet.cancelled_caught:
+                with contextlib.suppress(CannotConnectError):
+                    await self._client.nop()
+            self._quiet_until = trio.current_time() + LISTENER_PING_S
+        return change
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    async def _subscribe(self) -> None:
+        losses = 0
+        while True:
+            link = await self._client.usable_link()
+            self._changes.lost = False
+            self._link = link
+            pending = link.subscribe(self._call.request, self._changes.tell)
+            try:
+                await link.wait_done(pending, self._client.reply_timeout_s)
+                self._call.result(pending.answer())
+            except CannotConnectError:
+                losses += 1
+                if losses > CLIENT_REPEATS_MAX:
+                    raise
+            except BaseException:
+                # What comes next subscribes again: cancelled or refused, this one is no more.
+                link.unsubscribe(pending.identifier)
+                self._changes.lost = True
+                raise
+            else:
+                self._quiet_until = trio.current_time() + LISTENER_PING_S
+                return

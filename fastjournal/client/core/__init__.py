@@ -1,0 +1,1 @@
+"""Client core: requests, replies, pipelining and retry policy. Sans-IO."""

@@ -1,0 +1,150 @@
+"""What a call is, how a refusal becomes an exception, and the arguments that many calls have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fastjournal.client.core.retry_policy import rule_of
+from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
+from fastjournal.keys import encode_text
+from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
+from fastjournal.numeric import check_integer
+from fastjournal.protocol import Flag, Function, Reply, Request
+
+T = TypeVar("T")
+
+# Plain integers: the operators of IntFlag cost more than building a request.
+UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
+OVERWRITE = int(Flag.OVERWRITE)
+WORKED_ON = int(Flag.WORKED_ON)
+PERSIST = int(Flag.PERSIST)
+DATA = int(Flag.DATA)
+LISTEN = int(Flag.LISTEN)
+META = int(Flag.META)
+
+_SENTENCES = {
+    "not-found": "nothing stands under this key",
+    "exists": "the key is taken; overwrite it or choose another",
+    "stale": "a newer write stands there, so this one changed nothing",
+    "worked-on": "the entry is being worked on",
+    "lease-lost": "the lease is over; the entry is no longer yours, so drop this work",
+    "locked": "another connection holds the lock; try again later",
+    "not-owner": "another connection holds the lock, so it is not yours to end",
+    "type-mismatch": "the stored value has another type",
+    "overflow": "the result does not fit the width of the stored number; nothing changed",
+    "too-large": "the daemon takes no message of this size",
+    "unknown-function": "this daemon does not have this function; a newer version may",
+    "clock-skew": "the timestamp is too far in the future; set this machine's clock",
+    "read-only": "the daemon takes no writes; look at its log and its free disk space",
+    "busy": "the daemon is at one of its limits; try again later",
+    "shutting-down": "the daemon is stopping; try again when it is back",
+}
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """A request, and what its reply means."""
+
+    request: Request
+    interpret: Callable[[Request, Reply], T]
+    """Turns a reply without error into the result."""
+    undo: Callable[[Request, Reply], list[Request]] | None = None
+    """Requests that give back what the reply gave, for a caller that has gone away meanwhile."""
+
+    def result(self, reply: Reply, *, repeated: bool = False) -> T:
+        """Return the result that the reply means.
+
+        Args:
+            reply: To this request.
+            repeated: It was sent before, and the reply to that is not known.
+
+        Raises:
+            RefusedError: The reply is an error.
+            ProtocolError: The reply lacks what it must have.
+        """
+        outcome = self.outcome(reply, repeated=repeated)
+        if isinstance(outcome, RefusedError):
+            raise outcome
+        return outcome
+
+    def outcome(self, reply: Reply, *, repeated: bool = False) -> T | RefusedError:
+        """Return the result that the reply means, or the refusal that it is; see ``result``."""
+        if not reply.error:
+            return self.interpret(self.request, reply)
+        error = refusal(reply.error)
+        if repeated:
+            rule = rule_of(self.request)
+            if error.code in rule.done_codes:
+                return self.interpret(self.request, Reply(self.request.identifier))
+            error.maybe_done = rule.changes
+        return error
+
+
+def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:
+    """Return the seconds after which a daemon that owes answers counts as lost; None: never.
+
+    A NEXT that waits may be answered that much later, and a SNAPSHOT takes its time.
+    """
+    longest_us = 0.0
+    for request in requests:
+        if request.function == Function.SNAPSHOT:
+            longest_us = max(longest_us, CLIENT_SNAPSHOT_S * 1e6)
+        if request.function == Function.NEXT and request.flags & LISTEN:
+            if request.ttl is None:
+                return None
+            longest_us = max(longest_us, request.ttl)
+    return None if reply_timeout_s is None else reply_timeout_s + longest_us / 1e6
+
+
+def refusal(error: str) -> RefusedError:
+    """Return the exception for the error text of a reply: a code, perhaps a sentence."""
+    code, _, sentence = error.partition(" ")
+    kind = LeaseLostError if code == LeaseLostError.code else RefusedError
+    return kind(sentence or _SENTENCES.get(code, "the daemon refused it"), code=code)
+
+
+def key_bytes(key: str | bytes) -> bytes:
+    """Return a key as the wire carries it.
+
+    Raises:
+        BadRequestError: It is longer than any daemon takes, or has no UTF-8 form.
+    """
+    data = encode_text("key", key)
+    if len(data) > KEY_BYTES_MAX:
+        raise BadRequestError(f"key has {len(data)} bytes, over {KEY_BYTES_MAX}", code="bad-key")
+    return data
+
+
+def microseconds(name: str, value: int | None) -> int | None:
+    """Return an instant or a duration that fits its field.
+
+    Raises:
+        TypeError, BadRequestError: It does not; ``name`` says which argument that is.
+    """
+    return None if value is None else check_integer(name, value, 0, INSTANT_MAX)
+
+
+def stamp(timestamp: int | None) -> int:
+    """Return the timestamp of a write; 0: the client that sends it stamps it."""
+    return 0 if timestamp is None else check_integer("timestamp", timestamp, 0, INSTANT_MAX)
+
+
+def checked_count(name: str, value: int) -> int:
+    """Return a number that fits its field, and is not 0.
+
+    Raises:
+        TypeError, BadRequestError: It does not; ``name`` says which argument that is.
+    """
+    return check_integer(name, value, 1, PAIRS_MAX)
+
+
+def persisted(persist: bool) -> int:
+    """Return the flag for a write that is kept on disk."""
+    return PERSIST if persist else 0
+
+
+def token_flag(token: int | None) -> int:
+    """Return the flag that says: the timeout is a lease token."""
+    return 0 if token is None else WORKED_ON

@@ -1,0 +1,99 @@
+"""Calls about the connection and the daemon itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls.base import DATA, Call, checked_count, key_bytes
+from fastjournal.client.core.results import DaemonStats, DomainStats, EntryStats
+from fastjournal.errors import BadRequestError
+from fastjournal.protocol import Function, Request, ValueType
+
+
+def nop() -> Call[int]:
+    """Ask for nothing; return the daemon's clock, an instant in microseconds."""
+    return Call(Request(Function.NOP), replies.daemon_clock)
+
+
+def quit_() -> Call[None]:
+    """Ask the daemon to answer what it owes (a waiting NEXT with nothing) and to close."""
+    return Call(Request(Function.QUIT), replies.nothing)
+
+
+def auth(token: str | bytes) -> Call[None]:
+    """Say who is there, with a token that the daemon knows.
+
+    The clients do this by themselves at every connect where they were given ``auth=``.
+
+    Raises:
+        RefusedError: ``auth-failed``.
+    """
+    data = token.encode() if isinstance(token, str) else token
+    request = Request(Function.AUTH, value_type=ValueType.BUFFER, value=data)
+    return Call(request, replies.nothing)
+
+
+def cancellation(identifier: int) -> Request:
+    """Return what ends a NEXT that waits, or a subscription, of the connection it is sent on."""
+    return Request(Function.CANCEL, count=identifier)
+
+
+def snapshot(*, keep: int | None = None) -> Call[str]:
+    """Take a snapshot; return the path of its directory on the daemon's machine.
+
+    Never sent twice: where the connection is lost, it may have been taken (``maybe_done``). It may
+    take long, up to an hour; on a connection that is shared, others' replies wait for it.
+
+    Args:
+        keep: Remove all but that many, the newest, this one among them; 1 to 65,535. None: remove
+            none.
+
+    Raises:
+        RefusedError: ``not-persisted``.
+        BadRequestError: The number to keep is none.
+    """
+    count = None if keep is None else checked_count("keep", keep)
+    return Call(Request(Function.SNAPSHOT, count=count), replies.text)
+
+
+def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]:
+    """Return counts of the daemon, of a domain or, with ``data``, all about one entry.
+
+    This is the JSON object as it came; ``daemon_stats``, ``domain_stats`` and ``entry_stats`` give
+    what this version knows of it, with types.
+
+    Raises:
+        RefusedError: ``not-found``, ``bad-key``.
+    """
+    return Call(_stats(key, data=data), replies.json_object)
+
+
+def daemon_stats() -> Call[DaemonStats]:
+    """Return counts of the whole daemon."""
+    return Call(_stats(b"", data=False), replies.json_of(DaemonStats))
+
+
+def domain_stats(domain: str | bytes) -> Call[DomainStats]:
+    """Return counts of a domain; one that is not known has nothing.
+
+    Raises:
+        RefusedError: ``bad-key``.
+        BadRequestError: The name is empty.
+    """
+    if not domain:
+        raise BadRequestError("a domain has a name", code="bad-key")
+    return Call(_stats(domain, data=False), replies.json_of(DomainStats))
+
+
+def entry_stats(key: str | bytes) -> Call[EntryStats]:
+    """Return all that is known of the entry under a key, but its value.
+
+    Raises:
+        RefusedError: ``not-found``.
+    """
+    return Call(_stats(key, data=True), replies.json_of(EntryStats))
+
+
+def _stats(key: str | bytes, *, data: bool) -> Request:
+    return Request(Function.STATS, flags=DATA if data else 0, key=key_bytes(key))

@@ -1,0 +1,330 @@
+"""Calls about values and their keys: set, get, delete, count, lock, rename, link."""
+
+from __future__ import annotations
+
+from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls.base import (
+    DATA,
+    META,
+    OVERWRITE,
+    UPDATE_TIMEOUT,
+    WORKED_ON,
+    Call,
+    key_bytes,
+    microseconds,
+    persisted,
+    stamp,
+    token_flag,
+)
+from fastjournal.client.core.results import Entry, Written
+from fastjournal.errors import BadRequestError
+from fastjournal.numeric import check_integer
+from fastjournal.protocol import Function, Request
+from fastjournal.protocol.values import Value, encode_value
+
+
+def set_(
+    key: str | bytes,
+    value: Value = b"",
+    *,
+    uri: str | bytes | None = None,
+    persist: bool = True,
+    overwrite: bool = False,
+    expires: int | None = None,
+    ttl: int | None = None,
+    timestamp: int | None = None,
+) -> Call[Written]:
+    """Set a key to a value.
+
+    Args:
+        key: A journal key (``build_journal_key``) makes it work that NEXT hands out.
+        value: bytes, str, int, float, bool or None; its type goes with it.
+        uri: A further, unique key: what waits under it gives way to this entry.
+        persist: Return only once it is on disk, as the daemon's sync policy says.
+        overwrite: Replace an entry that stands under the key.
+        expires: Instant at which it vanishes; 0 or None: never.
+        ttl: Microseconds by which each read moves the expiry.
+        timestamp: Instant; the larger one wins. None: this machine's time.
+
+    Returns:
+        The timestamp. After a lost connection it is sent again with that: a repeat changes
+        nothing, and ``stale`` counts as done, for the write was delivered or lost to a newer one.
+
+    Raises:
+        RefusedError: ``exists``, ``stale``, ``locked``, ``clock-skew``.
+        BadRequestError: An argument that no daemon would take.
+    """
+    value_type, data = encode_value(value)
+    request = Request(
+        Function.SET,
+        flags=persisted(persist) | (OVERWRITE if overwrite else 0),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+        second_key=None if uri is None else key_bytes(uri),
+        value_type=value_type,
+        value=data,
+        timeout=microseconds("expires", expires),
+        ttl=microseconds("ttl", ttl),
+    )
+    return Call(request, replies.written)
+
+
+def get(
+    key: str | bytes,
+    *,
+    data: bool = True,
+    meta: bool = False,
+    lease_us: int | None = None,
+    expires: int | None = None,
+    skip_worked_on: bool = False,
+) -> Call[Entry]:
+    """Return the entry under a key.
+
+    Args:
+        key: Any of its keys.
+        data: Return the value, not only its type.
+        meta: Return the metadata too.
+        lease_us: Lease it for that many microseconds (0: the daemon's default). Then it is not
+            sent again after a lost connection.
+        expires: Set its expiry to this instant.
+        skip_worked_on: Refuse with ``worked-on`` where somebody works on it.
+
+    Raises:
+        RefusedError: ``not-found``, ``worked-on``, ``locked``.
+        BadRequestError: An argument that no daemon would take.
+    """
+    request = Request(
+        Function.GET,
+        flags=reading_flags(data, meta, lease_us, expires, skip_worked_on),
+        key=key_bytes(key),
+        timeout=reading_timeout(lease_us, expires),
+    )
+    return Call(request, replies.entry, undo=None if lease_us is None else replies.release_all)
+
+
+def delete(
+    key: str | bytes,
+    *,
+    token: int | None = None,
+    overwrite: bool = False,
+    persist: bool = True,
+    timestamp: int | None = None,
+) -> Call[Written]:
+    """Delete an entry with all its keys; with its lease token: complete the job.
+
+    With a token the clocks of this machine and of the daemon need not agree: the token decides, and
+    the daemon takes the later of the timestamps that it can believe.
+
+    Args:
+        key: Any of its keys.
+        token: Only if this is the entry's lease token.
+        overwrite: Leave no tombstone.
+        persist: Keep the tombstone on disk also where nothing was there to delete.
+        timestamp: Instant; an entry with a later one stays. None: this machine's time.
+
+    Returns:
+        The timestamp. Where it was sent again after a lost connection, ``not-found`` counts as
+        done: nothing stands there, as was asked, and with a token nobody else could delete it
+        while the lease lasted.
+
+    Raises:
+        RefusedError: ``not-found``, ``locked``; with a token ``lease-lost``; without one ``stale``,
+            ``clock-skew``.
+    """
+    request = Request(
+        Function.DELETE,
+        flags=persisted(persist) | (OVERWRITE if overwrite else 0) | token_flag(token),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+        timeout=microseconds("token", token),
+    )
+    return Call(request, replies.written)
+
+
+def add(
+    key: str | bytes,
+    amount: float = 1,
+    *,
+    create: bool = False,
+    persist: bool = True,
+    meta: bool = False,
+    timestamp: int | None = None,
+) -> Call[Entry]:
+    """Add to a stored number; return the entry with the new one.
+
+    Never sent twice: where the connection is lost, it may have been added (``maybe_done``).
+
+    Args:
+        key: Any of its keys.
+        amount: An int to add to an integer, a float to add to a float.
+        create: Where nothing stands, set it to the amount.
+        persist: Keep it on disk where it is created; a persistent entry stays so either way.
+        meta: Return the metadata too.
+        timestamp: Instant of the write. None: this machine's time.
+
+    Raises:
+        RefusedError: ``not-found``, ``type-mismatch``, ``overflow``, ``locked``, ``bad-value``.
+        BadRequestError: The amount is no number, or does not fit 8 bytes.
+    """
+    if isinstance(amount, bool) or not isinstance(amount, int | float):
+        raise BadRequestError(f"{amount!r} is no number", code="bad-value")
+    value_type, data = encode_value(amount)
+    request = Request(
+        Function.ADD,
+        flags=persisted(persist) | (OVERWRITE if create else 0) | (META if meta else 0),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+        value_type=value_type,
+        value=data,
+    )
+    return Call(request, replies.entry)
+
+
+def flip(
+    key: str | bytes, *, persist: bool = True, meta: bool = False, timestamp: int | None = None
+) -> Call[Entry]:
+    """Flip a stored boolean (the protocol's NOT); return the entry with the new one.
+
+    Never sent twice: where the connection is lost, it may be flipped (``maybe_done``).
+
+    Args:
+        key: Any of its keys.
+        persist: Changes nothing yet: a persistent entry stays so either way.
+        meta: Return the metadata too.
+        timestamp: Instant of the write. None: this machine's time.
+
+    Raises:
+        RefusedError: ``not-found``, ``type-mismatch``, ``bad-value``, ``locked``.
+    """
+    request = Request(
+        Function.NOT,
+        flags=persisted(persist) | (META if meta else 0),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+    )
+    return Call(request, replies.entry)
+
+
+def truncate(
+    key: str | bytes, size: int, *, persist: bool = True, timestamp: int | None = None
+) -> Call[Written]:
+    """Cut a buffer or string off behind ``size`` bytes, or lengthen it with zero bytes.
+
+    Never sent twice: where the connection is lost, it may be cut (``maybe_done``).
+
+    Raises:
+        RefusedError: ``not-found``, ``type-mismatch``, ``too-large``, ``locked``.
+        BadRequestError: A size below 0, or over 8 bytes.
+    """
+    value_type, data = encode_value(check_integer("size", size, 0, 2**63 - 1, "bad-value"))
+    request = Request(
+        Function.TRUNCATE,
+        flags=persisted(persist),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+        value_type=value_type,
+        value=data,
+    )
+    return Call(request, replies.written)
+
+
+def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
+    """Lock an entry for this connection: what others write gets ``locked``, they may read it.
+
+    The lock ends with ``unlock``, with its time, and with the connection, so also where that is
+    lost; ``locked`` gives a block that is told then. Whoever holds it sets a new end by this.
+
+    Args:
+        key: Any of its keys.
+        timeout_us: Microseconds; None: 60 s.
+
+    Raises:
+        RefusedError: ``not-found``, ``locked`` (another connection holds it), ``busy``.
+    """
+    request = Request(
+        Function.LOCK, key=key_bytes(key), timeout=microseconds("timeout_us", timeout_us)
+    )
+    return Call(request, replies.nothing)
+
+
+def unlock(key: str | bytes) -> Call[None]:
+    """End a lock of this connection.
+
+    Where it was sent again after a lost connection, ``not-found`` and ``not-owner`` count as done:
+    the lock ended with the connection.
+
+    Raises:
+        RefusedError: ``not-found`` (no entry, or the lock is over), ``not-owner``.
+    """
+    return Call(Request(Function.UNLOCK, key=key_bytes(key)), replies.nothing)
+
+
+def rename(
+    key: str | bytes,
+    new_key: str | bytes,
+    *,
+    overwrite: bool = False,
+    persist: bool = True,
+    timestamp: int | None = None,
+) -> Call[Written]:
+    """Move an entry to another primary key; its value, further keys and all else stay.
+
+    Never sent twice: where the connection is lost, it may have moved (``maybe_done``).
+
+    Args:
+        key: Its primary key.
+        new_key: Where it goes. A journal key makes it work, any other key makes it plain data.
+        overwrite: Replace an entry that stands there.
+        persist: Keep the tombstone of the old key on disk, also where the entry is not.
+        timestamp: Instant; an entry with a later one stays. None: this machine's time.
+
+    Raises:
+        RefusedError: ``not-found``, ``exists``, ``stale``, ``locked``, ``worked-on``, ``bad-key``.
+    """
+    request = Request(
+        Function.RENAME,
+        flags=persisted(persist) | (OVERWRITE if overwrite else 0),
+        timestamp=stamp(timestamp),
+        key=key_bytes(key),
+        second_key=key_bytes(new_key),
+    )
+    return Call(request, replies.written)
+
+
+def link(key: str | bytes, new_key: str | bytes, *, persist: bool = True) -> Call[None]:
+    """Put an entry under one more key.
+
+    Never sent twice: where the connection is lost, it may stand there (``maybe_done``).
+
+    Raises:
+        RefusedError: ``not-found``, ``exists``, ``locked``, ``too-large``.
+    """
+    request = Request(
+        Function.LINK, flags=persisted(persist), key=key_bytes(key), second_key=key_bytes(new_key)
+    )
+    return Call(request, replies.nothing)
+
+
+def reading_flags(
+    data: bool, meta: bool, lease_us: int | None, expires: int | None, skip_worked_on: bool
+) -> int:
+    """Return the flags of a GET.
+
+    Raises:
+        BadRequestError: Both a lease and an expiry are asked for.
+    """
+    if lease_us is not None and expires is not None:
+        raise BadRequestError("a GET takes a lease or sets the expiry, not both")
+    return (
+        (DATA if data else 0)
+        | (META if meta else 0)
+        | (UPDATE_TIMEOUT if expires is not None else 0)
+        | (WORKED_ON if skip_worked_on else 0)
+    )
+
+
+def reading_timeout(lease_us: int | None, expires: int | None) -> int | None:
+    """Return the timeout of a GET: a lease or an expiry."""
+    if expires is None:
+        return microseconds("lease_us", lease_us)
+    return microseconds("expires", expires)

@@ -1,0 +1,201 @@
+"""Scans: calls that read many entries, page after page; the clients make iterators of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls.base import LISTEN, Call, checked_count, key_bytes
+from fastjournal.client.core.calls.data import reading_flags, reading_timeout
+from fastjournal.client.core.results import Page
+from fastjournal.errors import BadRequestError
+from fastjournal.keys import encode_text
+from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
+from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Function, Query, Request
+
+_REGEX = int(Query.REGEX) << QUERY_SHIFT
+_CURSOR = int(Query.CURSOR) << QUERY_SHIFT
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """The call for the first page, and those for all that follow it."""
+
+    first: Call[Page]
+
+    def following(self, cursor: bytes) -> Call[Page]:
+        """Return the call for the page behind the one that had this cursor.
+
+        A cursor outlives the connection, and a restart of the daemon. The page has as many
+        entries, at most, as the first one was asked for. It is ``bad-cursor`` where the daemon did
+        not give it.
+        """
+        first = self.first.request
+        request = Request(
+            Function.GET,
+            flags=first.flags & ~(QUERY_MASK | LISTEN) | _CURSOR,
+            key=cursor,
+            timeout=first.timeout,
+        )
+        return Call(request, self.first.interpret, undo=self.first.undo)
+
+
+def range_(
+    start: str | bytes = b"",
+    end: str | bytes = b"",
+    *,
+    page: int = SCAN_PAGE_ENTRIES,
+    data: bool = True,
+    meta: bool = False,
+    lease_us: int | None = None,
+    expires: int | None = None,
+    skip_worked_on: bool = False,
+) -> Scan:
+    """Iterate over the entries under the keys from ``start`` to ``end``, in byte order.
+
+    An entry comes under each of its keys in the range; a key that stands there throughout comes
+    exactly once. Memory holds one page at a time, also in the daemon. With a lease or an expiry a
+    page that was lost with its connection is not asked for again.
+
+    Args:
+        start: The first key that counts; empty: from the beginning.
+        end: The last key that counts; empty: no upper end.
+        page: Entries to ask for at a time, at most, 1 to 65,535.
+        data: Read the values, not only their types.
+        meta: Read the metadata too.
+        lease_us: Lease what is read for that many microseconds (0: the daemon's default), a page
+            at a time: whoever does not go on to the end leaves leases behind.
+        expires: Set the expiry of what is read to this instant.
+        skip_worked_on: Leave out what somebody works on.
+
+    Raises:
+        BadRequestError: An argument that no daemon would take.
+    """
+    flags = reading_flags(data, meta, lease_us, expires, skip_worked_on)
+    request = Request(
+        Function.GET,
+        flags=flags,
+        key=key_bytes(start),
+        second_key=key_bytes(end),
+        count=checked_count("page", page),
+        timeout=reading_timeout(lease_us, expires),
+    )
+    return _scan(request, lease_us)
+
+
+def prefix(
+    prefix: str | bytes,
+    *,
+    page: int = SCAN_PAGE_ENTRIES,
+    data: bool = True,
+    meta: bool = False,
+    lease_us: int | None = None,
+    expires: int | None = None,
+    skip_worked_on: bool = False,
+) -> Scan:
+    """Iterate over the entries under the keys that begin with ``prefix``, in byte order.
+
+    All else is as for ``range``, which this is.
+    """
+    start, end = prefix_bounds(prefix)
+    return range_(
+        start,
+        end,
+        page=page,
+        data=data,
+        meta=meta,
+        lease_us=lease_us,
+        expires=expires,
+        skip_worked_on=skip_worked_on,
+    )
+
+
+def regex(
+    expression: str | bytes,
+    *,
+    page: int = SCAN_PAGE_ENTRIES,
+    data: bool = True,
+    meta: bool = False,
+    lease_us: int | None = None,
+    expires: int | None = None,
+    skip_worked_on: bool = False,
+) -> Scan:
+    """Iterate over the entries under the keys that the expression matches anywhere.
+
+    The expression has RE2 syntax and at most 4,096 bytes, and matches bytes, not characters: so
+    ``.`` is one byte of a key. All else is as for ``range``.
+
+    Raises:
+        RefusedError: ``bad-regex``.
+    """
+    request = _regex_request(expression)
+    request.flags |= reading_flags(data, meta, lease_us, expires, skip_worked_on)
+    request.count = checked_count("page", page)
+    request.timeout = reading_timeout(lease_us, expires)
+    return _scan(request, lease_us)
+
+
+def listening(
+    key: str | bytes | None = None,
+    *,
+    prefix: str | bytes | None = None,
+    start: str | bytes | None = None,
+    end: str | bytes = b"",
+    regex: str | bytes | None = None,
+) -> Call[Page]:
+    """Listen to changes of one key, of all under a prefix, in a range, or that match an expression.
+
+    Told is each key that gets a value or loses it, also by this client; not leases, burial or
+    locks. Changes of one key that come faster than they are taken are folded into the last one.
+    After a lost connection the listener subscribes again, and tells by a change of kind MISSED
+    that it may have missed some. Whoever keeps a copy begins to listen first and reads then.
+
+    Args:
+        key: This key; it need not stand there yet.
+        prefix: All keys that begin with this.
+        start: All keys from this one on, up to ``end``.
+        end: The last key that counts; empty: no upper end.
+        regex: All keys that this expression matches anywhere: RE2 syntax, on bytes.
+
+    Raises:
+        RefusedError: ``bad-regex``, ``busy`` (too many listen).
+        BadRequestError: Not exactly one of key, prefix, start and regex was given.
+    """
+    # A GET of the key itself would ask that it stands there; so a range is asked for.
+    if [key, prefix, start, regex].count(None) != 3:
+        raise BadRequestError("listen to one of key, prefix, start, regex")
+    if regex is not None:
+        request = _regex_request(regex)
+    else:
+        if key is not None:
+            start = end = key
+        elif prefix is not None:
+            start, end = prefix_bounds(prefix)
+        assert start is not None, "one of them was given"
+        request = Request(Function.GET, key=key_bytes(start), second_key=key_bytes(end))
+    request.flags |= LISTEN
+    request.count = 1
+    return Call(request, replies.page)
+
+
+def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
+    """Return the first and the last key that can stand under a prefix.
+
+    Raises:
+        BadRequestError: It is longer than any key.
+    """
+    first = key_bytes(prefix)
+    return first, first.ljust(KEY_BYTES_MAX, b"\xff")
+
+
+def _scan(request: Request, lease_us: int | None) -> Scan:
+    undo = None if lease_us is None else replies.release_all
+    return Scan(Call(request, replies.page, undo=undo))
+
+
+def _regex_request(expression: str | bytes) -> Request:
+    pattern = encode_text("expression", expression)
+    if len(pattern) > KEY_BYTES_MAX:
+        raise BadRequestError(
+            f"expression has {len(pattern)} bytes, over {KEY_BYTES_MAX}", code="bad-regex"
+        )
+    return Request(Function.GET, flags=_REGEX, key=pattern)

@@ -1,0 +1,187 @@
+"""Calls about work: take it, hold it, give it back, set it aside."""
+
+from __future__ import annotations
+
+from fastjournal.client.core.calls import replies
+from fastjournal.client.core.calls.base import (
+    DATA,
+    LISTEN,
+    META,
+    OVERWRITE,
+    Call,
+    checked_count,
+    key_bytes,
+    microseconds,
+    token_flag,
+)
+from fastjournal.client.core.results import Jobs
+from fastjournal.limits import INSTANT_MAX
+from fastjournal.protocol import Function, Request, ValueType
+
+WAIT_WITHOUT_END = INSTANT_MAX
+"""As ``wait_us``: wait until there is work, however long that takes."""
+
+
+def next_(
+    domain: str | bytes = b"",
+    *,
+    count: int = 1,
+    lease_us: int | None = None,
+    wait_us: int | None = None,
+    delete: bool = False,
+    meta: bool = False,
+) -> Call[Jobs]:
+    """Lease what is due, most urgent first.
+
+    Never sent twice: where the connection is lost, entries may be leased (``maybe_done``); they
+    come back when that lease ends.
+
+    Args:
+        domain: Of this domain only; empty: the domains take turns.
+        count: At most that many, 1 to 65,535; the daemon gives at most 500.
+        lease_us: Microseconds of the lease; None or 0: the daemon's default.
+        wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None: return
+            at once.
+        delete: Delete the entries instead of leasing them.
+        meta: Return the metadata too.
+
+    Raises:
+        RefusedError: ``shutting-down``, ``busy`` (too many wait on this connection).
+        BadRequestError: An argument that no daemon would take.
+    """
+    flags = DATA | (META if meta else 0)
+    flags |= OVERWRITE if delete else 0
+    flags |= LISTEN if wait_us is not None else 0
+    endless = wait_us == WAIT_WITHOUT_END
+    request = Request(
+        Function.NEXT,
+        flags=flags,
+        key=key_bytes(domain),
+        count=checked_count("count", count),
+        timeout=microseconds("lease_us", lease_us),
+        ttl=None if endless else microseconds("wait_us", wait_us),
+    )
+    return Call(request, replies.jobs, undo=None if delete else replies.release_all)
+
+
+def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Call[None]:
+    """Give a leased entry back.
+
+    Where it was sent again after a lost connection, ``lease-lost`` and ``not-found`` count as
+    done: the entry is no longer held, as was asked.
+
+    Args:
+        key: Any of its keys.
+        token: Its lease token.
+        delay_us: It is due again that many microseconds from now; None: as before.
+
+    Raises:
+        RefusedError: ``lease-lost``, ``not-found``.
+    """
+    request = Request(
+        Function.RELEASE,
+        flags=token_flag(token),
+        key=key_bytes(key),
+        timeout=microseconds("token", token),
+        ttl=microseconds("delay_us", delay_us),
+    )
+    return Call(request, replies.nothing)
+
+
+def touch(key: str | bytes, token: int | None = None, *, ttl_us: int) -> Call[int | None]:
+    """With a token: the lease ends in ``ttl_us`` microseconds; return the new token.
+
+    Without a token: the entry expires in ``ttl_us`` microseconds. Where an extension was sent
+    again after a lost connection, ``lease-lost`` may also mean that the first one reached the
+    daemon (``maybe_done``): its token is not known, so the lease is as good as lost.
+
+    Raises:
+        RefusedError: ``lease-lost``, ``not-found``, ``locked``.
+    """
+    request = Request(
+        Function.TOUCH,
+        flags=token_flag(token),
+        key=key_bytes(key),
+        timeout=microseconds("token", token),
+        ttl=microseconds("ttl_us", ttl_us),
+    )
+    return Call(request, replies.token if token is not None else replies.timeout)
+
+
+def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Call[None]:
+    """Set an entry aside: NEXT hands it out no more until it is kicked.
+
+    Args:
+        key: Any of its keys.
+        token: Only if this is the entry's lease token; None: whoever works on it loses the lease.
+        reason: For whoever looks at it later; at most 4,096 bytes.
+
+    Raises:
+        RefusedError: ``lease-lost``, ``not-found``, ``locked``, ``too-large``.
+    """
+    request = Request(
+        Function.BURY,
+        flags=token_flag(token),
+        key=key_bytes(key),
+        value_type=ValueType.STRING,
+        value=_reason(reason),
+        timeout=microseconds("token", token),
+    )
+    return Call(request, replies.nothing)
+
+
+def _reason(reason: str) -> bytes:
+    if not isinstance(reason, str):
+        raise TypeError(f"reason is str, not {type(reason).__name__}")
+    return reason.encode("utf-8", "backslashreplace")
+
+
+def kick(key: str | bytes) -> Call[int]:
+    """Make a buried entry ready again; return 1, or 0 where it is not buried.
+
+    Never sent twice: where the connection is lost, it may be kicked (``maybe_done``).
+
+    Raises:
+        RefusedError: ``not-found``, ``locked``.
+    """
+    return Call(Request(Function.KICK, key=key_bytes(key)), replies.how_many)
+
+
+def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
+    """Make buried entries of a domain ready again, most urgent first; return how many.
+
+    Never sent twice: where the connection is lost, some may be kicked (``maybe_done``).
+
+    Args:
+        domain: Its name.
+        count: At most that many, 1 to 65,535; the daemon takes at most 250 at a time.
+
+    Raises:
+        RefusedError: ``bad-key``.
+        BadRequestError: The count is none.
+    """
+    request = Request(
+        Function.KICK, second_key=key_bytes(domain), count=checked_count("count", count)
+    )
+    return Call(request, replies.how_many)
+
+
+def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
+    """Have NEXT hand out nothing of a domain for ``ttl_us`` microseconds.
+
+    This replaces an earlier pause of it, and outlives a restart of the daemon.
+
+    Raises:
+        RefusedError: ``bad-key``, ``busy``.
+    """
+    request = Request(Function.PAUSE, key=key_bytes(domain), ttl=microseconds("ttl_us", ttl_us))
+    return Call(request, replies.nothing)
+
+
+def resume(domain: str | bytes) -> Call[None]:
+    """End the pause of a domain.
+
+    Raises:
+        RefusedError: ``bad-key``.
+    """
+    return pause(domain, 0)

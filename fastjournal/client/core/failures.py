@@ -1,0 +1,131 @@
+"""The ways in which a connection fails, each with its code, its sentence and what to do."""
+
+from __future__ import annotations
+
+from fastjournal.client.core.address import Address
+from fastjournal.errors import CannotConnectError, RefusedError
+
+LATER = frozenset({"busy", "shutting-down"})
+"""Refusals that another try may not get."""
+
+TLS_FAILED = "tls-failed"
+
+IN_VAIN = frozenset({"bad-request", "too-large", "unsupported-version", TLS_FAILED})
+"""Codes of a connection that failed for what another one would fail for too."""
+
+_TLS_REFUSALS = (
+    "CERTIFICATE",
+    "UNKNOWN_CA",
+    "ACCESS_DENIED",
+    "UNRECOGNIZED_NAME",
+    "HANDSHAKE_FAILURE",
+    "INSUFFICIENT_SECURITY",
+    "PROTOCOL_VERSION",
+    "UNSUPPORTED_PROTOCOL",
+    "WRONG_VERSION_NUMBER",
+)
+"""Parts of OpenSSL's reasons for which every handshake fails until somebody changes something. All
+others, such as an end of the stream or an internal error of the peer, count as a lost connection.
+"""
+
+_SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
+
+
+def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
+    """Nobody listens at the address, or it leads nowhere; code ``cannot-connect``.
+
+    Where TLS refuses the daemon or the client, the code is ``tls-failed``.
+    """
+    code, hint = None, "is fastjournald running there, and is the address right?"
+    if tls_hint := _tls_hint(error):
+        code, hint = TLS_FAILED, tls_hint
+    message = f"cannot connect to {address}: {reason_of(error)}"
+    return CannotConnectError(message, code=code, hint=hint)
+
+
+def connection_lost(reason: str, hint: str = _SEND_AGAIN) -> CannotConnectError:
+    """The connection ended before the answers came; code ``connection-lost``."""
+    return CannotConnectError(
+        f"the connection was lost: {reason}", code="connection-lost", hint=hint
+    )
+
+
+def connection_broken(error: OSError) -> CannotConnectError:
+    """The system or TLS ended the connection; code ``connection-lost``, or ``tls-failed``.
+
+    The latter is how a client learns by TLS 1.3 that its certificate is refused: the handshake has
+    succeeded on its side by then.
+    """
+    if hint := _tls_hint(error):
+        message = f"the daemon ended the connection: {reason_of(error)}"
+        return CannotConnectError(message, code=TLS_FAILED, hint=hint)
+    return connection_lost(reason_of(error))
+
+
+def closed_by_peer(*, silent: bool) -> CannotConnectError:
+    """The daemon closed the connection; ``silent``: and never sent anything on it."""
+    reason = "the daemon closed the connection"
+    if silent:
+        return connection_lost(
+            f"{reason} without a word", f"does it ask for TLS? else {_SEND_AGAIN}"
+        )
+    return connection_lost(reason)
+
+
+def turned_away(reason: RefusedError) -> CannotConnectError:
+    """The daemon refused the connection, and not one request on it; with the code that it gave."""
+    return CannotConnectError(
+        f"the daemon ended the connection: {reason.message}",
+        code=reason.code,
+        hint="try again later" if reason.code in LATER else None,
+    )
+
+
+def timed_out(address: Address, silence_s: float | None) -> CannotConnectError:
+    """The daemon owes an answer and sends nothing; code ``timed-out``."""
+    return CannotConnectError(
+        f"{address} has not answered for {silence_s:g} s",
+        code="timed-out",
+        hint=_SEND_AGAIN,
+    )
+
+
+def not_connected() -> CannotConnectError:
+    """The client was closed, or lost its connection earlier; code ``not-connected``."""
+    return CannotConnectError(
+        "the client is not connected", code="not-connected", hint="call connect() first"
+    )
+
+
+def reason_of(error: OSError) -> str:
+    """Return the operating system's reason, or that of TLS, in words."""
+    cause = _cause_of(error)
+    verification: str = getattr(cause, "verify_message", "")
+    if verification:
+        return f"the daemon's certificate is refused: {verification}"
+    if reason := _tls_reason(cause):
+        return f"TLS: {reason.lower().replace('_', ' ')}"
+    return cause.strerror or str(cause) or type(cause).__name__
+
+
+def _cause_of(error: OSError) -> OSError:
+    return error.__cause__ if isinstance(error.__cause__, OSError) else error
+
+
+def _tls_reason(error: OSError) -> str:
+    """Return OpenSSL's reason; empty: it is none of its errors."""
+    # by attributes: ssl itself is loaded only where it is used
+    reason = getattr(error, "reason", None)
+    return reason if getattr(error, "library", None) == "SSL" and isinstance(reason, str) else ""
+
+
+def _tls_hint(error: OSError) -> str:
+    """Return what to do where TLS refuses one of both; empty: another try may succeed."""
+    reason = _tls_reason(_cause_of(error))
+    if not any(part in reason for part in _TLS_REFUSALS):
+        return ""
+    if reason == "CERTIFICATE_VERIFY_FAILED":
+        return "trust its authority (tls), connect by a name in it, and look at its time"
+    if "ALERT" in reason:
+        return "the daemon may ask for a certificate, of an authority that it trusts and in time"
+    return "does the daemon speak TLS, and a version of it that this client speaks?"

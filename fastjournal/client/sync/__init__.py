@@ -1,0 +1,1 @@
+"""Blocking client over sockets of the standard library."""

@@ -1,0 +1,178 @@
+"""Listening with blocking sockets: on a connection of its own, so that requests go on elsewhere."""
+
+from __future__ import annotations
+
+import math
+from types import TracebackType
+
+from fastjournal.client.core import calls
+from fastjournal.client.core.backoff import Backoff
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.changes import ChangeBuffer
+from fastjournal.client.core.failures import IN_VAIN, not_connected, timed_out
+from fastjournal.client.core.multiplexer import Pending
+from fastjournal.client.core.results import Change, Page
+from fastjournal.client.sync.link import Dialer, SyncLink
+from fastjournal.clock import unique_timestamp
+from fastjournal.errors import CannotConnectError
+from fastjournal.limits import CONNECT_TRY_S_MIN, LISTENER_PING_S
+from fastjournal.numeric import check_seconds
+
+
+class SyncListener:
+    """Changes, as they come: ``with client.listen(...) as changes: for change in changes``.
+
+    It connects and subscribes on entering the block. ``wait`` waits for the next change for so
+    long; iterating waits without end, and raises CannotConnectError where the daemon stays away.
+    """
+
+    def __init__(self, dialer: Dialer, reply_timeout_s: float | None, call: Call[Page]) -> None:
+        self._dialer = dialer
+        self._reply_timeout_s = reply_timeout_s
+        self._call = call
+        self._changes = ChangeBuffer(lambda: None)
+        self._link: SyncLink | None = None
+        self._listened_before = False
+        self._subscribing: Pending | None = None
+        self._pinging: Pending | None = None
+        self._act_at_s = math.inf
+        """When silence means something: to ask whether the daemon is there, or that it is not."""
+        self._effort: Backoff | None = None
+        self._try_at_s: float | None = None
+        self._failure: CannotConnectError | None = None
+
+    def __enter__(self) -> SyncListener:
+        try:
+            self._subscribe(self._dialer.dial_first())
+            while self._subscribing is not None:
+                self._go_on(math.inf)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def __iter__(self) -> SyncListener:
+        return self
+
+    def __next__(self) -> Change:
+        change = self.wait()
+        assert change is not None, "waiting without end gives a change"
+        return change
+
+    def wait(self, timeout_s: float | None = None) -> Change | None:
+        """Return the next change; None: there was none for ``timeout_s`` seconds.
+
+        A lost connection is made again meanwhile, and in the calls that follow. A try to connect to
+        a machine that does not answer at all has a second, also where less is left.
+
+        Args:
+            timeout_s: Seconds; 0: only what has come already; None: without end.
+
+        Raises:
+            CannotConnectError: The connection was lost, and none could be made in its place for as
+                long as ``reconnect`` has patience.
+        """
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        end_s = math.inf if timeout_s is None else self._dialer.now_s() + timeout_s
+        while (change := self._changes.take()) is None:
+            if not self._go_on(end_s):
+                return None
+        return change
+
+    def _go_on(self, end_s: float) -> bool:
+        """Do what is next, and wait for it; return whether there is time left."""
+        link, now_s = self._link, self._dialer.now_s
+        if link is None:
+            raise not_connected()
+        if link.multiplexer.failed:
+            return self._connect_again(link, end_s)
+        wait_s = min(end_s, self._act_at_s) - now_s()
+        if link.turn(None if wait_s == math.inf else max(wait_s, 0.0)):
+            self._take_answers()
+        elif now_s() >= self._act_at_s:
+            self._ask_whether_it_is_there(link)
+        else:
+            return now_s() < end_s
+        return True
+
+    # --- the subscription -----------------------------------------------------------------------
+
+    def _subscribe(self, link: SyncLink) -> None:
+        self._close()
+        self._link = link
+        self._pinging = None
+        self._changes.lost = False
+        self._subscribing = link.multiplexer.subscribe(self._call.request, self._changes.tell)
+        self._expect_an_answer()
+
+    def _take_answers(self) -> None:
+        """Something was heard: see whether it is what was asked for."""
+        if self._subscribing is not None and self._subscribing.done:
+            if self._subscribing.error is not None and self._dialer.plan is not None:
+                return  # it was lost with the connection, and goes out on the next one
+            subscribed, self._subscribing = self._subscribing, None
+            self._call.result(subscribed.answer())
+            self._effort = None
+            if self._listened_before:
+                self._changes.subscribed_again()
+            self._listened_before = True
+        if self._pinging is not None and self._pinging.done:
+            self._pinging = None
+        if self._subscribing is None and self._pinging is None:
+            self._act_at_s = self._dialer.now_s() + LISTENER_PING_S
+        else:
+            self._expect_an_answer()
+
+    def _ask_whether_it_is_there(self, link: SyncLink) -> None:
+        if self._subscribing is None and self._pinging is None:
+            ping = calls.nop().request
+            ping.timestamp = unique_timestamp()
+            self._pinging = link.multiplexer.start(ping)
+            self._expect_an_answer()
+        else:
+            link.multiplexer.fail(timed_out(self._dialer.address, self._reply_timeout_s))
+
+    def _expect_an_answer(self) -> None:
+        patience_s = math.inf if self._reply_timeout_s is None else self._reply_timeout_s
+        self._act_at_s = self._dialer.now_s() + patience_s
+
+    # --- the connection -------------------------------------------------------------------------
+
+    def _connect_again(self, lost: SyncLink, end_s: float) -> bool:
+        """Try once to connect in place of a lost connection; return whether there is time left."""
+        dialer, now_s = self._dialer, self._dialer.now_s()
+        failure = self._failure or lost.multiplexer.failure or not_connected()
+        if dialer.plan is None:
+            raise failure
+        if self._effort is None:
+            self._effort = Backoff(dialer.plan, dialer.rng, now_s)
+        if self._try_at_s is None:
+            pause_s = self._effort.pause_s(now_s)
+            if pause_s is None or failure.code in IN_VAIN:
+                self._effort = self._failure = None
+                raise failure
+            self._try_at_s = now_s + pause_s
+        dialer.sleep(max(min(self._try_at_s, end_s) - now_s, 0.0))
+        if self._try_at_s > end_s:
+            return False
+        self._try_at_s = self._failure = None
+        left_s = max(end_s - dialer.now_s(), CONNECT_TRY_S_MIN)
+        try:
+            self._subscribe(dialer.dial_again(self._effort, left_s))
+        except CannotConnectError as error:
+            self._failure = error
+        return True
+
+    def _close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None

@@ -1,0 +1,108 @@
+"""What is known of an entry in numbers, packed, as replay and the daemon keep it in memory.
+
+There are millions of entries, and a number of its own takes 40 bytes in an object, 8 here. Big
+endian: priority u8, not before u64, arrival u64, timestamp u64, created u64, value type u8; and of
+an entry that a record carries: its position u72 (``cmdlog.format.segments``), its length u32. Times
+are microseconds.
+
+So the facts of entries of one domain sort in the order of work. These are 47 bytes: with one more,
+the object takes 96 bytes instead of 80.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import msgspec
+
+_FACTS = Struct(">BQQQQB")
+_RECORD = Struct(">QBI")
+_FACTS_AND_RECORD = Struct(">BQQQQBQBI")
+ORDER_BYTES = 17
+"""The part of them that says which entry is next."""
+FACTS_BYTES = _FACTS.size
+"""Without what is told of its record."""
+ARRIVAL_AT = 9
+
+pack_facts = _FACTS.pack
+"""Takes priority, not before, arrival, timestamp, created and value type."""
+unpack_facts = _FACTS.unpack_from
+pack_record = _RECORD.pack
+"""Takes the position of the record without its last byte, that byte, and its length."""
+unpack_record = _RECORD.unpack_from
+"""Returns these, at ``FACTS_BYTES``."""
+pack_facts_and_record = _FACTS_AND_RECORD.pack
+_pack_u64 = Struct(">Q").pack
+_u64_at = Struct(">Q").unpack_from
+
+_NOT_BEFORE, _TIMESTAMP, _CREATED, _VALUE_TYPE = 1, 17, 25, 33
+_LENGTH_BYTES = 4
+
+
+class Packed(msgspec.Struct, gc=False):
+    """An entry as its facts and its keys."""
+
+    facts: bytes
+    key: bytes
+    uri: bytes | None
+
+    @property
+    def not_before(self) -> int:
+        """The instant before which it must not start; 0 of a plain key."""
+        instant: int = _u64_at(self.facts, _NOT_BEFORE)[0]
+        return instant
+
+    @not_before.setter
+    def not_before(self, instant: int) -> None:
+        self.replace_facts(_NOT_BEFORE, _pack_u64(instant))
+
+    @property
+    def arrival(self) -> int:
+        """The serial number that orders entries of one priority and instant."""
+        serial: int = _u64_at(self.facts, ARRIVAL_AT)[0]
+        return serial
+
+    @arrival.setter
+    def arrival(self, serial: int) -> None:
+        self.replace_facts(ARRIVAL_AT, _pack_u64(serial))
+
+    @property
+    def timestamp(self) -> int:
+        """The instant of the last write, by the writer's clock."""
+        instant: int = _u64_at(self.facts, _TIMESTAMP)[0]
+        return instant
+
+    @timestamp.setter
+    def timestamp(self, instant: int) -> None:
+        self.replace_facts(_TIMESTAMP, _pack_u64(instant))
+
+    @property
+    def created(self) -> int:
+        """When it was created, or the first one that it is the work of now."""
+        instant: int = _u64_at(self.facts, _CREATED)[0]
+        return instant
+
+    @property
+    def value_type(self) -> int:
+        """The protocol's number of its type."""
+        return self.facts[_VALUE_TYPE]
+
+    @property
+    def position(self) -> int:
+        """Where the record is in the log that carries it; 0: there is none."""
+        return int.from_bytes(self.facts[FACTS_BYTES:-_LENGTH_BYTES], "big")
+
+    @property
+    def record_bytes(self) -> int:
+        """The length of that record; 0: there is none."""
+        return int.from_bytes(self.facts[FACTS_BYTES:][-_LENGTH_BYTES:], "big")
+
+    def move_record(self, position: int) -> None:
+        """The record is at another position by now."""
+        record = pack_record(position >> 8, position & 0xFF, self.record_bytes)
+        self.facts = self.facts[:FACTS_BYTES] + record
+
+    def replace_facts(self, at: int, data: bytes) -> None:
+        """Put other bytes into the facts."""
+        facts = self.facts
+        self.facts = facts[:at] + data + facts[at + len(data) :]

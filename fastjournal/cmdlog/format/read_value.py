@@ -1,0 +1,78 @@
+"""The value in one record of the log, found by its position, for values that left memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import is_ours, unpack_envelope
+from fastjournal.cmdlog.format.records import decode_record
+from fastjournal.cmdlog.format.segments import segment_name, unpack_position
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError, LogFailedError
+
+
+class Whereabouts(msgspec.Struct, frozen=True, gc=False):
+    """Where the record of an entry is."""
+
+    position: int
+    """Segment and offset, see ``cmdlog.format.segments``."""
+    record_bytes: int
+    job_id: bytes
+    """By this the record is recognised."""
+
+
+def read_value(
+    disk: Disk, directory: str, place: Whereabouts, replaced: bytes | None = None
+) -> bytes:
+    """Return the value in the record of an entry, whose checksum is right.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log.
+        place: Where the record is.
+        replaced: The segment as it was before it was written anew, while positions are still those.
+
+    Raises:
+        LogFailedError: It cannot be read.
+        LogCorruptError: What stands there is damaged, or something else.
+    """
+    number, offset = unpack_position(place.position)
+    path = f"{directory}/{segment_name(number)}"
+    end = offset + place.record_bytes
+    try:
+        return value_in(disk.read_slice(path, offset, place.record_bytes), place.job_id)
+    except LogCorruptError as error:
+        if replaced is None:
+            raise LogCorruptError(error.message, path=path, offset=offset) from error
+    return value_in(replaced[offset:end], place.job_id)
+
+
+def read_values(
+    disk: Disk, directory: str, places: list[Whereabouts], replaced: dict[int, bytes]
+) -> list[bytes | LogFailedError | LogCorruptError]:
+    """Return the values in some records, or why one cannot be read; see ``read_value``."""
+    found: list[bytes | LogFailedError | LogCorruptError] = []
+    for place in places:
+        number, _ = unpack_position(place.position)
+        try:
+            found.append(read_value(disk, directory, place, replaced.get(number)))
+        except (LogFailedError, LogCorruptError) as error:
+            found.append(error)
+    return found
+
+
+def value_in(data: bytes, job_id: bytes) -> bytes:
+    """Return the value in the bytes of an entry's record.
+
+    Raises:
+        LogCorruptError: They are damaged, or another job's.
+    """
+    record, end = decode_record(data)
+    if end != len(data) or record.job_id != job_id:
+        raise LogCorruptError("another record is there")
+    if not is_ours(record.payload):
+        return record.payload
+    try:
+        return unpack_envelope(record.payload).value
+    except msgspec.MsgspecError as error:
+        raise LogCorruptError(f"the record cannot be understood: {error}") from error

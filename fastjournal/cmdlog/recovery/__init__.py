@@ -1,0 +1,1 @@
+"""Recovery of the command log: scan, replay, damage report and repair."""

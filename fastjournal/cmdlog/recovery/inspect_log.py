@@ -1,0 +1,290 @@
+"""Reading a whole log directory: what is live, and everything that is wrong. Changes nothing.
+
+What is wrong is told in *findings*. A crash leaves some of them behind, and recovery deals with
+them by itself:
+
+- ``leftover``: a segment that was being rewritten (``.rw``);
+- ``empty``: the last segment has no record yet;
+- ``torn``: the last segment ends in bytes that are no record, with no valid record behind them;
+- ``unfinished``: it ends in a group whose last records are missing.
+
+The others are damage, and need ``--repair``:
+
+- ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, a record
+  with a valid checksum that cannot be understood, or anything that the device cannot read;
+- ``missing``: a segment that another one names is not there, and no record says that it was
+  removed. Gaps in the numbers alone are legal;
+- ``differs``: a segment is not what was sealed: it was cut at a record boundary, or it is an older
+  copy. Who says so: ``cmdlog.recovery.segment_chain``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentRewritten
+from fastjournal.cmdlog.format.segments import SegmentInfo, list_segments, segment_name
+from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
+from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.scan import Damage, Scan, scan_segment
+from fastjournal.cmdlog.recovery.segment_chain import Seal
+from fastjournal.cmdlog.recovery.value_budget import Shedding, ValueLimit
+from fastjournal.disk import Disk
+
+_LEFTOVER = re.compile(r"[0-9]{9}\.log\.rw")
+_PROGRESS_RECORDS = 100_000
+"""Records between two calls of ``on_progress``: a quarter of a second."""
+
+
+class Progress(msgspec.Struct, frozen=True, gc=False):
+    """How far reading has come."""
+
+    segment: str
+    """Name of the segment that is being read."""
+    bytes_done: int
+    bytes: int
+    """Of all segments."""
+    records: int
+    """Replayed so far."""
+
+
+class Finding(msgspec.Struct, frozen=True, gc=False):
+    """Something in the log directory that clean operation does not leave there."""
+
+    kind: str
+    path: str
+    offset: int
+    """Of the first byte concerned."""
+    bytes: int
+    """How many; 0 for a segment that is missing."""
+    message: str
+    """What it is, and what can be told of what is lost."""
+    kept: str | None = None
+    """Where recovery has kept the bytes; None: there are none, or nothing was changed."""
+
+    @property
+    def damage(self) -> bool:
+        """Whether it takes ``--repair``; else recovery deals with it by itself."""
+        return self.kind in ("damaged", "missing", "differs")
+
+
+class Fault(msgspec.Struct, gc=False):
+    """A segment that repair has to rewrite."""
+
+    number: int
+    damage: list[Damage]
+    behind_loss: bool = False
+    """Whether records are lost right before it."""
+    told: SegmentRewritten | SegmentRemoved | None = None
+    """What to say of it, where it is not rewritten."""
+
+
+class Survey(msgspec.Struct, gc=False):
+    """What reading the directory has shown."""
+
+    state: LogState
+    segments: list[SegmentInfo]
+    """As they are to be used: without the torn tail of the last one and without empty last ones."""
+    findings: list[Finding]
+    faults: list[Fault]
+    begins: bool = False
+    """Whether the last segment begins as ours do, so that it can be appended to."""
+
+
+def take_survey(
+    disk: Disk,
+    directory: str,
+    state: LogState,
+    on_progress: Callable[[Progress], None] | None = None,
+    limit: ValueLimit | None = None,
+) -> Survey:
+    """Read all segments of a log directory, and replay them into an empty state.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log.
+        state: Empty.
+        on_progress: Called a few times a second.
+        limit: How much memory it may take; None: all values are kept.
+
+    Raises:
+        LogFailedError: Something cannot be read.
+    """
+    return _Surveyor(disk, directory, state, on_progress, limit).run()
+
+
+class _Surveyor:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        state: LogState,
+        on_progress: Callable[[Progress], None] | None,
+        limit: ValueLimit | None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._on_progress = on_progress
+        self._replay = Replay(state)
+        self._shedding = None if limit is None else Shedding(state, limit)
+        self._survey = Survey(state, [], [], [])
+        self._bytes = 0
+        self._bytes_done = 0
+
+    def run(self) -> Survey:
+        survey = self._survey
+        for name in self._disk.listdir(self._directory):
+            if _LEFTOVER.fullmatch(name):
+                path = f"{self._directory}/{name}"
+                message = "a segment was being rewritten; the segment itself is whole"
+                size = self._disk.size(path)
+                survey.findings.append(Finding("leftover", path, 0, size, message))
+        present = list_segments(self._disk, self._directory)
+        self._bytes = sum(self._disk.size(self._path(number)) for number in present)
+        numbers, data, scan = self._without_empty(present)
+        for number in numbers[:-1]:
+            self._read(number, *self._scanned(number), last=False)
+        if numbers:
+            self._read(numbers[-1], data, scan, last=True)
+            survey.begins = numbers[-1] in survey.state.previous
+        self._drop_pardoned()
+        self._find_breaks(present)
+        return survey
+
+    def _path(self, number: int) -> str:
+        return f"{self._directory}/{segment_name(number)}"
+
+    def _without_empty(self, present: list[int]) -> tuple[list[int], bytes, Scan]:
+        """Return the numbers without those at the end that hold no record, and the last's scan."""
+        numbers = list(present)
+        while numbers:
+            data, scan = self._scanned(numbers[-1])
+            if scan.runs or not (scan.clean or scan.torn):
+                return numbers, data, scan
+            path = self._path(numbers.pop())
+            message = "the last segment holds no record yet"
+            self._survey.findings.append(Finding("empty", path, 0, len(data), message))
+        return numbers, b"", Scan(0, [], [])
+
+    def _scanned(self, number: int) -> tuple[bytes, Scan]:
+        data, unreadable = read_segment(self._disk, self._path(number))
+        scan = scan_segment(data)
+        for start, end in unreadable:
+            scan.readable = False
+            reason = f"the device cannot read {end - start} bytes at offset {start}"
+            scan.damage = [
+                msgspec.structs.replace(found, reason=reason)
+                if found.offset < end and start < found.end
+                else found
+                for found in scan.damage
+            ]
+        return data, scan
+
+    def _read(self, number: int, data: bytes, scan: Scan, *, last: bool) -> None:
+        replay = self._replay
+        replay.start_segment(number, data, doubtful_removals(data, scan))
+        for run in scan.runs:
+            index = 0
+            final = last and run is scan.runs[-1]
+            while index < len(run):
+                stop = index + _PROGRESS_RECORDS
+                index = replay.replay(run, index, stop, last=final)
+                self._tell(number, run.offset(min(index, len(run))))
+        if self._shedding is not None:
+            self._shedding.after_segment(number)
+        usable = len(data)
+        torn = last and scan.torn
+        damage = sorted(
+            [*(() if torn else scan.damage), *replay.damage, *replay.unapplied],
+            key=lambda found: found.offset,
+        )
+        if damage:
+            self._survey.faults.append(Fault(number, damage))
+            for found in damage:
+                self._found(
+                    "damaged", number, found, tell_loss(data, scan, found, replay.state.jobs)
+                )
+        if torn:
+            usable = scan.usable_bytes
+            self._found("torn", number, scan.damage[0], "")
+        if replay.cut is not None and not damage:
+            # before the torn tail, so the finding for that tells the smaller part
+            message = "its last records were never written, and nobody was told that it was done"
+            found = Damage(replay.cut, usable, "a group of records is not all there")
+            self._found("unfinished", number, found, message)
+            usable = replay.cut
+        self._survey.segments.append(_info(number, data, scan, usable))
+        self._bytes_done += len(data)
+
+    def _found(self, kind: str, number: int, found: Damage, more: str) -> None:
+        message = f"{found.reason}; {more}" if more else found.reason
+        self._survey.findings.append(
+            Finding(kind, self._path(number), found.offset, found.end - found.offset, message)
+        )
+
+    def _drop_pardoned(self) -> None:
+        """Removals that were not applied are right after all, where what stood is removed later."""
+        pardoned = self._replay.pardoned
+        if not pardoned:
+            return
+        survey = self._survey
+        for fault in survey.faults:
+            fault.damage = [
+                found for found in fault.damage if (fault.number, found.offset) not in pardoned
+            ]
+        paths = {(self._path(number), offset) for number, offset in pardoned}
+        survey.findings = [
+            finding for finding in survey.findings if (finding.path, finding.offset) not in paths
+        ]
+
+    def _find_breaks(self, present: list[int]) -> None:
+        """Hold the segments against what the records say of them."""
+        survey = self._survey
+        faults = {fault.number: fault for fault in survey.faults}
+        # the last ones are not sealed
+        there = dict.fromkeys(present, Seal(0, 0))
+        there |= {info.number: Seal(info.bytes, info.crc32c) for info in survey.segments}
+        for found in survey.state.chain.breaks(there):
+            number = found.number
+            namer = survey.state.chain.namer(number)
+            if found.missing:
+                faults[number] = Fault(number, [], told=SegmentRemoved(number))
+                if namer is not None:
+                    faults.setdefault(namer, Fault(namer, [])).behind_loss = True
+                survey.findings.append(Finding("missing", self._path(number), 0, 0, found.message))
+            elif number not in faults or not faults[number].damage:
+                seal = there[number]
+                told = SegmentRewritten(number, *seal)
+                faults.setdefault(number, Fault(number, [])).told = told
+                following = min((n for n in there if n > number), default=number)
+                faults.setdefault(following, Fault(following, [])).behind_loss = True
+                survey.findings.append(
+                    Finding("differs", self._path(number), seal.bytes, 0, found.message)
+                )
+        survey.faults = [faults[number] for number in sorted(faults)]
+
+    def _tell(self, number: int, offset: int) -> None:
+        if self._on_progress is not None:
+            done = self._bytes_done + offset
+            records = self._replay.state.records
+            self._on_progress(Progress(segment_name(number), done, self._bytes, records))
+
+
+def _info(number: int, data: bytes, scan: Scan, usable: int) -> SegmentInfo:
+    times: list[int | None] = []
+    records = 0
+    for run in scan.runs:
+        whole = sum(1 for end in run.ends if end <= usable) if run.end > usable else len(run)
+        if whole:
+            records += whole
+            times += (time_at(data, run.start), time_at(data, run.offset(whole - 1)))
+    first_us, last_us = (times[0], times[-1]) if times else (None, None)
+    crc = google_crc32c.value(data if usable == len(data) else data[:usable])
+    return SegmentInfo(number, usable, crc, first_us, last_us, records)

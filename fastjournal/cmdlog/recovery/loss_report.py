@@ -1,0 +1,121 @@
+"""Damage in words: which records stood there, by key where a key can be told, and around when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
+    Change,
+    Forget,
+    Link,
+    Rename,
+    Tombstone,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import (
+    CRC_BYTES,
+    TIME_BYTES,
+    Command,
+    Record,
+    decode_payload,
+    decode_time,
+    decode_uvarint,
+)
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, Scan, find_head
+from fastjournal.cmdlog.recovery.workq_jobs import entry_of
+from fastjournal.errors import LogCorruptError
+
+_TOLD_MAX = 8
+"""Records of which it is told that they were in one stretch of damage."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def tell_loss(data: bytes, scan: Scan, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> str:
+    """Return what can be told of the records that stood where the damage is.
+
+    Args:
+        data: The segment.
+        scan: Of it.
+        damage: Where.
+        jobs: Those that are live behind the segment, by id.
+    """
+    told = _looks_like(data, damage, jobs)
+    before = [run for run in scan.runs if run.end <= damage.offset]
+    after = [run for run in scan.runs if run.start >= damage.end]
+    if before:
+        run = before[-1]
+        told.append(f"the record before it is of {_when(data, run.offset(len(run) - 1))}")
+    if after:
+        told.append(f"the one behind it of {_when(data, after[0].start)}")
+    return ", ".join(told)
+
+
+def _looks_like(data: bytes, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> list[str]:
+    """Return which records the damaged bytes look like, by key where a key can be told."""
+    told: list[str] = []
+    at = damage.offset
+    while HEADER_BYTES <= at < damage.end and len(told) < _TOLD_MAX:
+        try:
+            body_bytes, body = decode_uvarint(data, at + TIME_BYTES, damage.end)
+            end = min(body + body_bytes, damage.end - CRC_BYTES)
+            record = decode_payload(data, at, body, end)
+        except (LogCorruptError, IndexError):
+            end = at
+        else:
+            key = _key_of(record, jobs)
+            named = "" if key is None else f", key {key!r}"
+            told.append(f"it looks like {record.command.name} of job {record.job_id.hex()}{named}")
+        at = find_head(data, max(end, at + 1), damage.end)
+    return told
+
+
+def _key_of(record: Record, jobs: Mapping[bytes, LiveJob]) -> bytes | None:
+    """Return the key that a record is about, as far as its bytes can be believed."""
+    try:
+        if record.command <= Command.SCHEDULE and record.name == OPERATION_NAME:
+            operation = unpack_operation(record.payload)
+            if isinstance(operation, Tombstone | Forget | Rename | Link):
+                return operation.key
+            job = jobs.get(operation.job_id) if isinstance(operation, Change) else None
+            return None if job is None else job.key
+        if record.command <= Command.SCHEDULE:
+            if is_ours(record.payload):
+                return unpack_envelope(record.payload).key
+            return entry_of(record).key
+        if record.command == Command.COMPLETE and is_ours(record.result):
+            return unpack_completion(record.result).key
+    except (LogCorruptError, msgspec.MsgspecError, ValueError):
+        return None
+    job = jobs.get(record.job_id)
+    return None if job is None else job.key
+
+
+def _when(data: bytes, offset: int) -> str:
+    us = time_at(data, offset)
+    try:
+        return "no time" if us is None else format_time(us)
+    except OverflowError:
+        return "an impossible time"
+
+
+def format_time(us: int) -> str:
+    """Return an instant as ``2026-11-20T10:11:12.123456Z``.
+
+    Raises:
+        OverflowError: It is outside the years 1 to 9999.
+    """
+    instant = _EPOCH + timedelta(microseconds=us)
+    return instant.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def time_at(data: bytes, offset: int) -> int | None:
+    """Return the time of the record at an offset; None: it has none."""
+    return decode_time(data[offset : offset + TIME_BYTES])

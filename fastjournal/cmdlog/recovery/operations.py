@@ -1,0 +1,74 @@
+"""What operations change in what is live. Pure; the rules are those of the live daemon."""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.format.envelope import (
+    Change,
+    Delay,
+    Extend,
+    Forget,
+    Link,
+    Operation,
+    Pause,
+    Rename,
+    Tombstone,
+    Touch,
+    Value,
+)
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+
+
+def apply_operation(state: LogState, operation: Operation, time: int) -> None:
+    """Apply an operation that is about a key, a domain or a job; any other does nothing.
+
+    Args:
+        state: What is live.
+        operation: From a record of the log.
+        time: Of that record, an instant in microseconds.
+    """
+    if isinstance(operation, Tombstone):
+        state.leave_tombstone(operation.key, operation.timestamp, time)
+    elif isinstance(operation, Forget):
+        state.tombstones.pop(operation.key, None)
+    elif isinstance(operation, Pause):
+        state.pause(operation.domain, operation.until, time)
+    elif isinstance(operation, Change):
+        job = state.jobs.get(operation.job_id)
+        if isinstance(operation, Extend):
+            state.last_token = operation.token
+        if job is not None:
+            _change(state, job, operation, time)
+        elif isinstance(operation, Rename) and operation.old:
+            # cleaning has taken the job away, but what came of it for the two keys stands
+            state.tombstones.pop(operation.key, None)
+            state.leave_tombstone(operation.old, operation.timestamp, time)
+
+
+def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
+    more = job.own()
+    more.amended = True
+    more.erases |= isinstance(change, Rename)
+    if isinstance(change, Extend):
+        job.token = change.token
+    elif isinstance(change, Touch):
+        more.expires = change.expires
+    elif isinstance(change, Delay):
+        job.not_before = change.not_before
+    elif isinstance(change, Link):
+        state.link(job, change.key)
+    elif isinstance(change, Rename):
+        state.rename(job, change.key, change.timestamp, time, change.old)
+    else:
+        if isinstance(change, Value):
+            job.value = change.value
+        else:
+            before = more.cold_bytes or len(job.value)
+            trimmed = state.trimmed
+            trimmed[job.job_id] = min(trimmed.get(job.job_id, before), change.size)
+            if more.cold_bytes:
+                more.cold_bytes = change.size
+            else:
+                job.value = job.value[: change.size].ljust(change.size, b"\0")
+        job.timestamp = change.timestamp
+        job.changed = time

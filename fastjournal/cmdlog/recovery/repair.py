@@ -1,0 +1,317 @@
+"""Taking damage out of a log, so that it can be replayed again, by workq too.
+
+The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where the device cannot
+read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without
+them, as ``<segment>.rw``, synced, and renamed over the original; the last segment first, for at its
+end stands what the others will be (``cmdlog.recovery.segment_chain``). Where that breaks a group of
+records, what is readable of it counts: a lease group is told its new number of records, the head of
+any other group goes. A segment that is missing is noted as removed, behind all that tells of it.
+Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
+job, one is put in the place of the damage.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import (
+    OPERATION_NAME,
+    Batch,
+    Lease,
+    SegmentRemoved,
+    SegmentRewritten,
+    pack,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import (
+    NO_TIME,
+    RECORD_BYTES_MIN,
+    SEGMENT_HEADER,
+    TIME_BYTES,
+    Command,
+    decode_record,
+    encode_head,
+    encode_job,
+    encode_record,
+    encode_simple,
+    encode_time,
+)
+from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, segment_name
+from fastjournal.cmdlog.locks import lock_read
+from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.inspect_log import Fault, Survey
+from fastjournal.cmdlog.recovery.replay import Replay
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, scan_segment
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+
+_OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
+_Idle: TypeAlias = dict[tuple[int, int], list[bytes]]
+"""Ids of jobs whose lease ended inside damage, by segment and offset; 0: before the segment."""
+_OPERATION_JOB = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
+"""Expired, and so skipped, as soon as workq replays it."""
+
+
+def keep_aside(disk: Disk, path: str, data: bytes, *, like: str) -> str:
+    """Write bytes to a new file, durably but for its name; return its path.
+
+    Args:
+        disk: Where the log is.
+        path: Wanted; where it exists, a number is added.
+        data: What to keep.
+        like: The file that the bytes are of: whoever may read that may read them.
+
+    Raises:
+        LogFailedError: It cannot be written.
+    """
+    free = _free_name(disk, path)
+    write_file(disk, free, data, like=like)
+    return free
+
+
+def _free_name(disk: Disk, path: str) -> str:
+    number = 1
+    free = path
+    while disk.exists(free):
+        number += 1
+        free = f"{path}.{number}"
+    return free
+
+
+def write_file(disk: Disk, path: str, data: bytes, *, like: str) -> None:
+    """Create a file with these contents, and with owner and mode of another, and sync it.
+
+    Raises:
+        LogFailedError: It cannot be written.
+    """
+    file = disk.create(path, like=like)
+    try:
+        file.write(data)
+        file.sync()
+    finally:
+        file.close()
+
+
+def repair_segments(
+    disk: Disk, directory: str, survey: Survey, *, now_us: int
+) -> dict[tuple[str, int], str]:
+    """Rewrite every segment at fault.
+
+    Args:
+        disk: Where the log is.
+        directory: Of the log; the caller holds its append lock.
+        survey: With the faults.
+        now_us: The present, for the notes that are added.
+
+    Returns:
+        Where the damaged bytes are kept, by path and offset of the damage.
+
+    Raises:
+        LogLockedError: Another process reads the log.
+        LogFailedError: Something cannot be written; the segments are as they were, or repaired.
+    """
+    kept: dict[tuple[str, int], str] = {}
+    lock = lock_read(disk, directory, exclusive=True)
+    try:
+        idle = _lost_timeouts(disk, directory, survey)
+        last = survey.segments[-1].number
+        last_path = f"{directory}/{segment_name(last)}"
+        end: bytes | None = None
+        told: list[SegmentRewritten | SegmentRemoved] = []
+        written: list[str] = []
+        for fault in survey.faults:
+            if fault.told is not None:
+                told.append(fault.told)
+            path = f"{directory}/{segment_name(fault.number)}"
+            if not disk.exists(path):
+                continue
+            data, unreadable = read_segment(disk, path)
+            original = ""
+            if unreadable:
+                # some other time, or with other tools, more of it may be read
+                original = _free_name(disk, f"{path}.unreadable")
+                disk.link(path, original)
+            for damage in fault.damage:
+                lost = data[damage.offset : damage.end]
+                if any(damage.offset < end and start < damage.end for start, end in unreadable):
+                    kept[path, damage.offset] = original
+                elif lost:
+                    aside = f"{path}.damaged-{damage.offset}"
+                    kept[path, damage.offset] = keep_aside(disk, aside, lost, like=path)
+            disk.sync_directory(directory)
+            whole = _repaired(data, fault, idle, last=fault.number == last, now_us=now_us)
+            if fault.number == last:
+                end = whole
+            elif whole != data:
+                _write_beside(disk, path, whole)
+                crc = google_crc32c.value(whole)
+                told.append(SegmentRewritten(fault.number, len(whole), crc))
+                written.append(path)
+        if told:
+            end = _with_told(last, disk.read(last_path) if end is None else end, told, now_us)
+        if end is not None:
+            _write_beside(disk, last_path, end)
+            written.insert(0, last_path)
+        for path in written:
+            disk.rename(f"{path}.rw", path)
+            disk.sync_directory(directory)
+    finally:
+        lock.close()
+    return kept
+
+
+def _write_beside(disk: Disk, path: str, data: bytes) -> None:
+    beside = f"{path}.rw"
+    if disk.exists(beside):
+        disk.unlink(beside)
+    write_file(disk, beside, data, like=path)
+
+
+def _with_told(
+    number: int, data: bytes, told: list[SegmentRewritten | SegmentRemoved], now_us: int
+) -> bytes:
+    """Return the last segment with these operations before its torn tail or unfinished group."""
+    scan = scan_segment(data)
+    replay = Replay()
+    replay.start_segment(number, data)
+    for run in scan.runs:
+        replay.replay(run, last=run is scan.runs[-1])
+    at = scan.usable_bytes if replay.cut is None else replay.cut
+    return data[:at] + b"".join(_operation(each, now_us) for each in told) + data[at:]
+
+
+def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int) -> bytes:
+    """Return a segment without its damage."""
+    damaged = {damage.offset for damage in fault.damage}
+    spans = [span for span in scan_segment(data).spans() if span[0] not in damaged]
+    edits = []
+    time = NO_TIME
+    before = iter([*spans, (len(data), 0, 0)])
+    start = next(before)[0]
+    for damage in fault.damage:
+        while start < damage.offset:
+            time = data[start : start + TIME_BYTES]
+            start = next(before)[0]
+        ended = _timeouts(idle.get((fault.number, damage.offset), ()), time)
+        edits.append((damage.offset, damage.end, ended))
+    torn = fault.damage[-1].offset if last and fault.damage else len(data)
+    inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
+    edits += _mended_groups(data, spans, inner, {edit[0] for edit in edits if edit[2]})
+    if spans and fault.behind_loss:
+        start, _, behind = spans[0]
+        ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
+        edits.append((behind, behind, ended))
+    parts = [SEGMENT_HEADER]
+    # a bad header is damage that starts at 0 and ends anywhere
+    at = 0 if 0 in damaged else HEADER_BYTES
+    for start, end, replacement in sorted(edits):
+        parts += (data[at:start], replacement)
+        at = end
+    parts.append(data[at:])
+    return b"".join(parts)
+
+
+def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
+    return b"".join(encode_simple(Command.TIMEOUT_ATTEMPT, time, job_id) for job_id in job_ids)
+
+
+def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
+    """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
+
+    In the disorder of workq's own segments, before the first of ours, that cannot be told.
+    """
+    ours = min(survey.state.previous, default=SEGMENT_NUMBER_MAX + 1)
+    gaps = {
+        (fault.number, offset)
+        for fault in survey.faults
+        if fault.number >= ours
+        for offset in [
+            *(damage.offset for damage in fault.damage),
+            *((0,) if fault.behind_loss else ()),
+        ]
+    }
+    idle: _Idle = {}
+    leased: set[bytes] = set()
+    doubtful: dict[bytes, tuple[int, int]] = {}
+    for number in (segment.number for segment in survey.segments):
+        data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
+        inside = sorted((gap for gap in gaps if gap[0] == number), reverse=True)
+        for start, body, _ in scan_segment(data).spans():
+            while inside and inside[-1][1] <= start:
+                doubtful |= dict.fromkeys(leased, inside.pop())
+            command = data[body]
+            job_id = data[body + 1 : body + 17]
+            if command == Command.START_ATTEMPT:
+                gap = doubtful.pop(job_id, None)
+                if gap is not None:
+                    idle.setdefault(gap, []).append(job_id)
+                leased.add(job_id)
+            elif command > Command.SCHEDULE:
+                doubtful.pop(job_id, None)
+                leased.discard(job_id)
+    return idle
+
+
+def _mended_groups(
+    data: bytes, spans: list[tuple[int, int, int]], damage: list[Damage], ended: set[int]
+) -> list[tuple[int, int, bytes]]:
+    """Return the edits of the heads of groups that have damage inside them."""
+    edits = []
+    for index, (start, body, end) in enumerate(spans):
+        if data[body] != Command.ADD or not data.startswith(_OPERATION_HEAD, body + 17):
+            continue
+        try:
+            record, _ = decode_record(data, start)
+            operation = unpack_operation(record.payload)
+        except (LogCorruptError, msgspec.MsgspecError, ValueError):
+            continue
+        if not isinstance(operation, Lease | Batch):
+            continue
+        members = spans[index + 1 : index + 1 + max(0, operation.following)]
+        complete = len(members) == operation.following
+        group_end = members[-1][2] if complete and members else len(data)
+        if not any(end <= found.offset < group_end for found in damage):
+            continue
+        if isinstance(operation, Lease):
+            starts = _starts_left(data, end, members, operation.following, ended)
+            payload = pack(Lease(starts, operation.token))
+            edits.append(
+                (start, end, encode_record(msgspec.structs.replace(record, payload=payload)))
+            )
+        else:
+            edits.append((start, end, b""))
+    return edits
+
+
+def _starts_left(
+    data: bytes, at: int, members: list[tuple[int, int, int]], following: int, ended: set[int]
+) -> int:
+    """Return how many start-attempts are left of a lease group whose head ends at ``at``.
+
+    Behind damage only those count that must be of this group: where the damage has the length of a
+    number of start-attempts, and no lease ended in it.
+    """
+    left = 0
+    missing = 0
+    for start, body, end in members:
+        lost, odd_bytes = divmod(start - at, RECORD_BYTES_MIN)
+        if odd_bytes or (lost and at in ended) or data[body] != Command.START_ATTEMPT:
+            break
+        missing += lost
+        if left + missing >= following:
+            break
+        left += 1
+        at = end
+    return left
+
+
+def _operation(operation: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
+    time = encode_time(now_us)
+    job_id = uuid.uuid4().bytes
+    payload = pack(operation)
+    return encode_job(Command.ADD, time, job_id, _OPERATION_JOB, payload, NO_TIME, time)

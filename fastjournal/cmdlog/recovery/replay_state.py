@@ -1,0 +1,312 @@
+"""What is live at some point of the command log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import blake2b
+from itertools import islice
+
+import msgspec
+
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.segment_chain import Chain
+from fastjournal.keys import moved_not_before
+from fastjournal.limits import (
+    KEY_BYTES_MAX,
+    PAUSE_BYTES,
+    PAUSED_BYTES_MAX,
+    PAUSED_DOMAINS_MAX,
+    TOMBSTONE_BYTES,
+    TOMBSTONE_TTL_US,
+    TOMBSTONES_BYTES_MAX,
+    TOMBSTONES_MAX,
+)
+
+_NAME_BYTES = 32
+
+
+class Tomb(msgspec.Struct, frozen=True, gc=False):
+    """What is left of a deleted entry."""
+
+    timestamp: int
+    """Writes under its key with a smaller timestamp lose."""
+    learnt: int
+    """When the record that left it was written: from then on its lifetime counts."""
+
+
+class _Implied(msgspec.Struct, frozen=True, gc=False):
+    """A tombstone that follows from the record of another job."""
+
+    key: bytes
+    before: Tomb | None
+    laid: Tomb
+
+
+def pause_name(domain: bytes) -> bytes:
+    """Return by what a segment remembers that it pauses a domain: a long name by its digest.
+
+    A segment may name each paused domain many times, and no bound holds for all segments.
+    """
+    return (
+        domain if len(domain) <= _NAME_BYTES else blake2b(domain, digest_size=_NAME_BYTES).digest()
+    )
+
+
+class LogState:
+    """What the records so far leave behind.
+
+    ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
+    every key to its job: primary keys, URIs and links; a URI that a newer entry took leads to that.
+    ``tombstones`` maps primary keys to what is left under them, oldest first.
+
+    Args:
+        tombstones_max: Of more than so many the oldest go, at the end of each replay.
+        tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
+        tombstones_bytes_max: The same as ``tombstones_max`` for what they take in memory.
+    """
+
+    def __init__(
+        self,
+        tombstones_max: int = TOMBSTONES_MAX,
+        tombstone_ttl_us: int = TOMBSTONE_TTL_US,
+        tombstones_bytes_max: int = TOMBSTONES_BYTES_MAX,
+    ) -> None:
+        self.tombstones_max = tombstones_max
+        self.tombstones_bytes_max = tombstones_bytes_max
+        self.tombstone_ttl_us = tombstone_ttl_us
+        self.jobs: dict[bytes, LiveJob] = {}
+        self.keys: dict[bytes, LiveJob] = {}
+        self.superseded: dict[bytes, LiveJob] = {}
+        """A key to the entry worked on that stood there before a newer one took it as its URI."""
+        self.tombstones: dict[bytes, Tomb] = {}
+        self.pauses: dict[bytes, int] = {}
+        """Domain to the end of its pause, which may be over."""
+        self.pauses_bytes = 0
+        """What these take in memory."""
+        self.paused_until: dict[int, dict[bytes, int]] = {}
+        """Segment number and ``pause_name`` to the last end of a pause that a record names."""
+        self.last_token = 0
+        """The newest lease token; its last three digits go on counting."""
+        self.arrival = 0
+        """The highest serial number given to any entry."""
+        self.records = 0
+        """Records replayed."""
+        self.odd: Counter[str] = Counter()
+        """What live operation does not write but was met, and how often; see ``replay``."""
+        self.early: dict[bytes, list[tuple[int, int]]] = {}
+        """Command and time of records whose job has not been added, by job id."""
+        self.early_before: dict[bytes, list[tuple[int, int]]] = {}
+        """Those met before ``early`` was last full; the next time they go."""
+        self.chain = Chain()
+        """What records say of the log's segments."""
+        self.trimmed: dict[bytes, int] = {}
+        """Job id, also of dead ones, to the bytes of the value in its record that still count, if
+        a resize changed it; zero bytes follow."""
+        self.begins: list[tuple[bytes, int]] = []
+        """The first job of our own of each run in each segment: its id and the segment."""
+        self.orphans: dict[bytes, _Implied | None] = {}
+        """Jobs that are gone because of other records, with none so far that says so: they would be
+        back if those went. And the tombstones that they left."""
+
+    @property
+    def previous(self) -> dict[int, int]:
+        """Segment number to the number of the segment before it, as its first record says."""
+        return self.chain.previous
+
+    @property
+    def removed(self) -> set[int]:
+        """Numbers of segments that cleaning unlinked."""
+        return self.chain.removed
+
+    def place(self, job: LiveJob, learnt: int) -> None:
+        """Make a job live by the rules for a key or URI that may be there already.
+
+        Args:
+            job: Which.
+            learnt: When its record was written: the time of a tombstone that it leaves.
+        """
+        keys = self.keys
+        old = keys.get(job.key)
+        if old is not None and old.timestamp > job.timestamp:
+            self.odd["a record older than its key's entry"] += 1
+            self.orphans[job.job_id] = None
+            return
+        taken = job.more.taken
+        uri = None if job.uri in taken else job.uri
+        other = None if uri is None else keys.get(uri)
+        if other is not None and other is not old and other.timestamp > job.timestamp:
+            self.odd["a record older than its URI's entry"] += 1
+            self.orphans[job.job_id] = None
+            return
+        same_id = self.jobs.get(job.job_id)
+        if same_id is not None:
+            if same_id is not old:
+                self.odd["an id added twice"] += 1
+            self.remove(same_id)
+        if old is not None and old is not same_id:
+            if old.key == job.key:
+                self.replace(old)
+            else:
+                # damage took what ended it, or the record of the further key
+                self.odd["a key that was a further key of another"] += 1
+                self._take_key(old, job.key)
+                old = None
+        self.tombstones.pop(job.key, None)
+        if other is not None and other is not old and other is not same_id:
+            if other.token and uri is not None and other.key != uri:
+                # 0 says that none did
+                other.superseded = other.superseded or max(job.timestamp, 1)
+                self.superseded[uri] = other
+            else:
+                self.replace(other, job.timestamp, learnt)
+        self.jobs[job.job_id] = keys[job.key] = job
+        if uri is not None:
+            keys[uri] = job
+        for key in taken:
+            self.superseded[key] = job
+        for link in job.links:
+            if link not in taken and keys.setdefault(link, job) is not job:
+                # damage took what ended the other one, or gave it this key
+                job.own().links = [other for other in job.links if other != link]
+                job.own().amended = True
+
+    def lease(self, job: LiveJob, token: int, time: int) -> None:
+        """Lease a job: other work on its URI is over, even if the end of that was lost."""
+        job.token = token
+        job.starts += 1
+        if job.uri in self.superseded and self.superseded[job.uri] is not job:
+            dropped = self.superseded[job.uri]
+            if not 0 < dropped.token <= time:
+                # else it had ended, and the daemon had not come to writing that yet
+                self.odd["work that began before that of an older entry had ended"] += 1
+            self.replace(dropped, dropped.superseded, time)
+
+    def drop_superseded(self, job: LiveJob, learnt: int) -> None:
+        """Drop a job whose URI a newer one took, as its lease is over."""
+        self.remove(job)
+        self.leave_tombstone(job.key, job.superseded, learnt)
+
+    def replace(self, job: LiveJob, timestamp: int | None = None, learnt: int = 0) -> None:
+        """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
+        self.remove(job)
+        self.orphans[job.job_id] = None
+        if timestamp is not None:
+            before = self.tombstones.get(job.key)
+            self.leave_tombstone(job.key, timestamp, learnt)
+            laid = self.tombstones.get(job.key)
+            if laid is not None:
+                self.orphans[job.job_id] = _Implied(job.key, before, laid)
+
+    def settle(self, job_id: bytes) -> None:
+        """A record says that a job is gone that was gone already: that record counts alone."""
+        implied = self.orphans.pop(job_id, None)
+        if implied is not None and self.tombstones.get(implied.key) is implied.laid:
+            del self.tombstones[implied.key]
+            if implied.before is not None:
+                self.tombstones[implied.key] = implied.before
+
+    def remove(self, job: LiveJob) -> None:
+        """Take a job away from under its id and all its keys."""
+        self.jobs.pop(job.job_id, None)
+        keys = self.keys
+        if keys.get(job.key) is job:
+            del keys[job.key]
+        if job.uri is not None and keys.get(job.uri) is job:
+            del keys[job.uri]
+        if job.superseded:
+            for key in (job.uri, *job.links):
+                if key is not None and self.superseded.get(key) is job:
+                    del self.superseded[key]
+        for link in job.more.links:
+            if keys.get(link) is job:
+                del keys[link]
+
+    def _take_key(self, job: LiveJob, key: bytes) -> None:
+        """A further key of a job is the primary key of another one by now."""
+        del self.keys[key]
+        if job.uri == key:
+            job.uri = None
+        if key in job.links:
+            job.own().links = [link for link in job.links if link != key]
+        job.own().amended = True
+
+    def link(self, job: LiveJob, key: bytes) -> None:
+        """Let a job stand under one more key."""
+        if key in self.keys:
+            self.odd["a link that stood there already"] += 1
+            return
+        self.keys[key] = job
+        if self.superseded.get(key) is job:
+            del self.superseded[key]
+        if key != job.uri and key not in job.links:
+            job.own().links = [*job.links, key]
+
+    def rename(
+        self, job: LiveJob, key: bytes, timestamp: int, learnt: int, before: bytes = b""
+    ) -> None:
+        """Give a job another primary key, in the place of what stands there.
+
+        ``before``: the key that it had, if the record tells: cleaning may have taken an earlier
+        change of a job that is gone.
+        """
+        keys = self.keys
+        target = keys.get(key)
+        if target is not None:
+            if target is job or target.timestamp > timestamp:
+                self.odd["a name that was not free"] += 1
+                return
+            self.replace(target)
+        old = job.key
+        if keys.get(old) is job:
+            del keys[old]
+        job.not_before = moved_not_before(old, key, job.not_before)
+        job.key = key
+        job.timestamp = timestamp
+        job.changed = learnt
+        keys[key] = job
+        self.tombstones.pop(key, None)
+        self.leave_tombstone(before or old, timestamp, learnt)
+
+    def leave_tombstone(self, key: bytes, timestamp: int, learnt: int) -> None:
+        """Leave a tombstone under a primary key, as the newest one.
+
+        The later timestamp of this and of one that still stands there counts.
+        """
+        other = self.keys.get(key)
+        if other is not None and other.key == key:
+            self.odd["tombstone under a live key"] += 1
+            return
+        before = self.tombstones.pop(key, None)
+        if before is not None and before.learnt + self.tombstone_ttl_us > learnt:
+            timestamp = max(timestamp, before.timestamp)
+        self.tombstones[key] = Tomb(timestamp, learnt)
+
+    def pause(self, domain: bytes, until: int, time: int) -> None:
+        """Remember the pause of a domain; of too many those go that were over at ``time``."""
+        if self.pauses.pop(domain, None) is not None:
+            self.pauses_bytes -= PAUSE_BYTES + len(domain)
+        if until:
+            self.pauses[domain] = until
+            self.pauses_bytes += PAUSE_BYTES + len(domain)
+        too_many = len(self.pauses) > 2 * PAUSED_DOMAINS_MAX
+        if too_many or self.pauses_bytes > 2 * PAUSED_BYTES_MAX:
+            self.pauses = {name: end for name, end in self.pauses.items() if end > time}
+            self.pauses_bytes = sum(PAUSE_BYTES + len(name) for name in self.pauses)
+
+    def drop_tombstones(self) -> None:
+        """Drop the oldest tombstones of too many, or where they take too much memory. O(n)."""
+        tombstones = self.tombstones
+        excess = max(0, len(tombstones) - self.tombstones_max)
+        at_most = len(tombstones) * (KEY_BYTES_MAX + TOMBSTONE_BYTES)
+        if not excess and at_most <= self.tombstones_bytes_max:
+            return
+        sizes = sum(map(len, tombstones)) + TOMBSTONE_BYTES * len(tombstones)
+        for number, key in enumerate(tombstones):
+            if number >= excess and sizes <= self.tombstones_bytes_max:
+                excess = number
+                break
+            sizes -= len(key) + TOMBSTONE_BYTES
+        else:
+            excess = len(tombstones)
+        for key in list(islice(tombstones, excess)):
+            del tombstones[key]

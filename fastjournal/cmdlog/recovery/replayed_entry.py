@@ -1,0 +1,169 @@
+"""A live job of the command log: an entry as the log leaves it. All times are microseconds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import Envelope
+from fastjournal.cmdlog.format.packed_entry import Packed, pack_facts_and_record
+from fastjournal.keys import parse_journal_key
+from fastjournal.limits import PRIORITY_DEFAULT
+
+
+class More(msgspec.Struct, gc=False):
+    """What few jobs have: see ``Envelope`` for what is named as there."""
+
+    links: list[bytes] = []
+    expires: int = 0
+    ttl: int = 0
+    attempts: int = 0
+    """Leases that ran out."""
+    reason: bytes | None = None
+    first_due: int = 0
+    taken: tuple[bytes, ...] = ()
+    erases: bool = False
+    amended: bool = False
+    """Whether other records than its own changed it; start-attempts are counted by ``starts``."""
+    cold_bytes: int = 0
+    """Size of a value that was left on the disk; 0: it is here."""
+    foreign: bool = False
+    """A job of workq's own, without an envelope."""
+    ttr_us: int = 0
+    """Lease of a foreign job."""
+    attempts_max: int = 0
+    """Leases after which a foreign job has failed; 0: no limit."""
+
+
+class _NoMore(More, frozen=True, gc=False):  # type: ignore[misc]
+    """More is what it is to whoever reads it; it cannot be written to."""
+
+
+NO_MORE: Final[More] = _NoMore()
+"""That of all jobs that have none of it."""
+
+
+class LiveJob(Packed, gc=False):
+    """An entry as the log leaves it, and the job that carries it.
+
+    The priority is that of the key: in ``facts`` stands a guess until the daemon has loaded the
+    entry. A job is as large as an entry of the daemon, so that this one can take its place.
+    """
+
+    value: bytes
+    job_id: bytes
+    changed: int = 0
+    """When it was modified; 0: not since it was created."""
+    token: int = 0
+    """Worked on until this instant; 0: not worked on."""
+    starts: int = 0
+    """Start-attempt records under its id, which workq counts as attempts."""
+    superseded: int = 0
+    """Timestamp of the SET that took its URI while it was worked on; 0: none."""
+    more: More = NO_MORE
+    """To be read; what is written to is ``own()``."""
+
+    def own(self) -> More:
+        """Return its ``more``, made if it had none, to be written to."""
+        if self.more is NO_MORE:
+            self.more = More()
+        return self.more
+
+    @property
+    def domain(self) -> bytes | None:
+        """From the key; None for a plain key."""
+        parts = parse_journal_key(self.key)
+        return None if parts is None else parts.domain
+
+    @property
+    def priority(self) -> int:
+        """From the key; 0 for a plain key."""
+        parts = parse_journal_key(self.key)
+        return 0 if parts is None else parts.priority
+
+    @property
+    def modified(self) -> int:
+        """When its value or its primary key changed last."""
+        return self.changed or self.created
+
+    @property
+    def links(self) -> list[bytes]:
+        """Further keys."""
+        return self.more.links
+
+    @property
+    def expires(self) -> int:
+        """The instant at which it goes; 0: never."""
+        return self.more.expires
+
+    @property
+    def ttl(self) -> int:
+        """By how much a read moves that; 0: not."""
+        return self.more.ttl
+
+    @property
+    def attempts(self) -> int:
+        """Leases that ran out."""
+        return self.more.attempts
+
+    @property
+    def reason(self) -> bytes | None:
+        """Buried, with this reason; None: not buried."""
+        return self.more.reason
+
+    @property
+    def first_due(self) -> int:
+        """When the work on its URI was first due that SETs put off since."""
+        return self.more.first_due
+
+
+def _taken(entry: Envelope) -> tuple[bytes, ...]:
+    further = (entry.uri, *entry.links)
+    keys = (
+        each if isinstance(each, bytes) else further[each] if 0 <= each < len(further) else None
+        for each in entry.taken
+    )
+    return tuple(key for key in keys if key is not None)
+
+
+def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> LiveJob:
+    """Return the job whose record at ``position`` carries an entry."""
+    created = entry.created
+    facts = pack_facts_and_record(
+        PRIORITY_DEFAULT,
+        entry.not_before,
+        entry.arrival,
+        entry.timestamp,
+        created,
+        entry.value_type,
+        position >> 8,
+        position & 0xFF,
+        record_bytes,
+    )
+    changed = 0 if entry.modified == created else entry.modified
+    # by position: by name takes twice as long
+    job = LiveJob(
+        facts, entry.key, entry.uri, entry.value, job_id, changed, entry.token, 0, entry.superseded
+    )
+    if (
+        entry.expires
+        or entry.first_due
+        or entry.attempts
+        or entry.reason is not None
+        or entry.erases
+        or entry.links
+        or entry.ttl
+        or entry.taken
+    ):
+        job.more = More(
+            links=entry.links or NO_MORE.links,
+            expires=entry.expires,
+            ttl=entry.ttl,
+            attempts=entry.attempts,
+            reason=entry.reason,
+            first_due=entry.first_due,
+            taken=_taken(entry),
+            erases=entry.erases,
+        )
+    return job

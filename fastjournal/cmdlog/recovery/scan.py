@@ -1,0 +1,273 @@
+"""Where the records of a segment stand, and where it is damaged.
+
+A scan takes a segment's bytes and finds *runs*, stretches of valid records, and *damage* around
+them. A record is valid when its size fits into the file, its checksum is right and it is long
+enough for its command; what its fields mean is not looked at here. Sizes are compared with the
+file before anything is cut out of it.
+
+Behind damage the scan looks for the next valid record: where the damaged record ends, if its size
+and its fields agree, else at every offset whose bytes could be a time and the head of a record. So
+a flipped bit in a size, which looks like a record cut by a crash, is told from one by the records
+behind it.
+
+The layout of records: ``cmdlog.format.records``.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format.records import (
+    CRC_BYTES,
+    RECORD_BYTES_MIN,
+    SEGMENT_HEADER,
+    TIME_BYTES,
+    decode_payload,
+)
+from fastjournal.errors import LogCorruptError
+
+HEADER_BYTES = len(SEGMENT_HEADER)
+
+_crc32c = google_crc32c.value
+_crc_at = struct.Struct(">I").unpack_from
+_PAYLOAD_BYTES_MIN = 17
+_SIZE_BYTES_MAX = 5
+"""Enough for sizes up to 32 GiB."""
+
+# A time between the years 1 and 9999 with a plausible zone, a size, a command.
+_HEAD = re.compile(
+    rb"\x01\x00\x00\x00[\x00-\x49].{4}[\x00-\x3b].{3}[\x00-\x03\xfc-\xff]."
+    rb"[\x80-\xff]{0,4}[\x00-\x7f][\x01-\x08]",
+    re.DOTALL,
+)
+
+
+class Run(msgspec.Struct, gc=False):
+    """Valid records, one directly behind the other."""
+
+    start: int
+    """Offset of the first record."""
+    bodies: list[int]
+    """Offset of each record's payload, whose first byte is the command."""
+    ends: list[int]
+    """Offset behind each record, so also that of the next one."""
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last record."""
+        return self.ends[-1] if self.ends else self.start
+
+    def offset(self, index: int) -> int:
+        """Return the offset of a record's first byte."""
+        return self.ends[index - 1] if index else self.start
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+class Damage(msgspec.Struct, frozen=True, gc=False):
+    """Bytes that are no valid records."""
+
+    offset: int
+    end: int
+    reason: str
+
+
+class Scan(msgspec.Struct, gc=False):
+    """What a segment consists of."""
+
+    size: int
+    """Bytes of the segment."""
+    runs: list[Run]
+    damage: list[Damage]
+    """In ascending order; the last one reaches to the end where no valid record is behind it."""
+    readable: bool = True
+    """Whether the device gave all bytes: what it does not give is not torn."""
+
+    @property
+    def records(self) -> int:
+        """Number of valid records."""
+        return sum(len(run) for run in self.runs)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes before the first damage."""
+        return self.damage[0].offset if self.damage else self.size
+
+    @property
+    def clean(self) -> bool:
+        """Whether there is no damage."""
+        return not self.damage
+
+    @property
+    def torn(self) -> bool:
+        """Whether the only damage is at the end, as a crash in the middle of a write leaves it.
+
+        A bad header is damage, unless the crash came before the header was written.
+        """
+        if len(self.damage) != 1 or self.damage[0].end != self.size or not self.readable:
+            return False
+        return self.damage[0].offset >= HEADER_BYTES or self.damage[0].reason == _NO_HEADER
+
+    def damage_before(self, run: Run) -> list[Damage]:
+        """Return what is between a run and the one before it; the last of it ends at the run."""
+        before = max((other.end for other in self.runs if other.end < run.start), default=0)
+        return [found for found in self.damage if before <= found.offset < run.start]
+
+    def spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (offset, offset of the payload, offset behind it) of each valid record."""
+        for run in self.runs:
+            offset = run.start
+            for body, end in zip(run.bodies, run.ends, strict=True):
+                yield offset, body, end
+                offset = end
+
+
+_NO_HEADER = "the header was not written"
+
+
+def scan_segment(data: bytes) -> Scan:
+    """Return where a segment's valid records and its damage are. Raises nothing."""
+    scan = Scan(len(data), [], [])
+    at = HEADER_BYTES
+    if not data.startswith(SEGMENT_HEADER):
+        written = data.rstrip(b"\0")
+        unwritten = len(written) < HEADER_BYTES and SEGMENT_HEADER.startswith(written)
+        usual = [at for at in (HEADER_BYTES, 0) if _valid_end(data, at) is not None]
+        found = usual[0] if usual else find_record(data, 0)
+        at = len(data) if found is None else found
+        reason = _NO_HEADER if unwritten and found is None else "the header is not a segment's"
+        scan.damage.append(Damage(0, at, reason))
+    while at < len(data):
+        run, reason = _scan_run(data, at)
+        if len(run):
+            scan.runs.append(run)
+        if run.end == len(data):
+            break
+        found = find_record(data, run.end)
+        at = len(data) if found is None else found
+        scan.damage.append(Damage(run.end, at, reason))
+    return scan
+
+
+def scan_piece(data: bytes, start: int, stop: int) -> Run:
+    """Return the valid records from ``start`` on that begin before ``stop``; fewer at damage."""
+    return _scan_run(data, start, stop)[0]
+
+
+def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, str]:
+    """Return the valid records from ``start`` on, and what is wrong behind the last one."""
+    bodies: list[int] = []
+    ends: list[int] = []
+    at = start
+    size = len(data)
+    last = size - RECORD_BYTES_MIN
+    if stop is not None:
+        last = min(last, stop - 1)
+    crc32c = _crc32c
+    crc_at = _crc_at
+    add_body = bodies.append
+    add_end = ends.append
+    reason = "a record is cut"
+    while at <= last:
+        length = data[at + TIME_BYTES]
+        body = at + TIME_BYTES + 1
+        if length > 0x7F:
+            shift = 7
+            length &= 0x7F
+            while body < size and shift < 7 * _SIZE_BYTES_MAX:
+                byte = data[body]
+                body += 1
+                length |= (byte & 0x7F) << shift
+                if byte < 0x80:
+                    break
+                shift += 7
+            else:
+                reason = "a record's size is not a number"
+                break
+        end = body + length
+        if end + 4 > size:
+            reason = f"a record of {length} bytes is cut"
+            break
+        if length < _PAYLOAD_BYTES_MIN or data[at] != 1:
+            reason = "there is no record"
+            break
+        if crc32c(data[at:end]) != crc_at(data, end)[0]:
+            reason = "a record's checksum is wrong"
+            break
+        at = end + 4
+        add_body(body)
+        add_end(at)
+    if not any(data[at : at + RECORD_BYTES_MIN]):
+        reason = "it is filled with zeros"
+    return Run(start, bodies, ends), reason
+
+
+def find_record(data: bytes, start: int) -> int | None:
+    """Return the offset of the first valid record behind the damaged one at ``start``, or None.
+
+    Where the fields of the damaged record agree with its size, that size is believed if a valid
+    record or the end of the data is there: so nothing inside its value is taken for a record.
+    """
+    claimed = _claimed_end(data, start)
+    if claimed is not None and _agrees(data, start, claimed):
+        if claimed == len(data):
+            return None
+        if _valid_end(data, claimed) is not None:
+            return claimed
+    head = _HEAD.search(data, start + 1)
+    while head is not None:
+        if _valid_end(data, head.start()) is not None:
+            return head.start()
+        head = _HEAD.search(data, head.start() + 1)
+    return None
+
+
+def find_head(data: bytes, start: int, end: int) -> int:
+    """Return the offset of the first bytes that look like the head of a record, else ``end``."""
+    head = _HEAD.search(data, start, end)
+    return end if head is None else head.start()
+
+
+def _agrees(data: bytes, start: int, end: int) -> bool:
+    body = start + TIME_BYTES
+    while data[body] > 0x7F:
+        body += 1
+    try:
+        decode_payload(data, start, body + 1, end - CRC_BYTES)
+    except LogCorruptError:
+        return False
+    return True
+
+
+def _claimed_end(data: bytes, start: int) -> int | None:
+    """Return where a record that looks like one claims to end; its checksum does not matter."""
+    head = _HEAD.match(data, start)
+    if head is None:
+        return None
+    length = shift = 0
+    at = start + TIME_BYTES
+    while True:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    end = at + length + 4
+    if length < _PAYLOAD_BYTES_MIN or end > len(data):
+        return None
+    return end
+
+
+def _valid_end(data: bytes, start: int) -> int | None:
+    """Return the end of the valid record at ``start``, or None where there is none."""
+    end = _claimed_end(data, start)
+    if end is None or _crc32c(data[start : end - 4]) != _crc_at(data, end - 4)[0]:
+        return None
+    return end

@@ -1,0 +1,104 @@
+"""The chain of segments: whether each sealed segment is there, whole, as the log's records say.
+
+The first record of a segment names the one before it, with its size and CRC-32C when it was sealed.
+Cleaning and repair tell those of a segment anew *before* they replace it, and again when that is
+done: between the two a crash leaves the one or the other. A segment that is about to be removed is
+told too. So a segment that is missing, that was cut, even at a record boundary, or that is an older
+copy, is known for what it is. The last segment has nobody behind it who could say so.
+
+Logs from before these sizes were told say nothing of most of their segments, and are read as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentRewritten, SegmentStart
+from fastjournal.cmdlog.format.segments import segment_name
+
+Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
+TOLD = (SegmentStart, SegmentRewritten, SegmentRemoved)
+
+
+class Seal(NamedTuple):
+    """What a sealed segment is told to be."""
+
+    bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+
+class Break(NamedTuple):
+    """A segment that is not as the records say."""
+
+    number: int
+    missing: bool
+    """Whether it is not there at all."""
+    message: str
+
+
+class Chain:
+    """What records say of the segments of a log. Records are taken in the order of the log."""
+
+    def __init__(self) -> None:
+        self.previous: dict[int, int] = {}
+        """Segment number to the number of the segment before it, as its first record says."""
+        self.removed: set[int] = set()
+        """Numbers of segments that cleaning unlinked."""
+        self.seals: dict[int, list[Seal]] = {}
+        """Segment number to what it may be, of which it is one."""
+        self.told_in: dict[int, set[int]] = {}
+        """Segment number to the segments with records ``rewritten`` about it."""
+
+    def take(self, segment: int, told: Told) -> None:
+        """Take a record that stands in a segment."""
+        if isinstance(told, SegmentStart):
+            self.previous[segment] = told.previous
+            if told.bytes:
+                self.seals[told.previous] = [Seal(told.bytes, told.crc32c)]
+        elif isinstance(told, SegmentRemoved):
+            self.removed.add(told.number)
+            self.seals.pop(told.number, None)
+        else:
+            # a crash came between its removal being told and the removal
+            self.removed.discard(told.number)
+            self.told_in.setdefault(told.number, set()).add(segment)
+            before = [] if told.done else self.seals.get(told.number, [])
+            self.seals[told.number] = [*before, Seal(told.bytes, told.crc32c)]
+
+    def breaks(self, present: Mapping[int, Seal]) -> Iterator[Break]:
+        """Yield the segments that are missing or differ, ascending.
+
+        Args:
+            present: What is there, by number.
+        """
+        there = {0, *present} | self.removed
+        missing = {number for number in self.previous.values() if number not in there}
+        missing |= {number for number in self.seals if number not in there}
+        for number in sorted(missing | {*self.seals} & {*present}):
+            if number in missing:
+                yield Break(number, missing=True, message=self._missing(number))
+                continue
+            seals, found = self.seals[number], present[number]
+            if found not in seals:
+                yield Break(number, missing=False, message=_differs(found, seals[-1]))
+
+    def namer(self, number: int) -> int | None:
+        """Return the segment that names this one as the one before it; None: there is none."""
+        return next((other for other, named in self.previous.items() if named == number), None)
+
+    def _missing(self, number: int) -> str:
+        namer = self.namer(number)
+        if namer is None:
+            return "the segment is missing: it was there when the one behind it was removed"
+        return f"the segment is missing: {segment_name(namer)} names it as the one before"
+
+
+def _differs(found: Seal, told: Seal) -> str:
+    if found.bytes < told.bytes:
+        return f"the segment has {found.bytes} bytes, it had {told.bytes}: its end is missing"
+    return (
+        f"this is not the segment that was sealed, but perhaps an older copy: {found.bytes} bytes"
+        f" with checksum {found.crc32c:08x}, not {told.bytes} with {told.crc32c:08x}"
+    )

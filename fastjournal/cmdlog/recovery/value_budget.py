@@ -1,0 +1,75 @@
+"""Replay of more values than memory holds: the oldest are left on the disk, where they stand. Pure.
+
+Which value was accessed last is not in the log. So those go that were written first, a segment's at
+a time: that is as exact as it has to be, for the daemon reads back what is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+
+
+class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How much memory what is live may take."""
+
+    bytes_max: int
+    entry_bytes: int
+    """Of a live job, besides its value."""
+    value_bytes_min: int
+    """Smaller values stay in memory."""
+    types_kept: tuple[int, ...] = ()
+    """So do values of these types, which another record than that of the job may have changed."""
+    bytes_kept: int = 0
+    """If they have so many bytes at most."""
+
+
+class Shedding:
+    """Leaves values on the disk while what is live takes too much memory.
+
+    Args:
+        state: What the log leaves live.
+        limit: How much memory it may take.
+    """
+
+    def __init__(self, state: LogState, limit: ValueLimit) -> None:
+        self._state = state
+        self._limit = limit
+        self._segments: deque[tuple[int, list[LiveJob]]] = deque()
+        """Of each segment the bytes of the values in memory, and their jobs; dead ones too."""
+        self._bytes = 0
+
+    def after_segment(self, number: int) -> None:
+        """All records of a segment were replayed. O(jobs of it, and values that go)."""
+        jobs: list[LiveJob] = []
+        size = 0
+        for job in reversed(self._state.jobs.values()):
+            if job.position >> OFFSET_BITS != number:
+                break
+            if self._may_leave(job):
+                jobs.append(job)
+                size += len(job.value)
+        self._segments.append((size, jobs))
+        self._bytes += size
+        bytes_max = self._limit.bytes_max - self._limit.entry_bytes * len(self._state.jobs)
+        while self._bytes > bytes_max and self._segments:
+            self._shed()
+
+    def _shed(self) -> None:
+        size, jobs = self._segments.popleft()
+        self._bytes -= size
+        for job in jobs:
+            # it may have another value by now
+            if self._may_leave(job):
+                job.own().cold_bytes = len(job.value)
+                job.value = b""
+
+    def _may_leave(self, job: LiveJob) -> bool:
+        return len(job.value) >= self._limit.value_bytes_min and (
+            job.value_type not in self._limit.types_kept or len(job.value) > self._limit.bytes_kept
+        )
