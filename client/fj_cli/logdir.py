@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from fastjournal.cmdlog.format.segments import list_segments
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
 

@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager
 
 from fastjournal.cmdlog.format.envelope import OPERATION_NAME
 from fastjournal.cmdlog.format.records import SEGMENT_HEADER, decode_record
-from fastjournal.cmdlog.format.segments import list_segments, segment_name, unpack_position
+from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.inspect_log import Progress, take_survey
 from fastjournal.cmdlog.recovery.replay_state import LogState

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, Record, decode_record
-from fastjournal.cmdlog.format.segments import list_segments, segment_name
+from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.format.workq import (
     ATTEMPTS_MAX,
     TTL_MS_MAX,
@@ -23,6 +23,7 @@ from fastjournal.cmdlog.format.workq import (
     is_job_id,
     is_workq_name,
 )
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import LOG_PAYLOAD_BYTES_MAX

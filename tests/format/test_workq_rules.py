@@ -22,8 +22,8 @@ from fastjournal.cmdlog.format.records import (
     encode_time,
     encode_uvarint,
 )
-from fastjournal.cmdlog.format.segments import list_segments
 from fastjournal.cmdlog.format.workq import make_job_id
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 from fastjournal.testing.workq_rules import (
     JobState,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.read_value import Whereabouts, read_value
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk

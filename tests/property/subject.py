@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import asdict
 from typing import Any
 
-from fastjournal.cmdlog.format.read_value import Whereabouts, read_value
+from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import ClientConnection, decode_reply, decode_request, encode_request

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from fastjournal.cmdlog.format.segments import (
-    list_segments,
     pack_position,
     segment_name,
     segment_number,
     unpack_position,
 )
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 
 

@@ -14,12 +14,8 @@ from fastjournal.cmdlog.format.records import (
     encode_result,
     encode_time,
 )
-from fastjournal.cmdlog.format.segments import (
-    SegmentInfo,
-    list_segments,
-    segment_name,
-    unpack_position,
-)
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError

@@ -26,9 +26,9 @@ from fastjournal.cmdlog.format.envelope import (
     unpack_completion,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.read_value import Whereabouts, read_value, value_in
 from fastjournal.cmdlog.format.records import Command, decode_record
 from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
+from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.limits import (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fastjournal import limits
-from fastjournal.cmdlog.format.read_value import Whereabouts, read_values
+from fastjournal.cmdlog.read_value import Whereabouts, read_values
 from fastjournald.histogram import Histogram
 from fastjournald.tables.value_cache import Cold, Missing
 

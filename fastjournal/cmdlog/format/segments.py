@@ -11,12 +11,8 @@ record's first byte. Positions of one log sort in the order of writing.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import msgspec
-
-if TYPE_CHECKING:
-    from fastjournal.disk import Disk
 
 OFFSET_BITS = 40
 """A segment has at most 1 TiB: far above any segment size in use."""
@@ -55,16 +51,6 @@ def segment_number(name: str) -> int | None:
     """Return the number in a file name, or None where it is not a segment's."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
-
-
-def list_segments(disk: Disk, directory: str) -> list[int]:
-    """Return the numbers of all segments in a log directory, ascending.
-
-    Raises:
-        LogFailedError: The directory cannot be read.
-    """
-    numbers = (segment_number(name) for name in disk.listdir(directory))
-    return sorted(number for number in numbers if number is not None)
 
 
 def pack_position(segment: int, offset: int) -> int:

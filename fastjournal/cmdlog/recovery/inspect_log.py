@@ -27,7 +27,8 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentRewritten
-from fastjournal.cmdlog.format.segments import SegmentInfo, list_segments, segment_name
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
