@@ -28,7 +28,8 @@ from fastjournal.protocol import (
     encode_reply,
 )
 from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine, Settings
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.settings import Settings
 from fastjournald.engine.undelivered import Handout, Handouts
 from fastjournald.group_commit import Commit
 from fastjournald.net.accept import accept

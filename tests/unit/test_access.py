@@ -63,7 +63,7 @@ def session_with(made: Engine, rights: tuple[str, ...], *prefixes: bytes) -> Non
 def code(made: Engine, asked: Request) -> str:
     """Return the code of the check alone: not every function has to find something to do."""
     assert made.grants is not None
-    return made.grants.check(made, "s", asked).partition(" ")[0]
+    return made.grants.check(made.store, "s", asked).partition(" ")[0]
 
 
 class Case(NamedTuple):

@@ -16,7 +16,7 @@ from msgspec import Meta
 from fastjournal import limits
 from fastjournal.errors import ConfigError
 from fastjournald.config.addresses import Tcp, parse_place
-from fastjournald.engine.context import Settings
+from fastjournald.engine.settings import Settings
 
 # Upper bounds leave all arithmetic in 64 bits, and room for any sane use.
 SECONDS_MAX = 1_000_000_000

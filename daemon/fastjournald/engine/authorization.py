@@ -13,16 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from hashlib import sha256
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-    from fastjournald.tables.entry import Entry
+from fastjournald.engine.store import Store
+from fastjournald.tables.entry import Entry
 
 READ: Final = 1
 WRITE: Final = 2
@@ -105,7 +103,7 @@ class Grants:
                 changed.append(session)
         return changed
 
-    def check(self, state: State, session: Hashable, request: Request) -> str:
+    def check(self, store: Store, session: Hashable, request: Request) -> str:
         """Return why a session may not do what it asks for; empty: it may."""
         function = request.function
         if function in OPEN:
@@ -114,7 +112,7 @@ class Grants:
         if grant is None:
             return AUTH_REQUIRED
         rule = RULES.get(function)
-        return "" if rule is None else rule(_Asked(state, grant, request))
+        return "" if rule is None else rule(_Asked(store, grant, request))
 
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""
@@ -125,8 +123,8 @@ class Grants:
 class _Asked:
     """One request against one grant; every method returns why not, or the empty string."""
 
-    def __init__(self, state: State, grant: Grant, request: Request) -> None:
-        self.state = state
+    def __init__(self, store: Store, grant: Grant, request: Request) -> None:
+        self.store = store
         self.grant = grant
         self.request = request
 
@@ -140,7 +138,7 @@ class _Asked:
 
     def entry(self, rights: int, key: bytes) -> str:
         """These rights for the entry that a key leads to, or where there is none, for the key."""
-        entry = self.state.store.find(key)
+        entry = self.store.find(key)
         grant = self.grant
         inside = grant.covers_key(key) if entry is None else grant.covers(entry)
         return self.right(rights) or ("" if inside else self._outside(rights, "the key"))
@@ -157,7 +155,7 @@ class _Asked:
             return ""
         if parse_journal_key(key) is not None:
             return self.new(rights, key)
-        return "" if self.state.store.find(key) is None else self.entry(rights, key)
+        return "" if self.store.find(key) is None else self.entry(rights, key)
 
     def domain(self, rights: int, name: bytes) -> str:
         """These rights for a domain."""

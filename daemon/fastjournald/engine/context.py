@@ -1,4 +1,4 @@
-"""All that the daemon remembers between two requests, for the handlers to work on. Pure."""
+"""Context of a handler: all that the engine remembers between two requests. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fastjournal import limits
 from fastjournal.protocol import Function, Reply, Request, encode_reply
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.pubsub.subscriptions import Changes, Selects, Subscriptions
+from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handouts
 from fastjournald.engine.waiters import Waiter, Waiters
@@ -27,26 +28,6 @@ FUNCTIONS = frozenset(map(int, Function))
 
 _LEASE_MS_MAX = limits.INSTANT_MAX // 1000 - 1
 """The last whole millisecond of which all microseconds are instants."""
-
-
-class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """Bounds and defaults of the engine; sizes in bytes, times in microseconds."""
-
-    value_bytes_max: int = limits.VALUE_BYTES_MAX
-    reply_bytes_max: int = limits.REPLY_BYTES_MAX
-    lease_us_default: int = limits.LEASE_US_DEFAULT
-    attempts_max: int = 0
-    """Lost leases after which an entry is buried; 0: no limit."""
-    tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
-    tombstones_max: int = limits.TOMBSTONES_MAX
-    tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
-    clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
-    memory_bytes_max: int = 0
-    """Of entries in memory, from which on values leave it; 0: all stay."""
-    cold_bytes_min: int = limits.COLD_BYTES_MIN
-    """Smaller values stay in memory, and such as ADD and NOT may change."""
-    postpone_us_max: int = limits.POSTPONE_US_MAX
-    """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
 
 
 def _discard(data: bytes, records: int, now: int) -> int:
@@ -66,7 +47,7 @@ def new_values(settings: Settings) -> Values | None:
     return Values(settings.memory_bytes_max, settings.cold_bytes_min)
 
 
-class State:
+class Context:
     """Entries, who waits for work, tokens and counters.
 
     Args:

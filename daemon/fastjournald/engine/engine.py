@@ -38,7 +38,7 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grants
-from fastjournald.engine.context import FUNCTIONS, UNKNOWN, Settings, State, new_journal
+from fastjournald.engine.context import FUNCTIONS, UNKNOWN, Context, new_journal
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
 from fastjournald.engine.handlers.get import pair_of, why_unreadable
 from fastjournald.engine.handlers.table import HANDLERS, Scan, next_work, nothing_due
@@ -46,6 +46,7 @@ from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.prefetch import missing_news
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
+from fastjournald.engine.settings import Settings
 from fastjournald.engine.undelivered import Handout, give_back
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.value_cache import Cold, Missing
@@ -56,7 +57,7 @@ __all__ = ["Engine", "LongMatches", "Missing", "Scan", "Settings", "new_journal"
 Answer: TypeAlias = tuple[Hashable, bytes]
 
 
-class Engine(State):
+class Engine(Context):
     """The state, and what requests and time do to it.
 
     Args:
@@ -102,7 +103,7 @@ class Engine(State):
         if now >= store.wake and not store.behind:
             store.advance(now, ADVANCE_WORK_MAX)
         function = request.function
-        if self.grants is not None and (why_not := self.grants.check(self, session, request)):
+        if self.grants is not None and (why_not := self.grants.check(self.store, session, request)):
             return self._refused(request, why_not, now)
         handler = HANDLERS.get(function)
         if handler is None:
@@ -131,7 +132,7 @@ class Engine(State):
 
     def may_snapshot(self, session: Hashable, request: Request, now: int) -> bytes | None:
         """Return the reply to a SNAPSHOT that the session may not take; None: it may."""
-        if self.grants is not None and (why_not := self.grants.check(self, session, request)):
+        if self.grants is not None and (why_not := self.grants.check(self.store, session, request)):
             return self._refused(request, why_not, now)
         return None
 
@@ -185,7 +186,7 @@ class Engine(State):
     def end(self, scan: Scan, error: str) -> None:
         """A scan is answered with an error: nothing of what it asked for holds."""
         self.count_error(scan.request.function, error)
-        give_back(self, scan.leased, SCAN_LEASES_MAX, self._now)
+        give_back(self.store, scan.leased, SCAN_LEASES_MAX, self._now)
         if scan.request.flags & LISTEN:
             self.unlisten(scan.session, scan.request.identifier)
 
@@ -327,7 +328,7 @@ class Engine(State):
     def give_back(self, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
         """Let work wait again whose replies were never sent: so many entries; return the rest."""
         self._now = max(now, self._now)
-        return give_back(self, handouts, number_max, self._now)
+        return give_back(self.store, handouts, number_max, self._now)
 
     def shut_down(self, now: int) -> list[tuple[Hashable, bytes]]:
         """Tell all who wait that the daemon stops."""

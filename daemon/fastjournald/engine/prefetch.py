@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.limits import NEWS_AHEAD, NEWS_TURN_BYTES
 from fastjournal.protocol import Function, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Cold, Missing
 
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
-
-def missing_soon(state: State, missing: Missing, ahead: list[Request]) -> Missing:
+def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Missing:
     """Return what is missing for a request, and for the GETs of a key that follow it.
 
     Of these as much as one reply may hold.
     """
     # one entry may have several keys
     entries = {entry.key: entry for entry in missing.entries}
-    room = state.reply_bytes_max - sum(len(entry.value) for entry in missing.entries)
+    room = context.reply_bytes_max - sum(len(entry.value) for entry in missing.entries)
     for request in ahead:
         if request.function == Function.GET and request.flags & DATA and not request.query:
-            entry = state.store.find(request.key)
+            entry = context.store.find(request.key)
             if entry is not None and isinstance(entry.value, Cold):
                 room -= len(entry.value)
                 if room < 0:
@@ -34,20 +31,22 @@ def missing_soon(state: State, missing: Missing, ahead: list[Request]) -> Missin
     return Missing(list(entries.values()))
 
 
-def missing_news(state: State, session: Hashable, number_max: int = NEWS_AHEAD) -> Missing | None:
+def missing_news(
+    context: Context, session: Hashable, number_max: int = NEWS_AHEAD
+) -> Missing | None:
     """Return the values that are missing to tell a session its next pieces of news."""
-    values = state.store.values
+    values = context.store.values
     if values is None:
         return None
     entries: dict[bytes, Entry] = {}
     room = NEWS_TURN_BYTES
-    for key in state.subscriptions.upcoming(session, number_max):
-        entry = state.store.find(key)
+    for key in context.subscriptions.upcoming(session, number_max):
+        entry = context.store.find(key)
         if (
             entry is not None
             and isinstance(entry.value, Cold)
             and entry.key not in values.unreadable
-            and state.may_see(session, entry)
+            and context.may_see(session, entry)
         ):
             entries[entry.key] = entry
             room -= len(entry.value)

@@ -9,13 +9,11 @@ log says so.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fastjournal.limits import ENTRY_WORK
+from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 Handout: TypeAlias = tuple[int, list[Entry]]
 """What one request was given: the token of its lease, or 0 where it was popped; the entries."""
@@ -47,11 +45,11 @@ def popped_bytes(handouts: list[Handout]) -> int:
     return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
 
 
-def give_back(state: State, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
+def give_back(store: Store, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
     """Let work wait again that nobody was told of.
 
     Args:
-        state: Where it was handed out.
+        store: Where it was handed out.
         handouts: In any order; what ended or changed hands meanwhile stays as it is.
         number_max: Of entries, in one go.
         now: The present.
@@ -60,28 +58,26 @@ def give_back(state: State, handouts: list[Handout], number_max: int, now: int) 
         Those that are left to do.
     """
     left: list[Handout] = []
-    state.store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
+    store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
     for token, entries in handouts:
         for entry in entries[: max(number_max, 0)]:
             if token:
-                _release(state, entry, token, now)
+                _release(store, entry, token, now)
             else:
-                _restore(state, entry, now)
+                _restore(store, entry, now)
         if len(entries) > number_max:
             left.append((token, entries[max(number_max, 0) :]))
         number_max -= len(entries)
     return left
 
 
-def _release(state: State, entry: Entry, token: int, now: int) -> None:
-    store = state.store
+def _release(store: Store, entry: Entry, token: int, now: int) -> None:
     if entry.token == token > now and store.find(entry.key) is entry:
         store.end_lease(entry, now, ran_out=False)
 
 
-def _restore(state: State, entry: Entry, now: int) -> None:
+def _restore(store: Store, entry: Entry, now: int) -> None:
     """Let a popped entry stand again, unless it was set or deleted anew, or its life is over."""
-    store = state.store
     deleted = store.tombstones.get(entry.key, now)
     if (
         (deleted is not None and deleted > entry.timestamp)
@@ -96,5 +92,5 @@ def _restore(state: State, entry: Entry, now: int) -> None:
         entry.own().links = [link for link in entry.links if store.find(link) is None] or None
     entry.domain = store.domain_of(entry.domain.name)
     if entry.persistent:
-        state.journal.restored(entry, now)
+        store.journal.restored(entry, now)
     store.insert(entry, now)

@@ -15,7 +15,9 @@ from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine, Settings, new_journal
+from fastjournald.engine.context import new_journal
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.settings import Settings
 from fastjournald.recovery.bulk_load import load_store
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.entry_records import Append

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from struct import Struct
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import COPIED_BYTES_A_UNIT
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
@@ -24,9 +25,6 @@ from fastjournald.engine.handlers.arguments import (
 from fastjournald.engine.handlers.get import pair_reply
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Cold
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 _INTEGER, _FLOAT = int(ValueType.INTEGER), int(ValueType.FLOAT)
 _BOOLEAN = int(ValueType.BOOLEAN)
@@ -42,7 +40,7 @@ _NO_SIZE = f"{ErrorCode.BAD_VALUE} the size is an integer of 1, 2, 4 or 8 bytes,
 _STORED = f"{ErrorCode.BAD_VALUE} the stored value does not have the form of its type"
 
 
-def add(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def add(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Add a number to the stored one; with OVERWRITE it is created where there is none."""
     if not is_key(request.key):
         return BAD_KEY
@@ -50,17 +48,17 @@ def add(state: State, session: Hashable, request: Request, now: int) -> str | Re
     number = None if value_type is None else _number(value_type, request.value)
     if number is None:
         return _NO_NUMBER
-    entry = state.store.find(request.key)
+    entry = context.store.find(request.key)
     if entry is None:
         if not request.flags & OVERWRITE:
             return ErrorCode.NOT_FOUND.value
-        if _is_skewed(state, request, now):
+        if _is_skewed(context, request, now):
             return CLOCK_SKEW
-        if state.read_only:
+        if context.read_only:
             return READ_ONLY
-        entry = _create(state, request, now)
-        return pair_reply(state.store, entry, request.key, request.flags | DATA, now)
-    refused = _refused(state, entry, session, request, now)
+        entry = _create(context, request, now)
+        return pair_reply(context.store, entry, request.key, request.flags | DATA, now)
+    refused = _refused(context, entry, session, request, now)
     if refused:
         return refused
     if entry.value_type != value_type:
@@ -72,17 +70,17 @@ def add(state: State, session: Hashable, request: Request, now: int) -> str | Re
     value = _sum(stored, number, len(before))
     if value is None:
         return ErrorCode.OVERFLOW.value
-    return _change(state, entry, value, request, now)
+    return _change(context, entry, value, request, now)
 
 
-def not_(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def not_(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Flip a boolean."""
     if not is_key(request.key):
         return BAD_KEY
-    entry = state.store.find(request.key)
+    entry = context.store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    refused = _refused(state, entry, session, request, now)
+    refused = _refused(context, entry, session, request, now)
     if refused:
         return refused
     if entry.value_type != _BOOLEAN:
@@ -90,10 +88,10 @@ def not_(state: State, session: Hashable, request: Request, now: int) -> str | R
     value = _FLIPPED.get(_small(entry))
     if value is None:
         return _STORED
-    return _change(state, entry, value, request, now)
+    return _change(context, entry, value, request, now)
 
 
-def truncate(state: State, session: Hashable, request: Request, now: int) -> str:
+def truncate(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Cut a buffer or string to a size, or fill it up with zero bytes."""
     if not is_key(request.key):
         return BAD_KEY
@@ -102,56 +100,58 @@ def truncate(state: State, session: Hashable, request: Request, now: int) -> str
     size = _number(_INTEGER, request.value)
     if not isinstance(size, int) or size < 0:
         return _NO_SIZE
-    size_max = state.settings.value_bytes_max
+    size_max = context.settings.value_bytes_max
     if size > size_max:
         return f"{ErrorCode.TOO_LARGE} a value has at most {size_max} bytes"
-    entry = state.store.find(request.key)
+    entry = context.store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    refused = _refused(state, entry, session, request, now)
+    refused = _refused(context, entry, session, request, now)
     if refused:
         return refused
     if entry.value_type not in _RESIZABLE:
         return ErrorCode.TYPE_MISMATCH.value
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
     before = entry.value
-    state.store.work += max(size, len(before)) // COPIED_BYTES_A_UNIT
+    context.store.work += max(size, len(before)) // COPIED_BYTES_A_UNIT
     value: bytes | Cold
     if isinstance(before, Cold):
         # what is on disk stays there: how much of it counts stands in the journal
         value = Cold(size) if size else b""
     else:
         value = before[:size].ljust(size, b"\0")
-    state.store.set_value(entry, value)
-    _written(state, entry, request, now)
+    context.store.set_value(entry, value)
+    _written(context, entry, request, now)
     if entry.persistent:
-        state.journal.resized(entry, len(before), now)
+        context.journal.resized(entry, len(before), now)
     return ""
 
 
-def _is_skewed(state: State, request: Request, now: int) -> bool:
-    return request.timestamp > now + state.settings.clock_skew_us_max
+def _is_skewed(context: Context, request: Request, now: int) -> bool:
+    return request.timestamp > now + context.settings.clock_skew_us_max
 
 
-def _refused(state: State, entry: Entry, session: Hashable, request: Request, now: int) -> str:
+def _refused(context: Context, entry: Entry, session: Hashable, request: Request, now: int) -> str:
     """Return why this session cannot write the value of an entry now; empty: it can."""
-    if _is_skewed(state, request, now):
+    if _is_skewed(context, request, now):
         return CLOCK_SKEW
-    if state.store.locked_to(entry, session, now):
+    if context.store.locked_to(entry, session, now):
         return LOCKED
     return ""
 
 
-def _change(state: State, entry: Entry, value: bytes, request: Request, now: int) -> str | Reply:
+def _change(
+    context: Context, entry: Entry, value: bytes, request: Request, now: int
+) -> str | Reply:
     """Let the entry have another value, and return it."""
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
-    state.store.set_value(entry, value)
-    _written(state, entry, request, now)
+    context.store.set_value(entry, value)
+    _written(context, entry, request, now)
     if entry.persistent:
-        state.journal.revalued(entry, now)
-    return pair_reply(state.store, entry, request.key, request.flags | DATA, now)
+        context.journal.revalued(entry, now)
+    return pair_reply(context.store, entry, request.key, request.flags | DATA, now)
 
 
 def _small(entry: Entry) -> bytes:
@@ -159,15 +159,15 @@ def _small(entry: Entry) -> bytes:
     return b"" if isinstance(entry.value, Cold) else entry.value
 
 
-def _written(state: State, entry: Entry, request: Request, now: int) -> None:
-    state.store.note_value(entry)
+def _written(context: Context, entry: Entry, request: Request, now: int) -> None:
+    context.store.note_value(entry)
     entry.timestamp = max(entry.timestamp, request.timestamp)
     entry.modified = now
 
 
-def _create(state: State, request: Request, now: int) -> Entry:
+def _create(context: Context, request: Request, now: int) -> Entry:
     """Set the key to the value of the request, which wins over any tombstone."""
-    store, key = state.store, request.key
+    store, key = context.store, request.key
     assert request.value_type is not None
     parts = parse_journal_key(key)
     domain, priority, not_before = store.plain, 0, 0
@@ -175,12 +175,12 @@ def _create(state: State, request: Request, now: int) -> Entry:
         domain = store.domain_of(parts.domain)
         priority, not_before = parts.priority, parts.timestamp
     timestamp = max(request.timestamp, store.tombstones.get(key, now) or 0)
-    arrival = state.journal.next_serial()
+    arrival = context.journal.next_serial()
     facts = pack_facts(priority, not_before, arrival, timestamp, now, request.value_type)
     entry = Entry(facts, key, None, request.value, domain)
     erases = store.tombstones.discard(key)
     if request.flags & PERSIST:
-        state.journal.stored(entry, now, erases=erases)
+        context.journal.stored(entry, now, erases=erases)
     store.insert(entry, now)
     return entry
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fastjournal.limits import (
     ENTRY_WORK,
@@ -17,6 +16,7 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     LOCKED,
@@ -25,18 +25,15 @@ from fastjournald.engine.handlers.arguments import (
     token_of,
 )
 from fastjournald.engine.handlers.get import why_unreadable
+from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.value_cache import Cold, Missing
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-    from fastjournald.engine.store import Store
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
 _NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
 
 
-def bury(state: State, session: Hashable, request: Request, now: int) -> str | Missing:
+def bury(context: Context, session: Hashable, request: Request, now: int) -> str | Missing:
     """Set an entry aside with a reason; with a token only if it is that of its lease."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -46,7 +43,7 @@ def bury(state: State, session: Hashable, request: Request, now: int) -> str | M
         return token
     if len(request.value) > REASON_BYTES_MAX:
         return _REASON_TOO_LARGE
-    store = state.store
+    store = context.store
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -72,12 +69,12 @@ def bury(state: State, session: Hashable, request: Request, now: int) -> str | M
     return ""
 
 
-def kick(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+def kick(context: Context, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
     """Make buried entries ready again: that of a key, or the first ones of a domain."""
     key = request.key
     if len(key) > KEY_BYTES_MAX:
         return BAD_KEY
-    store = state.store
+    store = context.store
     if key:
         entry = store.find(key)
         if entry is None:
@@ -92,9 +89,9 @@ def kick(state: State, session: Hashable, request: Request, now: int) -> str | R
         if not name or b":" in name or len(name) > KEY_BYTES_MAX:
             return NOT_A_DOMAIN
         count = 1 if request.count is None else request.count
-        entries = _first_buried(state, session, name, count, now)
+        entries = _first_buried(context, session, name, count, now)
     if entries:
-        if state.read_only:
+        if context.read_only:
             return READ_ONLY
         missing, unreadable = _look_for_values(store, entries)
         if missing:
@@ -122,13 +119,13 @@ def _look_for_values(store: Store, entries: list[Entry]) -> tuple[list[Entry], d
 
 
 def _first_buried(
-    state: State, session: Hashable, name: bytes, count: int, now: int
+    context: Context, session: Hashable, name: bytes, count: int, now: int
 ) -> list[Entry]:
     """Return so many buried entries of a domain, in the order of work, within the bounds.
 
     Those that another connection has locked are left out.
     """
-    store = state.store
+    store = context.store
     domain = store.domains.get(name)
     entries: list[Entry] = []
     if domain is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,104 +19,102 @@ from fastjournal.protocol import (
 )
 from fastjournald.engine.authorization import AUTH_FAILED, AUTH_REQUIRED
 from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, NOT_A_DOMAIN, is_key
 from fastjournald.engine.handlers.next import nothing_due
+from fastjournald.engine.store import Store
 from fastjournald.tables.entry import PLACE_NAMES, Entry
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-    from fastjournald.engine.store import Store
 
 _NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
 
-def nop(_state: State, _session: Hashable, _request: Request, _now: int) -> str:
+def nop(_context: Context, _session: Hashable, _request: Request, _now: int) -> str:
     """Do nothing, with success."""
     return ""
 
 
-def auth(state: State, session: Hashable, request: Request, now: int) -> str | bytes:
+def auth(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
     """Let the session do what its token gives; where no token is asked for, any will do."""
-    grants = state.grants
+    grants = context.grants
     if grants is None:
         return ""
-    state.store.work += len(grants) // TOKENS_A_UNIT
+    context.store.work += len(grants) // TOKENS_A_UNIT
     grant = grants.find(request.value)
     ended = b""
     if grant is None or grants.sessions.get(session) != grant:
         # it listens, waits and locks by the rights that it had
-        state.subscriptions.forget(session)
-        state.stop_noting()
-        state.store.unlock_all(session, now)
-        ended = _end_waits(state, session, AUTH_REQUIRED, now)
+        context.subscriptions.forget(session)
+        context.stop_noting()
+        context.store.unlock_all(session, now)
+        ended = _end_waits(context, session, AUTH_REQUIRED, now)
     if grant is not None:
         grants.sessions[session] = grant
         return ended + encode_success(request.identifier, now) if ended else ""
     grants.sessions.pop(session, None)
-    state.auth_failures[session] = state.auth_failures.get(session, 0) + 1
+    context.auth_failures[session] = context.auth_failures.get(session, 0) + 1
     if ended:
-        state.count_error(request.function, AUTH_FAILED)
+        context.count_error(request.function, AUTH_FAILED)
         return ended + encode_error(request.identifier, now, AUTH_FAILED)
     return AUTH_FAILED
 
 
-def _end_waits(state: State, session: Hashable, error: str, now: int) -> bytes:
+def _end_waits(context: Context, session: Hashable, error: str, now: int) -> bytes:
     """Return the replies to what a session waits for."""
     answers = [
-        state.answer(waiter, Reply(error=error), now)[1]
-        for waiter in state.waiters.of_session(session)
+        context.answer(waiter, Reply(error=error), now)[1]
+        for waiter in context.waiters.of_session(session)
     ]
-    state.stop_watching()
+    context.stop_watching()
     return b"".join(answers)
 
 
-def quit_(state: State, session: Hashable, request: Request, now: int) -> bytes:
+def quit_(context: Context, session: Hashable, request: Request, now: int) -> bytes:
     """End what waits on this connection, then say goodbye."""
     answers = [
-        state.answer(waiter, nothing_due(state, waiter.request), now)[1]
-        for waiter in state.waiters.of_session(session)
+        context.answer(waiter, nothing_due(context, waiter.request), now)[1]
+        for waiter in context.waiters.of_session(session)
     ]
-    state.stop_watching()
-    state.subscriptions.forget(session)
-    state.stop_noting()
+    context.stop_watching()
+    context.subscriptions.forget(session)
+    context.stop_noting()
     return b"".join(answers) + encode_success(request.identifier, now)
 
 
-def cancel(state: State, session: Hashable, request: Request, now: int) -> str | bytes:
+def cancel(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
     """Cancel what has the identifier in count: end a subscription, answer NEXTs that wait."""
     identifier = request.count
     if identifier is None:
         return _NO_COUNT
     answers = [
-        state.answer(waiter, nothing_due(state, waiter.request), now)[1]
-        for waiter in state.waiters.of_session(session)
+        context.answer(waiter, nothing_due(context, waiter.request), now)[1]
+        for waiter in context.waiters.of_session(session)
         if waiter.request.identifier == identifier
     ]
-    state.stop_watching()
-    if not state.unlisten(session, identifier) and not answers:
+    context.stop_watching()
+    if not context.unlisten(session, identifier) and not answers:
         return ErrorCode.NOT_FOUND.value
     return b"".join(answers) + encode_success(request.identifier, now)
 
 
-def stats(state: State, _session: Hashable, request: Request, now: int) -> str | Reply:
+def stats(context: Context, _session: Hashable, request: Request, now: int) -> str | Reply:
     """Tell about the daemon, a domain, or with DATA an entry: one pair, a JSON object."""
     key = request.key
     facts: dict[str, object]
     if request.flags & DATA:
         if not is_key(key):
             return BAD_KEY
-        entry = state.store.find(key)
+        entry = context.store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
-        facts = _about_entry(state.store, entry, now)
+        facts = _about_entry(context.store, entry, now)
     elif not key:
-        facts = {**_about_daemon(state.store, now), **state.gauges(now)}
-        facts["subscriptions"] = len(state.subscriptions)
+        facts = {**_about_daemon(context.store, now), **context.gauges(now)}
+        facts["subscriptions"] = len(context.subscriptions)
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     else:
-        facts = _about_domain(state.store, key, now)
+        facts = _about_domain(context.store, key, now)
     data = msgspec.json.encode(facts)
     return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
 

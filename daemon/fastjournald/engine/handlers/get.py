@@ -6,11 +6,11 @@ A value that is needed and on disk only is ``Missing``: the request is asked aga
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     DATA,
@@ -23,13 +23,9 @@ from fastjournald.engine.handlers.arguments import (
     UPDATE_TIMEOUT,
     WORKED_ON,
 )
+from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.value_cache import Cold, Missing
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-    from fastjournald.engine.store import Store
-
 
 PAIR_BYTES = 2 + 2 + 4 + 1
 """A pair's sizes and type at their widest."""
@@ -82,12 +78,14 @@ def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> 
     return Reply(flags=TWO_KEYS if has_two else 0, pairs=[pair_of(store, entry, key, flags, now)])
 
 
-def get_key(state: State, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+def get_key(
+    context: Context, session: Hashable, request: Request, now: int
+) -> str | Reply | Missing:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
-    store = state.store
+    store = context.store
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -102,41 +100,41 @@ def get_key(state: State, session: Hashable, request: Request, now: int) -> str 
     if leases and entry.uri is not None and entry.uri in store.running:
         return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
     if flags & LISTEN:
-        refused = state.subscriptions.refuses(session, request.identifier, request.key)
+        refused = context.subscriptions.refuses(session, request.identifier, request.key)
         if refused:
             return refused
-    if writes and state.read_only:
+    if writes and context.read_only:
         return READ_ONLY
-    if flags & DATA and len(entry.value) > state.value_bytes_ration:
+    if flags & DATA and len(entry.value) > context.value_bytes_ration:
         return SCARCE
     if is_missing(entry, flags, leases=leases):
         why_not = why_unreadable(store, entry)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     store.access(entry, now)
-    moved = move_expiry(state, entry, request, now)
+    moved = move_expiry(context, entry, request, now)
     token = None
     if leases:
-        token = state.lease_token([entry], state.lease_deadline(request.timeout, now))
+        token = context.lease_token([entry], context.lease_deadline(request.timeout, now))
         store.take(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         if entry.persistent:
-            state.journal.leased([entry], token, now, touched=[entry] if moved else ())
+            context.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
-        if state.handouts is not None:
-            state.handouts.note(session, token, [entry])
+        if context.handouts is not None:
+            context.handouts.note(session, token, [entry])
     elif moved:
-        keep_expiry(state, entry, request, now)
+        keep_expiry(context, entry, request, now)
     reply = pair_reply(store, entry, key, flags, now)
     if leases:
         reply.flags |= WORKED_ON
         reply.timeout = token
     if flags & LISTEN:
-        state.listen(session, request.identifier, key)
+        context.listen(session, request.identifier, key)
     return reply
 
 
-def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
+def move_expiry(context: Context, entry: Entry, request: Request, now: int) -> bool:
     """Set the expiry that the request asks for, or reading brings; whether it moves.
 
     The journal is told by the caller: together with the lease, if there is one.
@@ -148,11 +146,11 @@ def move_expiry(state: State, entry: Entry, request: Request, now: int) -> bool:
         expires = max(expires, min(now + entry.extra.ttl, INSTANT_MAX))
     if expires == entry.expires:
         return False
-    state.store.set_expiry(entry, expires)
+    context.store.set_expiry(entry, expires)
     return True
 
 
-def keep_expiry(state: State, entry: Entry, request: Request, now: int) -> None:
+def keep_expiry(context: Context, entry: Entry, request: Request, now: int) -> None:
     """Let the log know of an expiry that moved; of one that reading moved, if there is room."""
-    if entry.persistent and (request.timeout is not None or not state.read_only):
-        state.journal.touched(entry, now)
+    if entry.persistent and (request.timeout is not None or not context.read_only):
+        context.journal.touched(entry, now)

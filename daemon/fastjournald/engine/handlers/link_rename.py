@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.limits import LINK_BYTES_MAX, LINKS_PER_ENTRY_MAX
 from fastjournal.protocol import ErrorCode, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
@@ -19,9 +19,6 @@ from fastjournald.engine.handlers.arguments import (
 from fastjournald.engine.rename import rename_entry
 from fastjournald.tables.entry import Place
 
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-
 _NO_SECOND_KEY = f"{ErrorCode.BAD_REQUEST} a second key is needed"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
 _NOT_PRIMARY = f"{ErrorCode.BAD_KEY} only a primary key can be renamed, this is a further key"
@@ -33,7 +30,7 @@ _TOO_MANY_LINKS = (
 )
 
 
-def link(state: State, session: Hashable, request: Request, now: int) -> str:
+def link(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Let an entry stand under the second key too."""
     key = request.second_key
     if not is_key(request.key):
@@ -42,7 +39,7 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
         return _NO_SECOND_KEY
     if not is_key(key):
         return BAD_KEY
-    store = state.store
+    store = context.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -60,7 +57,7 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
         len(links) >= LINKS_PER_ENTRY_MAX or sum(map(len, links)) + len(key) > LINK_BYTES_MAX
     ):
         return _TOO_MANY_LINKS
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
     if is_new:
         entry.own().links = [*links, key]
@@ -68,11 +65,11 @@ def link(state: State, session: Hashable, request: Request, now: int) -> str:
             store.values.link(key)
     store.put_key(key, entry)
     if entry.persistent:
-        state.journal.linked(entry, key, now)
+        context.journal.linked(entry, key, now)
     return ""
 
 
-def rename(state: State, session: Hashable, request: Request, now: int) -> str:
+def rename(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Give an entry another primary key; with OVERWRITE in the place of what stands there."""
     old, key, timestamp = request.key, request.second_key, request.timestamp
     if not is_key(old):
@@ -83,13 +80,13 @@ def rename(state: State, session: Hashable, request: Request, now: int) -> str:
         return BAD_KEY
     if key == old:
         return _SAME_KEY
-    store = state.store
+    store = context.store
     entry = store.find(old)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
     if entry.key != old:
         return _NOT_PRIMARY
-    if timestamp > now + state.settings.clock_skew_us_max:
+    if timestamp > now + context.settings.clock_skew_us_max:
         return CLOCK_SKEW
     target = store.find(key)
     overwrite = request.flags & OVERWRITE
@@ -112,7 +109,7 @@ def rename(state: State, session: Hashable, request: Request, now: int) -> str:
     elif key == entry.uri or (entry.links and key in entry.links):
         # it led elsewhere, and leads nowhere now: a LINK can give it back
         return _FURTHER_KEY
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
     rename_entry(store, entry, key, now)
     entry.timestamp = timestamp
@@ -121,5 +118,5 @@ def rename(state: State, session: Hashable, request: Request, now: int) -> str:
         store.remove(target, now)
     store.tombstones.discard(key)
     store.tombstones.put(old, timestamp, now)
-    state.journal.renamed(entry, old, target, now, tombstone=bool(request.flags & PERSIST))
+    context.journal.renamed(entry, old, target, now, tombstone=bool(request.flags & PERSIST))
     return ""

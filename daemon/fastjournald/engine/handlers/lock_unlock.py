@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.limits import INSTANT_MAX, LOCK_US_DEFAULT, LOCKS_MAX, LOCKS_PER_CONNECTION_MAX
 from fastjournal.protocol import ErrorCode, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, LOCKED, is_key
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 _TOO_MANY = f"{ErrorCode.BUSY} this connection has locked {LOCKS_PER_CONNECTION_MAX} entries"
 _TOO_MANY_IN_ALL = f"{ErrorCode.BUSY} all connections have locked {LOCKS_MAX} entries"
@@ -18,11 +15,11 @@ _NOT_LOCKED = f"{ErrorCode.NOT_FOUND} the entry is not locked"
 _NOT_OWNER = f"{ErrorCode.NOT_OWNER} another connection has locked the entry"
 
 
-def lock(state: State, session: Hashable, request: Request, now: int) -> str:
+def lock(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Lock an entry for this connection, or make its lock end at another instant."""
     if not is_key(request.key):
         return BAD_KEY
-    store = state.store
+    store = context.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -41,11 +38,11 @@ def lock(state: State, session: Hashable, request: Request, now: int) -> str:
     return ""
 
 
-def unlock(state: State, session: Hashable, request: Request, now: int) -> str:
+def unlock(context: Context, session: Hashable, request: Request, now: int) -> str:
     """End the lock that this connection has on an entry."""
     if not is_key(request.key):
         return BAD_KEY
-    store = state.store
+    store = context.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value

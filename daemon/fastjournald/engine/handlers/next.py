@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
@@ -19,6 +18,7 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Pair, Reply, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     DATA,
     LISTEN,
@@ -43,9 +43,6 @@ from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing
 
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
@@ -53,46 +50,46 @@ _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on
 
 
 def next_(
-    state: State, session: Hashable, request: Request, now: int
+    context: Context, session: Hashable, request: Request, now: int
 ) -> str | Reply | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
-    reply = next_work(state, session, request, now)
+    reply = next_work(context, session, request, now)
     if isinstance(reply, Missing):
         return reply
     if reply.error:
         return reply.error
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
-        if state.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
+        if context.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
             return _TOO_MANY_WAITS
-        if len(state.waiters) >= WAITS_MAX:
+        if len(context.waiters) >= WAITS_MAX:
             return _TOO_MANY_WAIT
-        if state.waiters.bytes_with(request) > WAITS_BYTES_MAX:
+        if context.waiters.bytes_with(request) > WAITS_BYTES_MAX:
             return _TOO_LARGE_WAIT
-        state.wait(session, request, now)
+        context.wait(session, request, now)
         return None
     return reply
 
 
-def nothing_due(state: State, request: Request) -> Reply:
+def nothing_due(context: Context, request: Request) -> Reply:
     """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
-    instant = state.store.next_at(request.key)
+    instant = context.store.next_at(request.key)
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
-def next_work(state: State, session: Hashable, request: Request, now: int) -> Reply | Missing:
+def next_work(context: Context, session: Hashable, request: Request, now: int) -> Reply | Missing:
     """Take what is due, up to the request's count and the reply's size."""
-    entries = _take(state, request, now)
+    entries = _take(context, request, now)
     if entries is None:
         return Reply(error=SCARCE)
     if isinstance(entries, Missing):
         return entries
     if not entries:
-        return nothing_due(state, request)
-    store, journal = state.store, state.journal
+        return nothing_due(context, request)
+    store, journal = context.store, context.journal
     store.work += ENTRY_WORK * len(entries)
     persistent = [entry for entry in entries if entry.persistent]
     reply = Reply(flags=TWO_KEYS)
@@ -104,7 +101,7 @@ def next_work(state: State, session: Hashable, request: Request, now: int) -> Re
             journal.popped(persistent, now)
         token = 0
     else:
-        token = state.lease_token(entries, state.lease_deadline(request.timeout, now))
+        token = context.lease_token(entries, context.lease_deadline(request.timeout, now))
         if persistent:
             journal.leased(persistent, token, now)
         for entry in entries:
@@ -112,8 +109,8 @@ def next_work(state: State, session: Hashable, request: Request, now: int) -> Re
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
-    if state.handouts is not None:
-        state.handouts.note(session, token, entries)
+    if context.handouts is not None:
+        context.handouts.note(session, token, entries)
     flags = request.flags
     if flags & META:
         reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
@@ -126,11 +123,11 @@ def next_work(state: State, session: Hashable, request: Request, now: int) -> Re
     return reply
 
 
-def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | None:
+def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing | None:
     """Take entries out of their queues, one a turn where any domain will do; None: too large."""
-    store = state.store
+    store = context.store
     turns = store.turns
-    room = state.reply_bytes_max - REPLY_BYTES
+    room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
@@ -138,7 +135,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
     if named is not None and named.paused_until:
         return []
     if store.values is not None and store.values.cold:
-        missing = _missing(state, request, named, count, now)
+        missing = _missing(context, request, named, count, now)
         if missing:
             return Missing(missing)
     pops = request.flags & OVERWRITE
@@ -160,7 +157,7 @@ def _take(state: State, request: Request, now: int) -> list[Entry] | Missing | N
         if room < 0:
             if entries:
                 break
-            if with_data and len(entry.value) > state.value_bytes_ration:
+            if with_data and len(entry.value) > context.value_bytes_ration:
                 return None
         store.pop_ready(domain, entry)
         entries.append(entry)
@@ -181,19 +178,19 @@ def _overhead(request: Request) -> int:
 
 
 def _missing(
-    state: State, request: Request, named: Domain | None, count: int, now: int
+    context: Context, request: Request, named: Domain | None, count: int, now: int
 ) -> list[Entry]:
     """Return those entries that would be taken now, and whose value is on disk only.
 
     If there are some, then also those that others who wait will take. One whose value cannot be
     read is set aside, or it would stand in the way for ever.
     """
-    store, flags = state.store, request.flags
+    store, flags = context.store, request.flags
     assert store.values is not None
     leases = not flags & OVERWRITE
     # what is popped may have to be given back, and its record is about to be dead
     needs = flags if leases else flags | DATA
-    others = state.fetching + state.waiters.number_for(request.key)
+    others = context.fetching + context.waiters.number_for(request.key)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
     while True:
         missing: list[Entry] = []
@@ -203,12 +200,12 @@ def _missing(
             domains = [named] if named is not None else []
         else:
             domains = list(islice(store.turns, ahead))
-        for at, entry in enumerate(_upcoming(state, request, domains, ahead)):
+        for at, entry in enumerate(_upcoming(context, request, domains, ahead)):
             room -= len(entry.value)
             if at >= count and (room < 0 or not missing):
                 # it would leave memory again before they come
                 break
-            if flags & DATA and len(entry.value) > state.value_bytes_ration:
+            if flags & DATA and len(entry.value) > context.value_bytes_ration:
                 # it is not handed out now
                 break
             if is_missing(entry, needs, leases=leases):
@@ -226,15 +223,17 @@ def _missing(
             store.bury(entry, reason[:REASON_BYTES_MAX], now)
 
 
-def _upcoming(state: State, request: Request, domains: list[Domain], count: int) -> Iterator[Entry]:
+def _upcoming(
+    context: Context, request: Request, domains: list[Domain], count: int
+) -> Iterator[Entry]:
     """Yield what would be taken now, in order, without taking it."""
-    room = state.reply_bytes_max - REPLY_BYTES
+    room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
     rank = 0
     while domains := [domain for domain in domains if rank < len(domain.ready)]:
         for domain in domains:
-            entry = state.store.ready_at(domain, rank)
+            entry = context.store.ready_at(domain, rank)
             room -= len(entry.key) + len(entry.uri or b"") + overhead
             if request.flags & DATA:
                 room -= len(entry.value)

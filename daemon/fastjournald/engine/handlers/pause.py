@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.limits import (
     INSTANT_MAX,
@@ -13,37 +12,35 @@ from fastjournal.limits import (
     PAUSED_DOMAINS_MAX,
 )
 from fastjournal.protocol import ErrorCode, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, READ_ONLY
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} PAUSE needs TTL; 0 resumes"
 _TOO_MANY = f"{ErrorCode.BUSY} {PAUSED_DOMAINS_MAX} domains are paused"
 _TOO_LARGE = f"{ErrorCode.BUSY} the domains that are paused take {PAUSED_BYTES_MAX} bytes"
 
 
-def pause(state: State, _session: Hashable, request: Request, now: int) -> str:
+def pause(context: Context, _session: Hashable, request: Request, now: int) -> str:
     """Pause a domain until now + ttl, whether it has entries or not; ttl 0 resumes it."""
     name, ttl = request.key, request.ttl
     if not name or b":" in name or len(name) > KEY_BYTES_MAX:
         return NOT_A_DOMAIN
     if ttl is None:
         return _NO_TTL
-    store = state.store
+    store = context.store
     paused = name in store.pauses
     if not ttl:
         if paused:
             store.resume(name)
-            state.journal.paused(name, 0, now)
+            context.journal.paused(name, 0, now)
         return ""
     if not paused and len(store.pauses) >= PAUSED_DOMAINS_MAX:
         return _TOO_MANY
     if not paused and store.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
         return _TOO_LARGE
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
     until = min(now + ttl, INSTANT_MAX)
     store.pause(name, until)
-    state.journal.paused(name, until, now)
+    context.journal.paused(name, until, now)
     return ""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, HALF_TOKEN, LOCKED, READ_ONLY, token_of
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
-def release(state: State, session: Hashable, request: Request, now: int) -> str:
+def release(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Give a leased entry back; TTL: it must not start before now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -25,7 +22,7 @@ def release(state: State, session: Hashable, request: Request, now: int) -> str:
         return HALF_TOKEN
     if isinstance(token, str):
         return token
-    store = state.store
+    store = context.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
@@ -44,7 +41,7 @@ def release(state: State, session: Hashable, request: Request, now: int) -> str:
     return ""
 
 
-def touch(state: State, session: Hashable, request: Request, now: int) -> str | Reply:
+def touch(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
     """Make a lease (with its token) or a life (without) last until now + ttl."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
@@ -53,22 +50,22 @@ def touch(state: State, session: Hashable, request: Request, now: int) -> str | 
         return token
     if request.ttl is None:
         return _NO_TTL
-    store = state.store
+    store = context.store
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
     if store.locked_to(entry, session, now):
         return LOCKED
     if token is None:
-        if state.read_only:
+        if context.read_only:
             return READ_ONLY
         store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         if entry.persistent:
-            state.journal.touched(entry, now)
+            context.journal.touched(entry, now)
         return ""
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
-    store.extend(entry, state.lease_token([entry], now + request.ttl), now)
+    store.extend(entry, context.lease_token([entry], now + request.ttl), now)
     if entry.persistent:
-        state.journal.extended(entry, now)
+        context.journal.extended(entry, now)
     return Reply(timeout=entry.token)

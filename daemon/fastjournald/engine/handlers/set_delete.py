@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     CLOCK_SKEW,
@@ -20,11 +20,8 @@ from fastjournald.engine.handlers.arguments import (
     READ_ONLY,
     token_of,
 )
+from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry, Extra, Place
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-    from fastjournald.engine.store import Store
 
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
@@ -35,15 +32,15 @@ _FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
 _PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another entry"
 
 
-def set_(state: State, session: Hashable, request: Request, now: int) -> str:
+def set_(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
-    store = state.store
+    store = context.store
     key, uri, timestamp = request.key, request.second_key, request.timestamp
     shards = store.shards
     # as Store.find, without two calls for each SET
     standing = shards[hash(key) & 255].get(key)
     if standing is not None and standing.timestamp == timestamp and standing.key == key:
-        return _listen(state, session, request) if request.flags & LISTEN else ""
+        return _listen(context, session, request) if request.flags & LISTEN else ""
     if not key or len(key) > KEY_BYTES_MAX:
         return BAD_KEY
     if uri is not None:
@@ -59,7 +56,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     if value_type == 0 and request.value:
         return _VOID_WITH_DATA
     flags = request.flags
-    if timestamp > now + state.settings.clock_skew_us_max:
+    if timestamp > now + context.settings.clock_skew_us_max:
         return CLOCK_SKEW
     other = None if uri is None else shards[hash(uri) & 255].get(uri)
     if other is standing:
@@ -84,10 +81,10 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
     if other is not None and other.key == uri:
         return _PRIMARY_KEY
     if flags & LISTEN:
-        refused = state.subscriptions.refuses(session, request.identifier, request.key)
+        refused = context.subscriptions.refuses(session, request.identifier, request.key)
         if refused:
             return refused
-    if state.read_only:
+    if context.read_only:
         return READ_ONLY
 
     expires, ttl = request.timeout, request.ttl
@@ -95,7 +92,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         expires = min(now + ttl, INSTANT_MAX) if ttl else 0
     if deleted is not None:
         tombstones.discard(key)
-    journal = state.journal
+    journal = context.journal
     created = now
     waited = None
     if other is not None:
@@ -123,7 +120,7 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         name, priority, not_before, _ = parts
         domain = store.domain_of(name)
         if waited is not None:
-            postpone = state.settings.postpone_us_max
+            postpone = context.settings.postpone_us_max
             first_due = _first_due(waited)
             if first_due and postpone:
                 if not_before - now > postpone:
@@ -163,15 +160,15 @@ def set_(state: State, session: Hashable, request: Request, now: int) -> str:
         store.replace_by_uri(other, timestamp, now, replaced)
     if flags & LISTEN:
         # the change that this was is its own reply
-        state.listen(session, request.identifier, key)
+        context.listen(session, request.identifier, key)
     return ""
 
 
-def _listen(state: State, session: Hashable, request: Request) -> str:
+def _listen(context: Context, session: Hashable, request: Request) -> str:
     """Listen to the key, for a SET that was carried out already."""
-    refused = state.subscriptions.refuses(session, request.identifier, request.key)
+    refused = context.subscriptions.refuses(session, request.identifier, request.key)
     if not refused:
-        state.listen(session, request.identifier, request.key)
+        context.listen(session, request.identifier, request.key)
     return refused
 
 
@@ -196,7 +193,7 @@ def _first_due(replaced: Entry) -> int:
     return replaced.extra.first_due or max(replaced.not_before, replaced.created)
 
 
-def delete(state: State, session: Hashable, request: Request, now: int) -> str:
+def delete(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Delete by any key; with the lease token this is how a worker completes a job."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -204,13 +201,13 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
     token = token_of(request)
     if isinstance(token, str):
         return token
-    store = state.store
+    store = context.store
     entry = store.find(key)
     timestamp = request.timestamp
-    skewed = timestamp > now + state.settings.clock_skew_us_max
+    skewed = timestamp > now + context.settings.clock_skew_us_max
     if entry is None:
         if token is None and not skewed:
-            _mark_deleted(state, request, now)
+            _mark_deleted(context, request, now)
         return ErrorCode.NOT_FOUND.value
     if skewed and token is None:
         return CLOCK_SKEW
@@ -226,23 +223,23 @@ def delete(state: State, session: Hashable, request: Request, now: int) -> str:
     store.remove(entry, now)
     if request.flags & OVERWRITE:
         if entry.persistent:
-            state.journal.deleted(entry, now)
+            context.journal.deleted(entry, now)
     else:
         store.tombstones.put(entry.key, timestamp, now)
         if entry.run is not None:
-            state.journal.completed(entry, timestamp, now)
+            context.journal.completed(entry, timestamp, now)
         elif request.flags & PERSIST:
-            state.journal.tombstone(entry.key, timestamp, now)
+            context.journal.tombstone(entry.key, timestamp, now)
     return ""
 
 
-def _mark_deleted(state: State, request: Request, now: int) -> None:
+def _mark_deleted(context: Context, request: Request, now: int) -> None:
     """Nothing stands under the key: leave a tombstone, or with OVERWRITE remove one."""
-    tombstones = state.store.tombstones
+    tombstones = context.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
-            state.journal.forgotten(request.key, now)
+            context.journal.forgotten(request.key, now)
         return
     tombstones.put(request.key, request.timestamp, now)
     if request.flags & PERSIST:
-        state.journal.tombstone(request.key, request.timestamp, now)
+        context.journal.tombstone(request.key, request.timestamp, now)

@@ -1,6 +1,6 @@
 """Handler table: one handler for each function, found by its number.
 
-A handler takes the state, the session, the request and the instant. It returns an error (a code
+A handler takes the context, the session, the request and the instant. It returns an error (a code
 and optionally a sentence), the empty string for plain success, a reply, bytes that are encoded
 already, a scan that is to be carried out, the values that are missing from memory for it, or None
 where the request waits.
@@ -9,9 +9,10 @@ where the request waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from fastjournal.protocol import Function, Reply, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.add_not_truncate import add, not_, truncate
 from fastjournald.engine.handlers.bury_kick import bury, kick
 from fastjournald.engine.handlers.connection_stats import auth, cancel, nop, quit_, stats
@@ -24,13 +25,10 @@ from fastjournald.engine.handlers.scan.scan import Scan, get
 from fastjournald.engine.handlers.set_delete import delete, set_
 from fastjournald.tables.value_cache import Missing
 
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-
 __all__ = ["HANDLERS", "Scan", "next_work", "nothing_due"]
 
 Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
-Handler: TypeAlias = Callable[["State", Hashable, Request, int], Outcome]
+Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
 
 HANDLERS: dict[int, Handler] = {
     Function.NOP.value: nop,

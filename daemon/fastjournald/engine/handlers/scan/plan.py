@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from fastjournal.limits import COMPILE_WORK, COMPILED_BYTE_WORK, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Query, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.cursor import EXPRESSION, RANGE, decode_cursor
 from fastjournald.engine.key_filter import Selection, select_matching, select_range
-
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
 
 _BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
 
@@ -28,7 +24,7 @@ class Plan(msgspec.Struct, gc=False):
     """Pairs of a reply at most; 0: as many as fit."""
 
 
-def plan_of(state: State, request: Request) -> Plan | str:
+def plan_of(context: Context, request: Request) -> Plan | str:
     """Return what a GET of a range, an expression or a cursor is about, or the error."""
     if request.query == Query.CURSOR:
         cursor = decode_cursor(request.key)
@@ -41,7 +37,7 @@ def plan_of(state: State, request: Request) -> Plan | str:
         text = (request.second_key or b"") if kind == RANGE else request.key
         count = request.count or 0
     if kind == EXPRESSION:
-        state.store.work += COMPILE_WORK + COMPILED_BYTE_WORK * len(text)
+        context.store.work += COMPILE_WORK + COMPILED_BYTE_WORK * len(text)
         selection = select_matching(text)
     else:
         selection = select_range(request.key if cursor is None else b"", text)

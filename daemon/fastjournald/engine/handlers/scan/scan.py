@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
@@ -25,6 +24,7 @@ from fastjournal.limits import (
     WRITTEN_BYTES_A_UNIT,
 )
 from fastjournal.protocol import ErrorCode, Pair, Query, Reply, ReplyEncoder, Request
+from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     DATA,
     LISTEN,
@@ -53,9 +53,6 @@ from fastjournald.engine.undelivered import Handout
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.value_cache import Missing
 
-if TYPE_CHECKING:
-    from fastjournald.engine.context import State
-
 # What a step counts, in units of about a microsecond at the worst.
 _KEY_WORK = 1
 _MATCH_WORK = 2
@@ -69,27 +66,27 @@ _AHEAD_WORK = 10
 
 
 def get(
-    state: State, session: Hashable, request: Request, now: int
+    context: Context, session: Hashable, request: Request, now: int
 ) -> str | Reply | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
-    if state.subscriptions and not listens:
-        state.unlisten(session, request.identifier)
+    if context.subscriptions and not listens:
+        context.unlisten(session, request.identifier)
     if request.query == Query.KEY:
-        return get_key(state, session, request, now)
-    plan = plan_of(state, request)
+        return get_key(context, session, request, now)
+    plan = plan_of(context, request)
     if isinstance(plan, str):
         return plan
-    scan = Scan(state, session, request, plan)
+    scan = Scan(context, session, request, plan)
     if listens:
-        refused = state.subscriptions.refuses(session, request.identifier, plan.selection)
+        refused = context.subscriptions.refuses(session, request.identifier, plan.selection)
         if refused:
             return refused
-    if request.timeout is not None and state.read_only:
+    if request.timeout is not None and context.read_only:
         return READ_ONLY
     if listens:
         # from the beginning: what changes while it goes on is told after its reply
-        state.listen(session, request.identifier, plan.selection)
+        context.listen(session, request.identifier, plan.selection)
     return scan
 
 
@@ -97,7 +94,7 @@ class Scan:
     """A GET of many keys that is being carried out.
 
     Args:
-        state: What it looks through.
+        context: What it looks through.
         session: Whoever asked.
         request: The GET.
         plan: What it is about.
@@ -125,15 +122,15 @@ class Scan:
         "session",
     )
 
-    def __init__(self, state: State, session: Hashable, request: Request, plan: Plan) -> None:
+    def __init__(self, context: Context, session: Hashable, request: Request, plan: Plan) -> None:
         self.session = session
         self.request = request
         self.leases = request.timeout is not None and not request.flags & UPDATE_TIMEOUT
         self._plan = plan
         number_max = SCAN_LEASES_MAX if self.leases else PAIRS_MAX
         self._number_max = min(plan.count or number_max, number_max)
-        self._room = state.reply_bytes_max - self._reply_bytes
-        self._batch = state.store.index_keys().mark()
+        self._room = context.reply_bytes_max - self._reply_bytes
+        self._batch = context.store.index_keys().mark()
         self._next_key: bytes | None = plan.selection.start
         """Where the search goes on; in the end where the next reply begins, None: nowhere."""
         self._searched = False
@@ -164,24 +161,24 @@ class Scan:
         """The keys that it is about."""
         return self._plan.selection
 
-    def step(self, state: State, now: int) -> str | bytes | Missing | LongMatches | None:
+    def step(self, context: Context, now: int) -> str | bytes | Missing | LongMatches | None:
         """Do a step; return the error or the reply if it was the last one, or what it needs."""
-        if state.grants is not None:
+        if context.grants is not None:
             # the token may have lost its rights meanwhile
-            why_not = state.grants.check(state, self.session, self.request)
+            why_not = context.grants.check(context.store, self.session, self.request)
             if why_not:
                 return why_not
-        store = state.store
+        store = context.store
         index = store.index_keys()
         if not index.merged(self._batch):
             store.work += MERGE_WORK * index.merge(SCAN_STEP_WORK // MERGE_WORK)
         elif not self._searched:
             before = self._work_left = SCAN_STEP_WORK
-            outcome = self._search(state, now)
+            outcome = self._search(context, now)
             store.work += before - self._work_left
             return outcome
         elif self._chosen:
-            return self._lease(state, now)
+            return self._lease(context, now)
         elif self._encoder is None:
             reply = Reply(flags=TWO_KEYS, identifier=self.request.identifier, timestamp=now)
             if self._token:
@@ -198,7 +195,7 @@ class Scan:
 
     # --- looking for keys -----------------------------------------------------------------------
 
-    def _search(self, state: State, now: int) -> str | Missing | LongMatches | None:
+    def _search(self, context: Context, now: int) -> str | Missing | LongMatches | None:
         """Look at some more keys, until there is no more, or one too many for this reply.
 
         Returns:
@@ -207,8 +204,8 @@ class Scan:
             to be matched in a thread.
         """
         if not self._pairs:
-            self._keep_to_ration(state)
-        store = state.store
+            self._keep_to_ration(context)
+        store = context.store
         selection = self._plan.selection
         instructions = selection.instructions
         start = self._next_key
@@ -226,12 +223,12 @@ class Scan:
                 if matched is None:
                     if selection.takes_long(key):
                         self._next_key = key
-                        return self._long_matches(state)
+                        return self._long_matches(context)
                     self._work_left -= _MATCH_WORK + len(key) * instructions // _BYTE_INSTRUCTIONS
                     matched = selection.matches_inside(key)
                 if not matched:
                     continue
-            if self._left_out(state, entry, now):
+            if self._left_out(context, entry, now):
                 continue
             if self.leases:
                 if id(entry) in self._seen:
@@ -239,10 +236,10 @@ class Scan:
                 fits = len(self._chosen) < self._number_max
             elif is_missing(entry, self.request.flags, leases=False):
                 self._next_key = key
-                return self._missing(state, entry, self._ahead(state, now))
+                return self._missing(context, entry, self._ahead(context, now))
             elif self._pairs:
                 fits = len(self._pairs) < self._number_max and self._fits(entry, key, first=False)
-            elif self._is_too_large(state, entry):
+            elif self._is_too_large(context, entry):
                 return SCARCE
             else:
                 fits = self._fits(entry, key, first=True)
@@ -256,21 +253,21 @@ class Scan:
                 self._seen.add(id(entry))
                 continue
             store.access(entry, now)
-            if move_expiry(state, entry, self.request, now):
+            if move_expiry(context, entry, self.request, now):
                 self._work_left -= _EXPIRY_WORK
-                keep_expiry(state, entry, self.request, now)
-            self._add(state, entry, key, now)
+                keep_expiry(context, entry, self.request, now)
+            self._add(context, entry, key, now)
         self._next_key = None
         self._searched = True
         return None
 
-    def _long_matches(self, state: State) -> LongMatches:
+    def _long_matches(self, context: Context) -> LongMatches:
         """Return the next keys, to be matched in a thread before the search goes on."""
         selection = self._plan.selection
         assert self._next_key is not None
         keys: list[bytes] = []
         room = MATCHED_WORK_MAX
-        for key in state.store.index_keys().between(self._next_key, selection.stop):
+        for key in context.store.index_keys().between(self._next_key, selection.stop):
             keys.append(key)
             room -= selection.instructions * len(key)
             if room < 0 or len(keys) == MATCHED_KEYS_MAX:
@@ -280,20 +277,20 @@ class Scan:
         self._matched = matches.found
         return matches
 
-    def _keep_to_ration(self, state: State) -> None:
+    def _keep_to_ration(self, context: Context) -> None:
         """Memory may have become scarce while the scan waited."""
-        self._room = min(self._room, state.reply_bytes_max - self._reply_bytes)
+        self._room = min(self._room, context.reply_bytes_max - self._reply_bytes)
 
-    def _is_too_large(self, state: State, entry: Entry) -> bool:
+    def _is_too_large(self, context: Context, entry: Entry) -> bool:
         """Whether memory is scarce and the value large."""
-        return bool(self.request.flags & DATA) and len(entry.value) > state.value_bytes_ration
+        return bool(self.request.flags & DATA) and len(entry.value) > context.value_bytes_ration
 
-    def _left_out(self, state: State, entry: Entry, now: int) -> bool:
+    def _left_out(self, context: Context, entry: Entry, now: int) -> bool:
         """Whether rights or the flags of the request leave an entry out, as it stands now."""
-        if state.grants is not None and not state.grants.may_see(self.session, entry):
+        if context.grants is not None and not context.grants.may_see(self.session, entry):
             return True
         flags = self.request.flags
-        if self.request.timeout is not None and state.store.locked_to(entry, self.session, now):
+        if self.request.timeout is not None and context.store.locked_to(entry, self.session, now):
             return True
         if (self.leases or flags & WORKED_ON) and entry.place == Place.LEASED:
             return True
@@ -301,7 +298,7 @@ class Scan:
             # no entry gets the token that it had before
             0 < self._token == entry.extra.token_before
             or entry.place == Place.BURIED
-            or (entry.uri is not None and entry.uri in state.store.running)
+            or (entry.uri is not None and entry.uri in context.store.running)
         )
 
     def _fits(self, entry: Entry, key: bytes, *, first: bool) -> bool:
@@ -321,9 +318,9 @@ class Scan:
         self._room -= size
         return True
 
-    def _missing(self, state: State, entry: Entry, ahead: Iterable[Entry]) -> str | Missing:
+    def _missing(self, context: Context, entry: Entry, ahead: Iterable[Entry]) -> str | Missing:
         """Ask for the value of an entry, and for those that are needed soon; or say why not."""
-        why_not = why_unreadable(state.store, entry)
+        why_not = why_unreadable(context.store, entry)
         if why_not:
             return f"{ErrorCode.NOT_READABLE} {why_not}"
         leases = self.leases
@@ -338,9 +335,9 @@ class Scan:
                 missing[other.key] = other
         return Missing(list(missing.values()))
 
-    def _ahead(self, state: State, now: int) -> Iterator[Entry]:
+    def _ahead(self, context: Context, now: int) -> Iterator[Entry]:
         """Yield entries that the search will come to, as it looks now."""
-        selection, store = self._plan.selection, state.store
+        selection, store = self._plan.selection, context.store
         assert self._next_key is not None
         keys = store.index_keys().between(self._next_key, selection.stop)
         for key in islice(keys, SCAN_STEP_WORK // _AHEAD_WORK):
@@ -349,7 +346,7 @@ class Scan:
             entry = store.find(key)
             if entry is None or (selection.instructions and not selection.matches_inside(key)):
                 continue
-            if not self._left_out(state, entry, now):
+            if not self._left_out(context, entry, now):
                 yield entry
 
     def _cursor(self) -> bytes | None:
@@ -362,44 +359,44 @@ class Scan:
             next_key = self._pairs[-1].key + b"\0"
         return encode_cursor(Cursor(plan.kind, plan.count, next_key, plan.text))
 
-    def _add(self, state: State, entry: Entry, key: bytes, now: int) -> None:
-        pair = pair_of(state.store, entry, key, self.request.flags, now)
+    def _add(self, context: Context, entry: Entry, key: bytes, now: int) -> None:
+        pair = pair_of(context.store, entry, key, self.request.flags, now)
         self._pairs.append(pair)
         self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
         self._value_bytes_max = max(self._value_bytes_max, len(pair.value))
 
     # --- leasing --------------------------------------------------------------------------------
 
-    def _lease(self, state: State, now: int) -> str | Missing | None:
+    def _lease(self, context: Context, now: int) -> str | Missing | None:
         """Lease some of what was chosen, as far as it may be leased still, and fits the reply.
 
         Returns:
             An error, where nothing may be leased now, the first pair takes too much memory, or a
             value cannot be read; values to be read, where one that is to be leased is on disk only.
         """
-        self._keep_to_ration(state)
-        store = state.store
+        self._keep_to_ration(context)
+        store = context.store
         number = SCAN_STEP_WORK // _LEASE_WORK
         chosen, self._chosen = self._chosen[:number], self._chosen[number:]
         store.work += _LEASE_WORK * len(chosen)
         if not self._token:
-            if state.read_only:
+            if context.read_only:
                 return READ_ONLY
             self._seen.clear()
         leased: list[tuple[bytes, Entry]] = []
         work_over = store.work + SCAN_STEP_WORK
         for at, (key, _) in enumerate(chosen):
             entry = store.find(key)
-            if entry is None or id(entry) in self._seen or self._left_out(state, entry, now):
+            if entry is None or id(entry) in self._seen or self._left_out(context, entry, now):
                 continue
             if is_missing(entry, self.request.flags, leases=True):
                 self._chosen = chosen[at:] + self._chosen
                 if leased:
                     break
                 ahead = (other for _, other in chosen[at:])
-                return self._missing(state, entry, ahead)
+                return self._missing(context, entry, ahead)
             first = not (leased or self._pairs)
-            if first and self._is_too_large(state, entry):
+            if first and self._is_too_large(context, entry):
                 return SCARCE
             if not self._fits(entry, key, first=first):
                 self._next_key = key
@@ -414,26 +411,28 @@ class Scan:
                     self._chosen = chosen[at + 1 :] + self._chosen
                     break
         if leased:
-            self._lease_all(state, leased, now)
+            self._lease_all(context, leased, now)
         return None
 
-    def _lease_all(self, state: State, leased: list[tuple[bytes, Entry]], now: int) -> None:
+    def _lease_all(self, context: Context, leased: list[tuple[bytes, Entry]], now: int) -> None:
         """Lease these, under the token of those before, and add their pairs."""
-        store = state.store
+        store = context.store
         entries = [entry for _, entry in leased]
         if not self._token:
             chosen = entries + [entry for _, entry in self._chosen]
-            self._token = state.lease_token(chosen, state.lease_deadline(self.request.timeout, now))
+            self._token = context.lease_token(
+                chosen, context.lease_deadline(self.request.timeout, now)
+            )
         self.leased.append((self._token, entries))
         moved = []
         for entry in entries:
             store.access(entry, now)
-            if move_expiry(state, entry, self.request, now) and entry.persistent:
+            if move_expiry(context, entry, self.request, now) and entry.persistent:
                 moved.append(entry)
             store.take(entry)
         persistent = [entry for entry in entries if entry.persistent]
         if persistent:
-            state.journal.leased(persistent, self._token, now, touched=moved)
+            context.journal.leased(persistent, self._token, now, touched=moved)
         for key, entry in leased:
             store.lease(entry, self._token)
-            self._add(state, entry, key, now)
+            self._add(context, entry, key, now)

@@ -1,0 +1,27 @@
+"""Settings of the engine: bounds and defaults. Pure."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fastjournal import limits
+
+
+class Settings(msgspec.Struct, kw_only=True, frozen=True):
+    """Bounds and defaults of the engine; sizes in bytes, times in microseconds."""
+
+    value_bytes_max: int = limits.VALUE_BYTES_MAX
+    reply_bytes_max: int = limits.REPLY_BYTES_MAX
+    lease_us_default: int = limits.LEASE_US_DEFAULT
+    attempts_max: int = 0
+    """Lost leases after which an entry is buried; 0: no limit."""
+    tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
+    tombstones_max: int = limits.TOMBSTONES_MAX
+    tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
+    clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
+    memory_bytes_max: int = 0
+    """Of entries in memory, from which on values leave it; 0: all stay."""
+    cold_bytes_min: int = limits.COLD_BYTES_MIN
+    """Smaller values stay in memory, and such as ADD and NOT may change."""
+    postpone_us_max: int = limits.POSTPONE_US_MAX
+    """How far SETs may put off the work on a URI beyond its first due time; 0: no limit."""
