@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
-from fastjournald.engine.engine import Engine
+from tests.door.engine import Engine
 
 ENTRIES_DEFAULT = 1_000_000
 WINDOW = 256

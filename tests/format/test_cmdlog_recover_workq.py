@@ -18,8 +18,8 @@ from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.disk import OsDisk
 from fastjournal.foreign.workq import open_workq
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine.engine import Settings
-from fastjournald.recovery.recover import load_engine
+from tests.door.engine import Settings
+from tests.door.recovery import load_engine
 
 DATA = Path(__file__).parent / "data" / "workq"
 LOGS = sorted(path.stem for path in DATA.glob("*.json"))

@@ -22,8 +22,8 @@ from fastjournal.protocol import Flag, Function, Query, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine.engine import Scan, Settings
-from fastjournald.recovery.recover import load_engine
+from tests.door.engine import Scan, Settings
+from tests.door.recovery import load_engine
 from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 

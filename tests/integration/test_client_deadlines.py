@@ -14,6 +14,7 @@ from fastjournal.client.sync.sockets import Channel
 from fastjournal.limits import CLIENT_REPEATS_MAX
 from fastjournal.protocol import Pair, Reply, Request, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.door.places import patch_module
 from tests.integration.both_clients import KINDS, connected
 
 DAYS_30_US = 30 * 86400 * 1_000_000
@@ -107,7 +108,7 @@ def test_a_wait_longer_than_poll_takes_is_several() -> None:
 
 
 def test_a_wait_of_a_channel_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournal.client.sync.sockets.SOCKET_WAIT_S_MAX", 0.01)
+    patch_module(monkeypatch, "SOCKET_WAIT_S_MAX", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         channel = Channel(ours)

@@ -12,6 +12,7 @@ from fastjournal import CannotConnectError, ChangeKind, Client, Reconnect, Refus
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.protocol import Flag, Function, Pair, Reply, Request, encode_error
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.door.places import patch_module
 
 LISTEN = int(Flag.LISTEN)
 QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
@@ -91,7 +92,7 @@ async def test_a_listener_that_lost_its_connection_listens_again_and_says_so(
 async def test_a_quiet_listener_notices_that_the_daemon_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.aio.listen.LISTENER_PING_S", 0.01)
+    patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.01)
     async with (
         Client(daemon.address, reconnect=QUICK) as client,
         client.listen("first") as changes,
@@ -177,7 +178,7 @@ def test_blocking_a_listener_that_lost_its_connection_listens_again_and_says_so(
 def test_blocking_a_quiet_listener_asks_whether_the_daemon_is_there(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.sync.listen.LISTENER_PING_S", 0.01)
+    patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.01)
     with SyncClient(daemon.address) as client, client.listen("first") as changes:
         next(changes)
         assert changes.wait(timeout_s=0.1) is None
@@ -242,7 +243,7 @@ def test_blocking_a_listener_that_polls_connects_again(daemon: ScriptedDaemon) -
 def test_blocking_a_listener_that_polls_notices_a_daemon_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.sync.listen.LISTENER_PING_S", 0.1)
+    patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.1)
     silent = False
 
     def script(request: Request) -> Answer:
@@ -265,7 +266,7 @@ def poll_for_ever(changes: SyncListener) -> None:
 async def test_a_listener_that_polls_notices_a_daemon_that_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.aio.listen.LISTENER_PING_S", 0.05)
+    patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.05)
     async with Client(daemon.address) as client, client.listen("first") as changes:
         await anext(changes)
         with trio.fail_after(20):

@@ -15,6 +15,7 @@ from fastjournal.client.core.calls import Call
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
+from tests.door.places import patch_module
 from tests.integration.both_clients import KINDS, connected
 
 
@@ -84,7 +85,7 @@ async def test_tasks_that_wait_for_room_are_woken_about_once(value_bytes: int) -
 async def test_waiting_for_room_while_others_are_answered_is_no_silence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
+    patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
 
     def slow(request: Request) -> Answer:
         time.sleep(0.2)
@@ -101,7 +102,7 @@ async def test_waiting_for_room_while_others_are_answered_is_no_silence(
 
 
 async def test_a_malformed_request_passes_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournal.client.core.multiplexer.CLIENT_IN_FLIGHT_MAX", 1)
+    patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
 
     async def fail(client: Client) -> None:
         with pytest.raises(BadRequestError):

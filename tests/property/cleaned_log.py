@@ -13,13 +13,11 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from fastjournald.compaction.compact_segment import clean_segment
-from fastjournald.compaction.policy import candidates
-from fastjournald.compaction.replace_segment import DURABLE, NOW, TURN, Blocking
-from fastjournald.config.options import Config
-from fastjournald.engine.engine import Missing, Scan
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.tables.entry import Entry
+from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, clean_segment
+from tests.door.config import Config
+from tests.door.engine import Missing, Scan
+from tests.door.recovery import recover_engine
+from tests.door.tables import Entry
 from tests.property.cold_values import fetch
 from tests.property.crashing_daemon import Dump, VirtualClock, dump
 from tests.property.subject import SECOND, request

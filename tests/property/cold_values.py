@@ -7,9 +7,8 @@ from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine.engine import Engine, Missing
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Cold
+from tests.door.engine import Engine, Missing
+from tests.door.tables import Cold, Entry
 
 
 def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:

@@ -21,16 +21,20 @@ from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import clean_segment
-from fastjournald.compaction.replace_segment import DURABLE, NOW, TURN, Blocking, Cleaning
-from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine, Missing
-from fastjournald.engine.key_filter import Selection, select_range
-from fastjournald.engine.prefetch import missing_news
-from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX
-from fastjournald.engine.undelivered import Handout, Handouts
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.tables.entry import Entry
+from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Cleaning, clean_segment
+from tests.door.config import Config
+from tests.door.engine import (
+    BURIED_AT_ATTEMPTS_MAX,
+    Engine,
+    Handout,
+    Handouts,
+    Missing,
+    Selection,
+    missing_news,
+    select_range,
+)
+from tests.door.recovery import recover_engine
+from tests.door.tables import Entry
 from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_requests import VOLATILE_URI, draw_request
 from tests.property.crash_snapshots import Snapshots

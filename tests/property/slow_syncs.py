@@ -18,6 +18,7 @@ import trio.testing
 
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
+from tests.door.places import patch_module
 from tests.property.subject import START
 from tests.unit.house import Peer
 from tests.unit.test_session_bounds import Room
@@ -94,7 +95,7 @@ class SlowRoom(Room):
         # the same seed gives the same order of tasks, too
         monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         trio._core._run._r.seed(seed)
-        monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", -1.0)
+        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
         for name, module in list(sys.modules.items()):
             if name.startswith("fastjournald."):

@@ -18,10 +18,9 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.engine.engine import LongMatches, Missing, Scan, Settings
-from fastjournald.engine.prefetch import missing_news
-from fastjournald.recovery.recover import load_engine, value_limit
-from fastjournald.tables.value_cache import Cold
+from tests.door.engine import LongMatches, Missing, Scan, Settings, missing_news
+from tests.door.recovery import load_engine, value_limit
+from tests.door.tables import Cold
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 

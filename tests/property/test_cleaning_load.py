@@ -17,8 +17,8 @@ import pytest
 
 from fastjournal.limits import REMNANTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from fastjournald.compaction.policy import TIERS, bytes_usual, candidates
-from fastjournald.tasks.backpressure import Backpressure
+from tests.door.compaction import TIERS, bytes_usual, candidates
+from tests.door.tasks import Backpressure
 from tests.property.cleaned_log import CleanedLog
 from tests.property.subject import SECOND
 

@@ -13,9 +13,9 @@ from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald.engine.engine import Engine, Settings
-from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry, Place
+from tests.door.engine import Engine, Settings
+from tests.door.recovery import load_engine
+from tests.door.tables import Entry, Place
 from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.subject import SECOND, START, request

@@ -9,8 +9,8 @@ from __future__ import annotations
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config.options import Config
-from fastjournald.recovery.recover import recover_engine
+from tests.door.config import Config
+from tests.door.recovery import recover_engine
 from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, VirtualClock, dump
 
 SEEDS = 12

@@ -25,10 +25,10 @@ from fastjournal.protocol import ClientConnection, Flag, Function, encode_reques
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from fastjournald import main as main_module
-from fastjournald.config.options import Config
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.server import Server
+from tests.door.config import Config
+from tests.door.daemon import Server, main
+from tests.door.places import patch_module
+from tests.door.recovery import recover_engine
 from tests.property.subject import request
 
 LOG = "/log"
@@ -232,10 +232,10 @@ def run_daemon(
 
             await server.run(ready, stopped.wait)
 
-    monkeypatch.setattr(main_module, "OsDisk", lambda: disk)
-    monkeypatch.setattr(main_module, "_serve", serve)
+    patch_module(monkeypatch, "main.OsDisk", lambda: disk)
+    patch_module(monkeypatch, "main._serve", serve)
     with pytest.raises(SystemExit) as caught:
-        main_module.main(
+        main(
             [
                 *("--cmdlog-path", LOG, "--listen", "127.0.0.1:0"),
                 *("--cmdlog-seg-size", "4096", *options),

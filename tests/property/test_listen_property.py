@@ -15,8 +15,8 @@ import pytest
 from fastjournal.protocol import ClientConnection, decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from fastjournald.engine.engine import Engine, Settings
-from fastjournald.engine.key_filter import Selection, select_matching, select_range
+from tests.door.engine import Engine, Selection, Settings, select_matching, select_range
+from tests.door.places import patch_module
 from tests.property.subject import SECOND, START, request
 
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:1:0:x", b"p"]
@@ -194,7 +194,7 @@ def run(seed: int) -> None:
 def test_a_copy_converges_and_nothing_is_told_twice(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", size)
-    monkeypatch.setattr("fastjournald.engine.engine.NEWS_TURN_BYTES", 1)
+    patch_module(monkeypatch, "MATCH_STEPS_MAX", size)
+    patch_module(monkeypatch, "NEWS_TURN_BYTES", 1)
     for seed in range(SEEDS):
         run(seed)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol.constants import QUERY_SHIFT, ErrorCode, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from fastjournald.engine.handlers.table import HANDLERS
+from tests.door.engine import HANDLERS
 
 KEYS = 300
 """Of each kind: so few that they collide, and that memory has a bound."""

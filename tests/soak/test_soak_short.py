@@ -16,7 +16,7 @@ def test_everybody_is_answered_every_job_is_completed_once_and_memory_is_flat(
 
 
 def test_every_function_takes_part() -> None:
-    from fastjournald.engine.handlers.table import HANDLERS
+    from tests.door.engine import HANDLERS
 
     asked = {int(operation.function) for operation in OPERATIONS}
     # QUIT ends a connection, as the soak does by closing it

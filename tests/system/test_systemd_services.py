@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from fastjournal import Spool, SyncClient
-from fastjournald.config.options import Config, load_config
+from tests.door.config import Config, load_config
 from tests.system.staging import ROOT, Unit, install
 
 DEADLINE_S = 60

@@ -14,10 +14,11 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.server import Server
+from tests.door.config import Config
+from tests.door.daemon import Server
+from tests.door.engine import Engine
+from tests.door.places import patch_module
+from tests.door.recovery import recover_engine
 from tests.property.subject import START
 
 LOG = "/log"
@@ -116,7 +117,7 @@ class HeldSync:
         self._sync = house.writer.sync
         monkeypatch.setattr(house.writer, "sync", self.sync)
         # as on a disk whose syncs take long
-        monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", -1.0)
+        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
 
     def sync(self) -> None:
         self._begun.set()

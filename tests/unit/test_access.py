@@ -19,9 +19,7 @@ from fastjournal.protocol import (
     decode_reply,
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
-from fastjournald.engine.authorization import OPEN, RIGHTS, RULES, Grant, Grants
-from fastjournald.engine.engine import Engine
-from fastjournald.engine.handlers.table import HANDLERS
+from tests.door.engine import HANDLERS, OPEN, RIGHTS, RULES, Engine, Grant, Grants
 from tests.property.subject import SECOND, START, request
 
 F = Function

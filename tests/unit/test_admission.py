@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from fastjournald.net.connection_limit import Newcomers
-from fastjournald.net.listeners import origin_of_host
+from tests.door.net import Newcomers, origin_of_host
 
 
 def test_newcomers_push_out_the_oldest_of_the_address_that_has_most() -> None:

@@ -15,9 +15,9 @@ import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.protocol import Flag, Function, Request, encode_request
-from fastjournald.compaction.policy import bytes_slowed, bytes_usual
-from fastjournald.tasks.backpressure import GRANTED, Backpressure, bytes_of
-from fastjournald.tasks.compactor import Cleaner
+from tests.door.compaction import bytes_slowed, bytes_usual
+from tests.door.places import patch_module
+from tests.door.tasks import GRANTED, Backpressure, Cleaner, bytes_of
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import START, request
 from tests.unit.house import Peer
@@ -237,14 +237,14 @@ def two_writes(room: Room, *between: Request) -> list[Request]:
 async def test_backpressure_lets_others_go_while_a_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock, answer: str
 ) -> None:
-    monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", math.inf)
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
         pressure, writer = room.server.backpressure, room.writer
         other = await overgrow(room)
         # in lockstep: what is not read is not sent
         silent = room.connect_in_memory(lockstep=True)
-        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
+        patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 100_000)
         asked = two_writes(room, *READS[answer])
         await silent.send(*asked)
         await trio.testing.wait_all_tasks_blocked()
@@ -258,7 +258,7 @@ async def test_backpressure_lets_others_go_while_a_client_does_not_read(
         await trio.testing.wait_all_tasks_blocked()
         assert pressure.waiting == 1
         most = writer.log_bytes * 16 // 14
-        monkeypatch.setattr("fastjournald.tasks.backpressure.bytes_slowed", lambda *_: most)
+        patch_module(monkeypatch, "bytes_slowed", lambda *_: most)
         pressure.look()
         reply = await other.reply()
         assert reply is not None
@@ -272,7 +272,7 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
     answer: str,
     behind: int,
 ) -> None:
-    monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", math.inf)
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
         peer = await overgrow(room)
@@ -282,7 +282,7 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
             sizes.append(size)
 
         monkeypatch.setattr(room.server.backpressure, "wait_turn", turn_comes)
-        monkeypatch.setattr("fastjournal.limits.REPLIES_BYTES_MAX", 100_000)
+        patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 100_000)
         asked = two_writes(room, *READS[answer])
         await peer.send(*asked)
         for _ in asked:

@@ -9,9 +9,9 @@ from typing import Any
 import trio
 import trio.testing
 
-from fastjournald.compaction.policy import bytes_usual
-from fastjournald.tasks.backpressure import Backpressure
-from fastjournald.tasks.compactor import Cleaner
+from tests.door.compaction import bytes_usual
+from tests.door.places import patch_module
+from tests.door.tasks import Backpressure, Cleaner
 from tests.property.cleaned_log import CleanedLog
 
 SEGMENT_BYTES = 16 * 1024
@@ -89,7 +89,7 @@ async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
         return file
 
     monkeypatch.setattr(log.disk, "create", counting)
-    monkeypatch.setattr("fastjournald.compaction.replace_segment.WRITTEN_BYTES_MAX", 1000)
+    patch_module(monkeypatch, "WRITTEN_BYTES_MAX", 1000)
     await cleaner_of(log).clean()
     assert len(syncs) > 3
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500

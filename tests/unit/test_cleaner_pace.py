@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournald.tasks.compactor import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Pace
+from tests.door.tasks import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Pace
 
 SLICE = 0.001
 

@@ -17,9 +17,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.limits import LOOK_AGAIN_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction import replace_segment as replacing
-from fastjournald.compaction.compact_segment import READ
-from fastjournald.compaction.policy import candidates
+from tests.door.compaction import READ, _write_pieces, candidates
+from tests.door.places import patch_module
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 
@@ -626,13 +625,11 @@ def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     log, info = half_dead()
     before = files(log)
 
-    write_pieces = replacing._write_pieces
-
     def on_a_full_disk(disk: SimulatedDisk, path: str, parts: list[bytes]) -> int:
         disk.fail_at(1, call, errno.ENOSPC)
-        return write_pieces(disk, path, parts)
+        return _write_pieces(disk, path, parts)
 
-    monkeypatch.setattr(replacing, "_write_pieces", on_a_full_disk)
+    patch_module(monkeypatch, "_write_pieces", on_a_full_disk)
     outcome = log.clean(info)
     assert outcome.startswith("not rewritten")
     assert files(log) == before

@@ -19,7 +19,7 @@ from fastjournal.disk import DiskLock, OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.compaction.compact_segment import READ
+from tests.door.compaction import READ
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 

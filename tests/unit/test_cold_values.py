@@ -7,11 +7,8 @@ import pytest
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine.engine import Missing, Scan
-from fastjournald.engine.prefetch import missing_news, missing_soon
-from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Cold, Values
+from tests.door.engine import Missing, Scan, missing_news, missing_soon
+from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
 

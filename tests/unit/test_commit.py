@@ -10,8 +10,8 @@ import trio.testing
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald import group_commit as commit_module
-from fastjournald.group_commit import INLINE_SECONDS_MAX, Commit
+from tests.door.daemon import INLINE_SECONDS_MAX, Commit
+from tests.door.places import patch_module
 
 LOG = "/log"
 
@@ -176,7 +176,7 @@ class SlowDisk:
         self._sync = log.writer.sync
         self._main = threading.get_ident()
         monkeypatch.setattr(log.writer, "sync", self.sync)
-        monkeypatch.setattr(commit_module, "perf_counter", lambda: self._now)
+        patch_module(monkeypatch, "commit.perf_counter", lambda: self._now)
 
     def sync(self) -> None:
         self.in_thread.append(threading.get_ident() != self._main)

@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fastjournald import main as main_module
-from fastjournald.config.options import PROGRAM_BYTES, Config, load_config
+from tests.door.config import PROGRAM_BYTES, Config, load_config
+from tests.door.daemon import main
+from tests.door.places import patch_module
 
 OPTIONS: dict[str, tuple[str, str, object]] = {
     # name: on the command line, in the file, the attribute
@@ -76,20 +77,20 @@ def not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(config: Config, _load: object) -> int:
         raise Started(config)
 
-    monkeypatch.setattr(main_module, "_run", run)
+    patch_module(monkeypatch, "main._run", run)
 
 
 def start(*arguments: str) -> Config:
     """Return what the daemon would run with."""
     with pytest.raises(Started) as started:
-        main_module.main(arguments)
+        main(arguments)
     return started.value.config
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return what a daemon says that ends with 64 instead of running."""
     with pytest.raises(SystemExit) as ended:
-        main_module.main(arguments)
+        main(arguments)
     assert ended.value.code == 64
     said = capsys.readouterr()
     assert said.out == ""
@@ -137,7 +138,7 @@ def test_listen_may_be_repeated_and_replaces_what_the_file_says(tmp_path: Path) 
 
 def test_the_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main_module.main(["--help"])
+        main(["--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
     for name in [*OPTIONS, *FLAGS, "config"]:
@@ -308,7 +309,7 @@ def test_an_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.Monkey
     def interrupted(_config: Config, _load: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main_module, "_run", interrupted)
+    patch_module(monkeypatch, "main._run", interrupted)
     with pytest.raises(SystemExit) as ended:
-        main_module.main(["--cmdlog-path", "/var/log-a"])
+        main(["--cmdlog-path", "/var/log-a"])
     assert ended.value.code == 130

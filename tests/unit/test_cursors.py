@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournald.engine.handlers.scan.cursor import (
-    EXPRESSION,
-    RANGE,
-    Cursor,
-    decode_cursor,
-    encode_cursor,
-)
+from tests.door.engine import EXPRESSION, RANGE, Cursor, decode_cursor, encode_cursor
 
 GOLDEN = [
     (Cursor(RANGE, 4, b"k7", b""), "01010004 0002 6b37 0000 0484044b"),

@@ -13,8 +13,9 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import ENTRY_WORK, TOMBSTONE_BYTES
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from fastjournald.engine.engine import Engine, Scan, Settings, new_journal
-from fastjournald.tables.domain import TOMBSTONES_DROPPED, Tombstones
+from tests.door.engine import Engine, Scan, Settings, new_journal
+from tests.door.places import patch_module
+from tests.door.tables import TOMBSTONES_DROPPED, Tombstones
 
 NOW = 1_790_000_000_000_000
 LATER = NOW + 10_000_000
@@ -68,8 +69,8 @@ class Daemon:
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    monkeypatch.setattr("fastjournald.engine.engine.ADVANCE_WORK_MAX", PART * ENTRY_WORK)
-    monkeypatch.setattr("fastjournald.engine.engine.READY_DOMAINS_MAX", PART)
+    patch_module(monkeypatch, "ADVANCE_WORK_MAX", PART * ENTRY_WORK)
+    patch_module(monkeypatch, "READY_DOMAINS_MAX", PART)
     return Daemon()
 
 
@@ -118,7 +119,7 @@ def test_a_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: 
 
 
 def test_the_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.engine.handlers.connection_stats.OLDEST_DUE_LOOKS_MAX", 3)
+    patch_module(monkeypatch, "OLDEST_DUE_LOOKS_MAX", 3)
     daemon = Daemon()
     for number in range(3):
         daemon.set(b"d%d:1:%d:x" % (number, NOW - 1000 + number))
@@ -207,7 +208,7 @@ def served(daemon: Daemon, now: int) -> list[list[int]]:
 def test_of_many_who_wait_a_part_is_served_at_a_time_in_the_order_of_asking(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.SERVED_MAX", 4)
+    patch_module(monkeypatch, "SERVED_MAX", 4)
     for number in range(PART):
         daemon.set(b"d:1:%d:%d" % (LATER, number))
     waiting(daemon, PART + 2)
@@ -234,7 +235,7 @@ def test_of_many_domains_that_become_ready_a_part_is_looked_at_at_a_time(daemon:
 def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.REPLIES_BYTES_MAX", 1500)
+    patch_module(monkeypatch, "engine.REPLIES_BYTES_MAX", 1500)
     for number in range(6):
         daemon.set(b"d:1:%d:%d" % (LATER, number), value=bytes(1000))
     for asked in range(6):
@@ -246,7 +247,7 @@ def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
 def test_those_who_have_waited_long_enough_are_told_in_parts(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.SERVED_MAX", 4)
+    patch_module(monkeypatch, "SERVED_MAX", 4)
     waiting(daemon, 10, ttl=LATER - NOW)
     assert [len(go) for go in served(daemon, LATER)] == [4, 4, 2]
 

@@ -12,9 +12,9 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import Flag, Function, ValueType, decode_request, encode_request
 from fastjournal.protocol.messages import Request
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config.options import Config
-from fastjournald.engine.engine import Engine, Settings
-from fastjournald.recovery.recover import recover_engine
+from tests.door.config import Config
+from tests.door.engine import Engine, Settings
+from tests.door.recovery import recover_engine
 from tests.property.crashing_daemon import LOG, VirtualClock
 from tests.property.subject import SECOND, START, request
 

@@ -17,8 +17,7 @@ from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
 from fastjournal.protocol import Flag, Function, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from fastjournald.engine.engine import Engine, LongMatches, Scan, Settings, new_journal
-from fastjournald.engine.handlers.table import HANDLERS
+from tests.door.engine import HANDLERS, Engine, LongMatches, Scan, Settings, new_journal
 from tests.unit.lines import lines_of
 
 NOW = 1_790_000_000_000_000

@@ -7,8 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_SET_INSTRUCTIONS
-from fastjournald.engine.key_filter import Selection, re2_options, select_matching
-from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
+from tests.door.engine import (
+    CompiledSet,
+    CompiledSets,
+    Search,
+    Selection,
+    memory_of,
+    re2_options,
+    select_matching,
+)
 
 EXPRESSIONS = [
     b"a", b"^a", b"a$", b"b+c", b"(a|b)*c", b".", b"^$", b"", b"[^a]", b"a{3}", b"\\xff", b"(?i)AB",

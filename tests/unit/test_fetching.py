@@ -10,7 +10,8 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from fastjournald.tables.value_cache import Cold
+from tests.door.places import patch_module
+from tests.door.tables import Cold
 from tests.property.subject import request
 from tests.unit.house import SILENCE_S, House
 
@@ -72,7 +73,7 @@ async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy:
 
 
 async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.server.STOP_SECONDS_MAX", 0.0)
+    patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
     house = House(memory_limit=1)
     with trio.fail_after(SILENCE_S / 2):
         async with house.open():

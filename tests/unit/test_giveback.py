@@ -10,7 +10,7 @@ import pytest
 from fastjournal.limits import HANG_UP_LOOK_WORK, SERVE_WORK_MAX, WAIT_END_WORK
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Meta
-from fastjournald.engine.undelivered import Handout, Handouts, give_back
+from tests.door.engine import Handout, Handouts, give_back
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
 

@@ -16,14 +16,12 @@ from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.testing.disk import SimulatedDisk
-from fastjournald.config.options import Config, load_config
-from fastjournald.engine.context import UNKNOWN
-from fastjournald.histogram import Histogram
-from fastjournald.observability.http_routes import pages_of
-from fastjournald.observability.http_server import Answer
-from fastjournald.observability.metrics import Metrics, domain_label, histogram
-from fastjournald.recovery.recover import recover_engine
-from fastjournald.server import Server
+from tests.door.config import Config, load_config
+from tests.door.daemon import Histogram, Server
+from tests.door.engine import UNKNOWN
+from tests.door.observability import Answer, Metrics, domain_label, histogram, pages_of
+from tests.door.places import patch_module
+from tests.door.recovery import recover_engine
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
 START = 1_790_000_000_000_000
@@ -253,7 +251,7 @@ def test_any_domain_names_give_series_that_can_be_told_apart(names: set[bytes]) 
 def test_others_have_their_turn_while_many_domains_are_added_up(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.observability.metrics.SLICE_SECONDS", 0)
+    patch_module(monkeypatch, "metrics.SLICE_SECONDS", 0)
     for number in range(50):
         s.set(b"d%d:1:0:x" % number)
 
@@ -309,7 +307,7 @@ def test_the_rest_is_there(s: Subject) -> None:
 def test_a_scrape_survives_when_no_file_can_be_opened(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.observability.metrics.STATM", Path("/nowhere/statm"))
+    patch_module(monkeypatch, "STATM", Path("/nowhere/statm"))
     figures = s.figures()
     assert "process_resident_memory_bytes" not in figures
     assert "fastjournal_uptime_seconds" in figures

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal import limits
-from fastjournald.observability.http_server import Answer, HttpServer
+from tests.door.observability import Answer, HttpServer
 
 GET = b"GET /page HTTP/1.1\r\nHost: here\r\n\r\n"
 BODY = b"what the page says\n"

@@ -7,9 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.key_index import KeyIndex
+from tests.door.tables import Domain, Entry, KeyIndex
 
 ENTRY = Entry(b"", b"", None, b"", Domain(b""))
 SHARDS = 256

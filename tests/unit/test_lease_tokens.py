@@ -7,7 +7,7 @@ import pytest
 from fastjournal.limits import INSTANT_MAX, SCAN_LEASES_MAX
 from fastjournal.protocol import Flag, Function, Reply, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from fastjournald.engine.engine import Engine, Scan
+from tests.door.engine import Engine, Scan
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import EngineSubject, Subject

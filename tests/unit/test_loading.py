@@ -9,9 +9,9 @@ from fastjournal.cmdlog.format.segments import pack_position
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob, live_job
 from fastjournal.keys import parse_journal_key
-from fastjournald.engine.engine import Engine, Settings
-from fastjournald.recovery.recover import load_engine
-from fastjournald.tables.entry import Entry, Place
+from tests.door.engine import Engine, Settings
+from tests.door.recovery import load_engine
+from tests.door.tables import Entry, Place
 
 NOW = 1_700_000_000_000_000
 KEYS = [

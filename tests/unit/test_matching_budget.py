@@ -15,13 +15,19 @@ from hypothesis import strategies as st
 from fastjournal.limits import SUBSCRIPTIONS_PER_CONNECTION_MAX
 from fastjournal.protocol import ClientConnection, Reply, Request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
-from fastjournald.engine.engine import Engine, Scan
-from fastjournald.engine.key_filter import Selection, select_matching, select_range
-from fastjournald.engine.pubsub.subscriptions import Changes, LongMatch, Subscriptions
+from tests.door.engine import (
+    Changes,
+    Engine,
+    LongMatch,
+    Scan,
+    Selection,
+    Subscriptions,
+    select_matching,
+    select_range,
+)
+from tests.door.places import patch_module
 from tests.property.subject import START, request
 from tests.unit.test_semantics_listen import Listening
-
-SUBSCRIPTIONS = "fastjournald.engine.pubsub.subscriptions"
 
 HEAVY, LIGHT = "heavy", "light"
 
@@ -249,7 +255,7 @@ def ended(s: Listening, session: Hashable) -> dict[int, str]:
 def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
+    patch_module(monkeypatch, "SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX", 2000)
     s = Listening()
     s.set(b"single")
     s.ask(request(Function.GET, b"single", flags=Flag.LISTEN, identifier=9), session=HEAVY)
@@ -277,7 +283,7 @@ def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
 
 
 def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SEARCH_QUEUE_BYTES_MAX", 3000)
+    patch_module(monkeypatch, "SEARCH_QUEUE_BYTES_MAX", 3000)
     s = Listening()
     listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")
     listen(s.engine, LIGHT, 1, Query.REGEX, b"^k1.x")
@@ -290,7 +296,7 @@ def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.Monke
 def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 1000)
+    patch_module(monkeypatch, "MATCH_WORK_MAX", 1000)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -309,7 +315,7 @@ def test_ranges_that_match_far_too_often_end_and_nobody_elses(
 
 
 def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 100)
+    patch_module(monkeypatch, "MATCH_WORK_MAX", 100)
     s = Listening()
     s.set(b"k")
     for identifier in range(200):
@@ -322,9 +328,9 @@ def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch)
 def test_where_too_much_waits_only_those_end_who_cause_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.CHANGES_BYTES_MAX", 5000)
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.ENDED_EACH", 10)
-    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 100)
+    patch_module(monkeypatch, "CHANGES_BYTES_MAX", 5000)
+    patch_module(monkeypatch, "ENDED_EACH", 10)
+    patch_module(monkeypatch, "MATCH_STEPS_MAX", 100)
     s = Listening()
     for identifier in range(100):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -338,7 +344,7 @@ def test_where_too_much_waits_only_those_end_who_cause_it(
 def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.MATCH_WORK_MAX", 100)
+    patch_module(monkeypatch, "MATCH_WORK_MAX", 100)
     s = Listening()
     for identifier in range(SUBSCRIPTIONS_PER_CONNECTION_MAX):
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
@@ -359,11 +365,8 @@ def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
 def test_expressions_have_memory_for_each_connection_and_for_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX",
-        3 * 20_000,
-    )
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_BYTES_MAX", 115_000)
+    patch_module(monkeypatch, "SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX", 3 * 20_000)
+    patch_module(monkeypatch, "SUBSCRIPTIONS_BYTES_MAX", 115_000)
     s = Listening()
 
     def code_of(session: Hashable, identifier: int, expression: bytes) -> str:
@@ -423,8 +426,8 @@ def is_about(about: bytes | Selection, key: bytes) -> bool:
 def test_matching_in_slices_tells_what_a_naive_list_tells(
     monkeypatch: pytest.MonkeyPatch, seed: int, steps_max: int, defers_long: bool
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.pubsub.regex_sets.LONG_MATCH_WORK", 20)
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.LONG_MATCHES", 1)
+    patch_module(monkeypatch, "LONG_MATCH_WORK", 20)
+    patch_module(monkeypatch, "LONG_MATCHES", 1)
     chance = random.Random(seed)
     subscriptions, changes = Subscriptions(), Changes()
     subscriptions.defers_long = defers_long

@@ -9,8 +9,8 @@ import trio.testing
 
 from fastjournal.limits import NEWS_TURNS_A_ROUND, ROUSED_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
-from fastjournald.engine.engine import Engine
-from fastjournald.tasks.notifier import Notifier
+from tests.door.engine import Engine
+from tests.door.tasks import Notifier
 from tests.property.subject import START, request
 
 SESSIONS = 1000

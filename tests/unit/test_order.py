@@ -6,10 +6,8 @@ import random
 
 import pytest
 
-from fastjournald.tables import sorted_entries as order
-from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.sorted_entries import Order
+from tests.door.places import patch_module
+from tests.door.tables import Domain, Entry, Order
 
 NOWHERE = Domain(b"")
 START_BYTES = 2
@@ -66,8 +64,8 @@ class Model:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order, "CHUNK_MAX", 8)
-    monkeypatch.setattr(order, "_CHUNK_MIN", 2)
+    patch_module(monkeypatch, "order.CHUNK_MAX", 8)
+    patch_module(monkeypatch, "order._CHUNK_MIN", 2)
 
 
 @pytest.mark.parametrize("seed", range(20))

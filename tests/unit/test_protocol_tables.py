@@ -23,7 +23,7 @@ from fastjournal.protocol import (
     encode_request,
     encode_success,
 )
-from fastjournald.engine.handlers.table import HANDLERS
+from tests.door.engine import HANDLERS
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 

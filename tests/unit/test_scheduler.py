@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from fastjournal.limits import CREDIT_WORK, TURN_WORK
-from fastjournald.engine.store import Store
-from fastjournald.tasks.turn_budget import Scheduler, Share
+from tests.door.engine import Store
+from tests.door.tasks import Scheduler, Share
 
 SMALL = 10
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_BYTES_MAX, KEY_BYTES_MAX
-from fastjournald.engine.key_filter import (
+from tests.door.engine import (
     LongMatches,
     Selection,
     literal_prefix,

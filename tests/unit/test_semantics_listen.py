@@ -12,11 +12,10 @@ from fastjournal.limits import NEWS_TURN_BYTES
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine.authorization import NEXT, READ, WRITE, Grant, Grants
+from tests.door.engine import NEXT, READ, WRITE, Grant, Grants
+from tests.door.places import patch_module
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
-
-SUBSCRIPTIONS = "fastjournald.engine.pubsub.subscriptions"
 
 JOB = b"a:1:0:x"
 OTHER = b"a:1:0:y"
@@ -302,7 +301,7 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
 def test_too_many_subscriptions_of_a_connection_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
+    patch_module(monkeypatch, "SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
     s.set(b"p")
     for identifier in (1, 2, 2):
         assert s.listen_to(b"p", identifier=identifier).code == ""
@@ -320,7 +319,7 @@ def test_too_many_subscriptions_of_a_connection_are_busy(
 def test_too_many_subscriptions_in_all_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.SUBSCRIPTIONS_MAX", 2)
+    patch_module(monkeypatch, "SUBSCRIPTIONS_MAX", 2)
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
     other = request(Function.GET, b"p", flags=LISTEN)
@@ -333,7 +332,7 @@ def test_too_many_subscriptions_in_all_are_busy(
 def test_who_falls_too_far_behind_is_given_up(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.NEWS_BYTES_PER_CONNECTION_MAX", 2000)
+    patch_module(monkeypatch, "NEWS_BYTES_PER_CONNECTION_MAX", 2000)
     keys = [b"p%d" % number for number in range(20)]
     for identifier, key in enumerate(keys):
         s.set(key)
@@ -351,7 +350,7 @@ def test_who_falls_too_far_behind_is_given_up(
 def test_of_all_who_are_behind_the_furthest_is_given_up(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.NEWS_BYTES_MAX", 1600)
+    patch_module(monkeypatch, "NEWS_BYTES_MAX", 1600)
     for number in range(9):
         s.set(b"p%d" % number)
         s.listen_to(b"p%d" % number, identifier=number)
@@ -366,7 +365,7 @@ def test_of_all_who_are_behind_the_furthest_is_given_up(
 
 
 def test_one_go_of_matching_is_bounded(s: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 3)
+    patch_module(monkeypatch, "MATCH_STEPS_MAX", 3)
     s.set(b"p")
     for identifier in range(10):
         s.listen_to(b"p", identifier=identifier)

@@ -21,8 +21,9 @@ from fastjournal import limits
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine.engine import Scan
-from fastjournald.net.session import Session
+from tests.door.engine import Scan
+from tests.door.net import Session
+from tests.door.places import patch_module
 from tests.property.subject import request
 from tests.unit.house import House, Peer
 from tests.unit.test_session_limits import NOP, listen, set_
@@ -388,7 +389,7 @@ async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock)
 async def test_all_connections_together_wait_for_so_much_work(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.handlers.next.WAITS_MAX", 3)
+    patch_module(monkeypatch, "WAITS_MAX", 3)
     room = Room()
     async with room.open():
         peers = [room.connect_in_memory() for _ in range(2)]
@@ -459,8 +460,8 @@ async def test_a_session_that_is_over_leaves_memory_at_once_without_garbage_coll
 async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_begin(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr("fastjournal.limits.SCANS_MAX", 2)
-    monkeypatch.setattr("fastjournald.tasks.scan_runner.SLICE_WORK", 0)
+    patch_module(monkeypatch, "SCANS_MAX", 2)
+    patch_module(monkeypatch, "SLICE_WORK", 0)
     room = Room()
     gathering: set[int] = set()
     most = 0

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from fastjournald.recovery.recover import recover_engine
+from tests.door.places import patch_module
+from tests.door.recovery import recover_engine
 from tests.property.subject import SECOND, request
 from tests.unit.house import HeldSync, House
 from tests.unit.test_session_bounds import Room, codes
@@ -34,7 +35,7 @@ TAKING = {
 @pytest.fixture(autouse=True)
 def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
-    monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", math.inf)
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
 
 
 def found_after_power_loss(house: House, key: bytes = JOB) -> bool:

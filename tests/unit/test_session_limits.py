@@ -15,7 +15,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
-from fastjournald.engine.key_filter import LongMatches
+from tests.door.engine import LongMatches
+from tests.door.places import patch_module
 from tests.property.subject import START, request
 from tests.unit.house import SILENCE_S, HeldSync, House, Peer
 
@@ -73,7 +74,7 @@ async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full()
 async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up(
     turn_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.net.session.TURN_WORK", turn_work)
+    patch_module(monkeypatch, "TURN_WORK", turn_work)
     house = House()
     order: list[int] = []
     async with house.open():

@@ -11,10 +11,9 @@ import trio.testing
 
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
+from tests.door.places import patch_module
 from tests.property.subject import SECOND, START, request
 from tests.unit.house import SILENCE_S, HeldSync, House, Peer
-
-SUBSCRIPTIONS = "fastjournald.engine.pubsub.subscriptions"
 
 NOP = request(Function.NOP)
 
@@ -157,7 +156,7 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
 async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(f"{SUBSCRIPTIONS}.NEWS_BYTES_PER_CONNECTION_MAX", 10_000)
+    patch_module(monkeypatch, "NEWS_BYTES_PER_CONNECTION_MAX", 10_000)
     house = House()
     house.disk.capacity_bytes = None
     async with house.open():
@@ -184,9 +183,9 @@ async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
 async def test_no_more_is_read_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fastjournald.engine.engine.CHANGES_STOP_BYTES", 5 * 252)
-    monkeypatch.setattr("fastjournald.tasks.notifier.SLICE_SECONDS", 0.0)
-    monkeypatch.setattr("fastjournald.engine.engine.MATCH_STEPS_MAX", 1)
+    patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)
+    patch_module(monkeypatch, "notifier.SLICE_SECONDS", 0.0)
+    patch_module(monkeypatch, "MATCH_STEPS_MAX", 1)
     house = House()
     waits = 0
     wait_room = house.server.notifier.wait_room

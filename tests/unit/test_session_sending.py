@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
+from tests.door.places import patch_module
 from tests.property.subject import request
 from tests.unit.house import House
 from tests.unit.test_session_bounds import Room, codes
@@ -40,7 +41,7 @@ class Steps(trio.abc.Instrument):
 async def test_request_alone_takes_no_further_turns_of_the_event_loop(
     asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastjournald.group_commit.INLINE_SECONDS_MAX", math.inf)
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
     house = House()
     async with house.open():
         peer = await house.connect()

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from fastjournal.limits import BATCH_WORK, TURN_WORK
 from fastjournal.protocol.constants import Function
-from fastjournald.engine.engine import Scan
-from fastjournald.tasks.turn_budget import Share
+from tests.door.engine import Scan
+from tests.door.tasks import Share
 from tests.property.subject import START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP

@@ -8,7 +8,7 @@ from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import SIFTED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
-from fastjournald.compaction.segment_filter import Sifting
+from tests.door.compaction import Sifting
 from tests.property.cleaned_log import LOG, CleanedLog
 from tests.property.subject import SECOND
 from tests.property.test_cleaning_load import Load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournald.wal.segment_usage import Look, Space
+from tests.door.wal import Look, Space
 
 RUN = b"run one:"
 OTHER = b"another:"

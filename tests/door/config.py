@@ -1,0 +1,5 @@
+"""Parts of ``fastjournald.config`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.config.options import PROGRAM_BYTES, Config, load_config

@@ -1,0 +1,30 @@
+"""Parts of ``fastjournald.engine`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.engine.authorization import NEXT, OPEN, READ, RIGHTS, RULES, WRITE, Grant, Grants
+from fastjournald.engine.context import UNKNOWN
+from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
+from fastjournald.engine.handlers.scan.cursor import (
+    EXPRESSION,
+    RANGE,
+    Cursor,
+    decode_cursor,
+    encode_cursor,
+)
+from fastjournald.engine.handlers.table import HANDLERS
+from fastjournald.engine.key_filter import (
+    LongMatches,
+    Selection,
+    literal_prefix,
+    prefix_stop,
+    re2_options,
+    select_matching,
+    select_range,
+)
+from fastjournald.engine.prefetch import missing_news, missing_soon
+from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
+from fastjournald.engine.pubsub.subscriptions import Changes, LongMatch, Subscriptions
+from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX, Store
+from fastjournald.engine.undelivered import Handout, Handouts, give_back
+from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES

@@ -1,0 +1,10 @@
+"""Parts of ``fastjournald.net`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.net.accept import accept
+from fastjournald.net.connection_limit import Newcomers
+from fastjournald.net.credentials import load_grants
+from fastjournald.net.listeners import origin_of_host
+from fastjournald.net.session import Session
+from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext

@@ -1,0 +1,7 @@
+"""Parts of ``fastjournald.observability`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.observability.http_routes import pages_of
+from fastjournald.observability.http_server import Answer, HttpServer
+from fastjournald.observability.metrics import Metrics, domain_label, histogram

@@ -1,0 +1,57 @@
+"""Where the module constants and functions stand that tests replace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PLACES = {
+    "fastjournal.client.aio.listen": "aio.LISTENER_PING_S",
+    "fastjournal.client.core.multiplexer": "CLIENT_IN_FLIGHT_MAX",
+    "fastjournal.client.sync.listen": "sync.LISTENER_PING_S",
+    "fastjournal.client.sync.sockets": "SOCKET_WAIT_S_MAX",
+    "fastjournal.cmdlog.recovery.replay_state": "replay.PAUSED_BYTES_MAX",
+    "fastjournal.limits": "SCANS_MAX limits.REPLIES_BYTES_MAX",
+    "fastjournald.compaction.replace_segment": "WRITTEN_BYTES_MAX _write_pieces",
+    "fastjournald.engine.engine": """
+        ADVANCE_WORK_MAX CHANGES_STOP_BYTES MATCH_STEPS_MAX NEWS_TURN_BYTES READY_DOMAINS_MAX
+        SERVED_MAX engine.REPLIES_BYTES_MAX
+    """,
+    "fastjournald.engine.handlers.bury_kick": "KICK_ENTRIES_MAX KICK_LOOKS_MAX",
+    "fastjournald.engine.handlers.connection_stats": "OLDEST_DUE_LOOKS_MAX",
+    "fastjournald.engine.handlers.lock_unlock": "LOCKS_MAX",
+    "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
+    "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",
+    "fastjournald.engine.handlers.scan.scan": "SCAN_STEP_WORK _LEASE_WORK",
+    "fastjournald.engine.pubsub.regex_sets": "LONG_MATCH_WORK",
+    "fastjournald.engine.pubsub.subscriptions": """
+        CHANGES_BYTES_MAX ENDED_EACH LONG_MATCHES MATCH_WORK_MAX NEWS_BYTES_MAX
+        NEWS_BYTES_PER_CONNECTION_MAX SEARCH_QUEUE_BYTES_MAX SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX
+        SUBSCRIPTIONS_BYTES_MAX SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX SUBSCRIPTIONS_MAX
+        SUBSCRIPTIONS_PER_CONNECTION_MAX TOLD_EARLY_BYTES_MAX
+    """,
+    "fastjournald.group_commit": "INLINE_SECONDS_MAX commit.perf_counter",
+    "fastjournald.main": "main.OsDisk main._run main._serve",
+    "fastjournald.net.session": "STOP_SECONDS TURN_WORK",
+    "fastjournald.observability.metrics": "STATM metrics.SLICE_SECONDS",
+    "fastjournald.server": "STOP_SECONDS_MAX",
+    "fastjournald.tables.sorted_entries": "order.CHUNK_MAX order._CHUNK_MIN",
+    "fastjournald.tasks.backpressure": "bytes_slowed",
+    "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
+    "fastjournald.tasks.scan_runner": "SLICE_WORK",
+}
+"""Names by module. A name of two modules, or of no telling word, has a qualifier of its own."""
+
+_MODULE_OF = {name: module for module, names in PLACES.items() for name in names.split()}
+
+
+def patch_module(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    """Replace a module constant or function until the test ends.
+
+    Args:
+        monkeypatch: The fixture of the test.
+        name: As listed in ``PLACES``, with its qualifier.
+        value: Stands in its place.
+    """
+    monkeypatch.setattr(f"{_MODULE_OF[name]}.{name.rpartition('.')[2]}", value)

@@ -1,0 +1,10 @@
+"""Parts of ``fastjournald.tables`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.tables.domain import TOMBSTONES_DROPPED, Domain, Tombstones
+from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Entry, Extra, Place
+from fastjournald.tables.interval_index import FIRST, TOP, Intervals
+from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.sorted_entries import Order
+from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Cold, Values

@@ -1,0 +1,6 @@
+"""Parts of ``fastjournald.wal`` that tests use."""
+
+from __future__ import annotations
+
+from fastjournald.wal.journal import Journal
+from fastjournald.wal.segment_usage import Look, Space
