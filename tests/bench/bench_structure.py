@@ -1,0 +1,100 @@
+"""Structure of the code, measured from the code itself, so that it is known and does not rot.
+
+    python -m tests.bench.bench_structure [--files]
+
+Prints a line for each measure: the figure, its limit and the aim. ``--files`` also lists what is
+behind each figure: the files that a request enters, cycles, functions, pages. ``MEASURES`` is the
+one place to change when a figure gets better; tests/docs/test_structure.py holds the code to it.
+
+- *Files entered* by a request: see entered_files.py.
+- *Import cycles*: groups of modules of the daemon that import each other; imports for type checkers
+  and inside functions count.
+- *Modules in no layer*, *names in contracts*: read from the import contracts in pyproject.toml.
+- *Long functions*: over 60 lines of code, without docstrings, comments and blank lines.
+- *Terms*: standard terms of the field that a search finds both in the code (module names, first
+  lines of docstrings) and in docs/decisions (titles and keywords).
+- *Decision pages*, and those that no other page and no source file names.
+- *Record layout*: modules that take something from a record of the log at a literal offset, as in
+  ``data[body + 21 :]``: a heuristic, see source_measures.py for the names that it goes by.
+- *Docstrings* that begin with What, Of, Who, Whose or That, those of attributes counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.bench import entered_files, source_measures
+
+
+@cache
+def _entered() -> dict[str, list[str]]:
+    with tempfile.TemporaryDirectory() as directory:
+        return entered_files.measure(Path(directory))
+
+
+def files_entered(function: str) -> list[str]:
+    """Return the source files that a request enters."""
+    return _entered()[function]
+
+
+class Measure(NamedTuple):
+    """A figure: the number of findings."""
+
+    findings: Callable[[], list[str]]
+    limit: int
+    """The code is held to this."""
+    aim: int
+    more_is_better: bool = False
+
+    def holds(self, figure: int) -> bool:
+        """Whether a figure keeps to the limit."""
+        return figure >= self.limit if self.more_is_better else figure <= self.limit
+
+
+MEASURES: dict[str, Measure] = {
+    "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 35, 18),
+    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 38, 20),
+    "files entered by the DELETE that completes a job": Measure(
+        lambda: files_entered("DELETE"), 36, 18
+    ),
+    "files entered by a GET": Measure(lambda: files_entered("GET"), 28, 14),
+    "import cycles in the daemon": Measure(source_measures.import_cycles, 3, 0),
+    "modules in no layer": Measure(source_measures.modules_in_no_layer, 0, 0),
+    "names of modules in import contracts": Measure(source_measures.contract_mentions, 30, 32),
+    "long functions": Measure(source_measures.long_functions, 5, 0),
+    "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
+    "terms that lead to code and decisions": Measure(
+        source_measures.terms_found, 5, len(source_measures.TERMS), more_is_better=True
+    ),
+    "decision pages": Measure(source_measures.decision_page_names, 107, 20),
+    "decision pages linked from nowhere": Measure(
+        source_measures.decisions_linked_from_nowhere, 107, 0
+    ),
+    "modules that know the record layout by numbers": Measure(
+        source_measures.layout_by_numbers, 8, 1
+    ),
+    "docstrings that begin with What, Of, Who ...": Measure(
+        source_measures.badly_begun_docstrings, 250, 0
+    ),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Measure the structure of the code.")
+    parser.add_argument("--files", action="store_true", help="list what is behind each figure")
+    given = parser.parse_args()
+    for name, measure in MEASURES.items():
+        findings = measure.findings()
+        print(f"{name}: {len(findings)} (held to {measure.limit}, aim {measure.aim})", flush=True)
+        if given.files:
+            print("".join(f"    {finding}\n" for finding in findings), end="")
+
+
+if __name__ == "__main__":
+    main()

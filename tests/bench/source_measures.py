@@ -1,0 +1,337 @@
+"""Measures of source files: import cycles, layers, long functions, searchable terms, docstrings.
+
+Each function returns its findings as lines of text, one for each; the figure is their number.
+Complexity does not matter here: the whole project is parsed once, in about a second.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {
+    "fastjournal": ROOT / "fastjournal",
+    "fastjournald": ROOT / "daemon/fastjournald",
+    "fj_forwarder": ROOT / "client/fj_forwarder",
+    "fj_cli": ROOT / "client/fj_cli",
+}
+DAEMON = "fastjournald"
+DECISIONS = ROOT / "docs/decisions"
+
+FUNCTION_LINES_MAX = 60
+HOT_LOOPS = {"read", "replay", "load"}
+"""Functions that may be longer: a call more in each round costs too much, as a benchmark shows."""
+
+TERMS = {
+    "compaction": "compact",
+    "scheduler": "scheduler",
+    "backpressure": "backpressure",
+    "write-ahead": "write-ahead",
+    "LRU": "lru",
+    "admission control": "admission",
+    "heartbeat": "heartbeat",
+    "dead letter": "dead-letter",
+    "idempotent": "idempoten",
+    "fencing": "fencing",
+}
+"""Standard term to what is searched for: words that begin so, hyphens for blanks."""
+
+BAD_START = re.compile(r"(What|Of|Who|Whose|That)\b")
+
+LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
+RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
+"""Names that hold bytes of records of the log, wherever they are cut."""
+
+
+class Module(NamedTuple):
+    """One source file."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def place(self) -> str:
+        """The path below the checkout."""
+        return str(self.path.relative_to(ROOT))
+
+
+class Described(NamedTuple):
+    """Something that has a docstring: a module, a class, a function or an attribute."""
+
+    module: Module
+    name: str
+    line: int
+    kind: type[ast.AST]
+    docstring: str
+
+
+@cache
+def modules() -> dict[str, Module]:
+    """Return all modules of the project by their names."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            name = ".".join([package, *parts]).removesuffix(".__init__")
+            found[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+    return found
+
+
+# --- imports --------------------------------------------------------------------------------------
+
+
+def imports_of(module: Module) -> set[str]:
+    """Return the project's modules that one imports, for type checkers only or not."""
+    known = modules()
+    found = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in known else node.module)
+    return (found & known.keys()) - {module.name}
+
+
+def import_cycles(package: str = DAEMON) -> list[str]:
+    """Return the groups of modules of a package in which each imports all others, in the end."""
+    graph = {
+        name: imports_of(module)
+        for name, module in modules().items()
+        if name == package or name.startswith(f"{package}.")
+    }
+    reached = {name: _reached(graph, name) for name in graph}
+    groups = {
+        frozenset(other for other in reached[name] if name in reached[other]) for name in graph
+    }
+    return sorted(", ".join(sorted(group)) for group in groups if group)
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    reached: set[str] = set()
+    left = [start]
+    while left:
+        for name in graph[left.pop()]:
+            if name in graph and name not in reached:
+                reached.add(name)
+                left.append(name)
+    return reached
+
+
+@cache
+def contracts() -> list[dict[str, Any]]:
+    """Return the import contracts of pyproject.toml."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = table["tool"]["importlinter"]["contracts"]
+    return found
+
+
+def _layers(contract: dict[str, Any]) -> set[str]:
+    return {name for layer in contract["layers"] for name in re.findall(r"\w+", layer)}
+
+
+def modules_in_no_layer() -> list[str]:
+    """Return modules of the containers of layers contracts that no layer of them names."""
+    return [
+        name
+        for contract in contracts()
+        for container in contract.get("containers", ())
+        for name in modules()
+        if name.startswith(f"{container}.")
+        and name.removeprefix(f"{container}.").partition(".")[0] not in _layers(contract)
+    ]
+
+
+def contract_mentions() -> list[str]:
+    """Return the mentions of modules of the daemon in import contracts."""
+    found = []
+    for contract in contracts():
+        title = contract["name"]
+        if DAEMON in contract.get("containers", ()):
+            found += [f"{title}: {name}" for name in sorted(_layers(contract))]
+        for key in ("source_modules", "forbidden_modules", "ignore_imports"):
+            text = " ".join(contract.get(key, ()))
+            found += [f"{title}: {name}" for name in re.findall(rf"\b{DAEMON}\.[\w.]+", text)]
+    return found
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+def _code_lines(module: Module) -> set[int]:
+    """Return the numbers of the lines that hold code: no blanks, comments or docstrings."""
+    besides = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    text = module.path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in besides:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+@cache
+def _long_functions() -> list[tuple[str, str]]:
+    """Return the name of each function that is too long, and a line about it; longest first."""
+    found = []
+    for module in modules().values():
+        code = _code_lines(module)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                size = len(code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
+                if size > FUNCTION_LINES_MAX:
+                    found.append((size, node.name, f"{module.place}: {node.name}, {size} lines"))
+    return [(name, line) for _, name, line in sorted(found, reverse=True)]
+
+
+def long_functions() -> list[str]:
+    """Return the functions with too many lines of code, but for the hot loops."""
+    return [line for name, line in _long_functions() if name not in HOT_LOOPS]
+
+
+def long_hot_loops() -> list[str]:
+    """Return the functions with too many lines of code that may have them."""
+    return [line for name, line in _long_functions() if name in HOT_LOOPS]
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@cache
+def described() -> list[Described]:
+    """Return everything that has a docstring."""
+    return [one for module in modules().values() for one in _described_in(module)]
+
+
+def _described_in(module: Module) -> Iterator[Described]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring:
+                name = getattr(node, "name", module.name)
+                yield Described(module, name, getattr(node, "lineno", 1), type(node), docstring)
+        body = getattr(node, "body", None)
+        for before, after in pairwise(body if isinstance(body, list) else ()):
+            if (
+                isinstance(before, ast.Assign | ast.AnnAssign)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                target = before.target if isinstance(before, ast.AnnAssign) else before.targets[0]
+                name = ast.unparse(target)
+                yield Described(module, name, after.lineno, type(before), after.value.value)
+
+
+def badly_begun_docstrings() -> list[str]:
+    """Return the docstrings that begin with a word that is no noun of the field."""
+    return [
+        f"{one.module.place}:{one.line}: {one.docstring.splitlines()[0]}"
+        for one in described()
+        if BAD_START.match(one.docstring)
+    ]
+
+
+def terms_found() -> list[str]:
+    """Return the standard terms that lead to source files and decisions, and to which."""
+    texts = [(one.module.place, one.docstring.splitlines()[0]) for one in described()]
+    texts += [(module.place, module.name.replace("_", "-")) for module in modules().values()]
+    heads = [(str(page.relative_to(ROOT)), _head_of(page)) for page in decision_pages()]
+    found = []
+    for term, sought in TERMS.items():
+        pattern = re.compile(rf"\b{sought.replace('-', '[- ]')}", re.IGNORECASE)
+        files = dict.fromkeys(place for place, text in texts if pattern.search(text))
+        pages = [page for page, head in heads if pattern.search(head)]
+        if files and pages:
+            found.append(f"{term}: {', '.join([*files, *pages])}")
+    return found
+
+
+def _head_of(page: Path) -> str:
+    """Return the titles and keywords of a decision page."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line for line in lines if line.startswith(("#", "Keywords:")))
+
+
+# --- decisions ------------------------------------------------------------------------------------
+
+
+@cache
+def decision_pages() -> list[Path]:
+    """Return the pages of docs/decisions, but for their README."""
+    return sorted(page for page in DECISIONS.glob("*.md") if page.name != "README.md")
+
+
+def decision_page_names() -> list[str]:
+    """Return the names of the decision pages."""
+    return [page.name for page in decision_pages()]
+
+
+def decisions_linked_from_nowhere() -> list[str]:
+    """Return the decision pages that no other page and no source file names."""
+    texts = {page: page.read_text(encoding="utf-8") for page in sorted(ROOT.glob("docs/**/*.md"))}
+    texts[ROOT / "README.md"] = (ROOT / "README.md").read_text(encoding="utf-8")
+    for module in modules().values():
+        texts[module.path] = module.path.read_text(encoding="utf-8")
+    return [
+        page.name
+        for page in decision_pages()
+        if not any(page.name in text for other, text in texts.items() if other != page)
+    ]
+
+
+# --- record layout --------------------------------------------------------------------------------
+
+
+def layout_by_numbers() -> list[str]:
+    """Return the modules that cut records of the log at literal offsets, and how often."""
+    found = []
+    for module in modules().values():
+        if module.name.startswith(LAYOUT_PACKAGES):
+            number = sum(_is_literal_cut(node) for node in ast.walk(module.tree))
+            if number:
+                found.append(f"{module.place}: {number} times")
+    return found
+
+
+def _is_literal_cut(node: ast.AST) -> bool:
+    """Whether a node takes something from a record at a literal offset over 1.
+
+    ``data[body + 21 : end]`` does, and ``unpack_from(data, body + 21)``.
+    """
+    if isinstance(node, ast.Subscript):
+        return _names_in(node.value) and _has_offset(node.slice)
+    if isinstance(node, ast.Call) and len(node.args) > 1:
+        return _names_in(node.args[0]) and any(_has_offset(given) for given in node.args[1:])
+    return False
+
+
+def _names_in(node: ast.AST) -> bool:
+    return any(isinstance(one, ast.Name) and one.id in RECORD_NAMES for one in ast.walk(node))
+
+
+def _has_offset(node: ast.AST) -> bool:
+    return any(
+        isinstance(one, ast.Constant) and isinstance(one.value, int) and one.value > 1
+        for one in ast.walk(node)
+    )
