@@ -198,7 +198,7 @@ class CrashingDaemon:
         self.engine.handouts, self.unsent = Handouts(), []
         everything = select_range(b"", b"")
         assert isinstance(everything, Selection)
-        self.engine.listen(LISTENER, 1, everything)
+        self.engine.subscriptions.begin(LISTENER, 1, everything)
         # what recovery found is durable, for the writer has synced it
         self.latest = self.clock.now
         self.steps = []

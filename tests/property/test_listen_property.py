@@ -153,7 +153,7 @@ class World:
         else:
             selection = SELECTIONS[about]
             assert isinstance(selection, Selection)
-            self.engine.listen(session, identifier, selection)
+            self.engine.subscriptions.begin(session, identifier, selection)
             copy = Copy(selection, {})
         copy.values = self.values(copy)
         self.copies[session, identifier] = copy

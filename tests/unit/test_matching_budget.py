@@ -145,7 +145,7 @@ def test_sessions_with_expressions_take_turns() -> None:
         listen(engine, HEAVY, identifier, Query.REGEX, b"[a-m]{8}%d[a-z]" % identifier)
     for number in range(200):
         change(engine, bytes(2000) + b"%d" % number)
-    while len(engine.store.changes or ()):
+    while len(engine.store.changes):
         engine.match_changes()
     listen(engine, LIGHT, 1, Query.REGEX, b"las[tT]")
     change(engine, b"last")
@@ -353,9 +353,8 @@ def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     assert s.engine.has_news(HEAVY)
     assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k").startswith("busy")
     # a new subscription of the same identifier is not told of the end of the one before
-    s.engine.subscriptions.begin(HEAVY, 0, b"k", 0)
+    s.engine.subscriptions.begin(HEAVY, 0, b"k")
     s.engine.subscriptions.end(HEAVY, 1)
-    s.engine.store.changes = Changes()
     assert ended(s, HEAVY).keys() == set(range(2, SUBSCRIPTIONS_PER_CONNECTION_MAX))
     assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k") == ""
     s.engine.forget(HEAVY)
@@ -429,7 +428,8 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
     patch_module(monkeypatch, "LONG_MATCH_WORK", 20)
     patch_module(monkeypatch, "LONG_MATCHES", 1)
     chance = random.Random(seed)
-    subscriptions, changes = Subscriptions(), Changes()
+    changes = Changes()
+    subscriptions = Subscriptions(changes)
     subscriptions.defers_long = defers_long
     running: list[LongMatch] = []
     naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]] = {}
@@ -438,14 +438,14 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
         match chance.randrange(7):
             case 0 | 1:
                 about = chance.choice(ABOUT)
-                subscriptions.begin(session, identifier, about, changes.last)
+                subscriptions.begin(session, identifier, about)
                 naive[session, identifier] = about, {}
             case 2:
                 subscriptions.end(session, identifier)
                 naive.pop((session, identifier), None)
             case 3:
                 if subscriptions:
-                    subscriptions.match(changes, steps_max, None)
+                    subscriptions.match(steps_max, None)
             case 4 if running:
                 # meanwhile much may have happened
                 found = running.pop()
@@ -459,29 +459,25 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
                     for about, untold in naive.values():
                         if is_about(about, key):
                             untold[key] = None
-        if not subscriptions:
-            changes = Changes()
-            subscriptions.rest()
-        subscriptions.check(changes if subscriptions else None)
+        subscriptions.check()
         if chance.random() < 0.1:
-            take_news(subscriptions, changes, session, naive)
-    while subscriptions and (subscriptions.unmatched(changes) or subscriptions.next_long()):
-        subscriptions.match(changes, steps_max, None)
+            take_news(subscriptions, session, naive)
+    while subscriptions and (subscriptions.unmatched() or subscriptions.next_long()):
+        subscriptions.match(steps_max, None)
         long = subscriptions.next_long()
         if long is not None:
             subscriptions.take_long(long, long.run())
     for session in range(3):
-        take_news(subscriptions, changes, session, naive)
+        take_news(subscriptions, session, naive)
     assert all(not untold for _, untold in naive.values())
 
 
 def take_news(
     subscriptions: Subscriptions,
-    changes: Changes,
     session: int,
     naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]],
 ) -> None:
     """Take all news; each is one that was to be told, and was not told yet."""
-    while (news := subscriptions.take(session, changes)) is not None:
+    while (news := subscriptions.take(session)) is not None:
         identifier, key = news
         del naive[session, identifier][1][key]

@@ -10,7 +10,7 @@ import msgspec
 from fastjournal import limits
 from fastjournal.protocol import Function, Reply, Request, encode_reply
 from fastjournald.engine.authorization import Grants
-from fastjournald.engine.pubsub.subscriptions import Changes, Selects, Subscriptions
+from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handouts
@@ -73,7 +73,7 @@ class Context:
         """Work in replies that may never be sent, while somebody asks for that; else None."""
         self.has_hung_up: Callable[[Hashable], bool] = lambda _session: False
         """Whether the client of a session that waits has gone."""
-        self.subscriptions = Subscriptions()
+        self.subscriptions = Subscriptions(self.store.changes)
         self.awaited: dict[bytes, Entry] = {}
         """By primary key, what those who wait would get, if its value were in memory."""
         self.fetching = 0
@@ -181,25 +181,6 @@ class Context:
         """Where nobody waits, nobody has to be told what becomes ready."""
         if not self.waiters:
             self.store.newly_ready = None
-
-    def listen(self, session: Hashable, identifier: int, about: bytes | Selects) -> None:
-        """Tell a session of what changes from now on under a key, or the keys of a selection."""
-        changes = self.store.changes
-        if changes is None:
-            changes = self.store.changes = Changes()
-        self.subscriptions.begin(session, identifier, about, changes.last)
-
-    def unlisten(self, session: Hashable, identifier: int) -> bool:
-        """End the subscription with this identifier; whether there was one."""
-        ended = self.subscriptions.end(session, identifier)
-        self.stop_noting()
-        return ended
-
-    def stop_noting(self) -> None:
-        """Where nobody listens, nobody has to be told what changes."""
-        if not self.subscriptions:
-            self.store.changes = None
-            self.subscriptions.rest()
 
     def answer(self, waiter: Waiter, reply: Reply, now: int) -> tuple[Hashable, bytes]:
         """Return who gets the reply to a request that waited, and its bytes."""

@@ -154,7 +154,6 @@ class Engine(Context):
         for session in ended:
             self.store.unlock_all(session, max(now, self._now))
             self.subscriptions.forget(session)
-        self.stop_noting()
         return ended, answers
 
     def step(self, scan: Scan, now: int) -> bytes | Missing | LongMatches | None:
@@ -188,7 +187,7 @@ class Engine(Context):
         self.count_error(scan.request.function, error)
         give_back(self.store, scan.leased, SCAN_LEASES_MAX, self._now)
         if scan.request.flags & LISTEN:
-            self.unlisten(scan.session, scan.request.identifier)
+            self.subscriptions.end(scan.session, scan.request.identifier)
 
     # --- time and waiting -----------------------------------------------------------------------
 
@@ -317,7 +316,6 @@ class Engine(Context):
             self.store.wake = min(self.store.wake, self._now)
         self.stop_watching()
         self.subscriptions.forget(session)
-        self.stop_noting()
 
     def _end_waits(self, session: Hashable) -> None:
         waiting = self.waiters.of_session(session)
@@ -344,8 +342,7 @@ class Engine(Context):
     @property
     def unmatched(self) -> int:
         """How many changed keys have to be matched with subscriptions still. O(1)."""
-        changes = self.store.changes
-        return 0 if changes is None else self.subscriptions.unmatched(changes)
+        return self.subscriptions.unmatched()
 
     @property
     def behind(self) -> bool:
@@ -353,8 +350,7 @@ class Engine(Context):
 
         Subscriptions that cost too much have ended before: there was no time to match at all.
         """
-        changes = self.store.changes
-        return changes is not None and changes.bytes > CHANGES_STOP_BYTES
+        return self.store.changes.bytes > CHANGES_STOP_BYTES
 
     def match_changes(self) -> tuple[list[Hashable], list[Hashable]]:
         """Find out whom some of the changed keys concern; call it while there are ``unmatched``.
@@ -363,14 +359,10 @@ class Engine(Context):
             Sessions that have news and had none before, and those that fell behind so far that
             their subscriptions ended and their connection has to.
         """
-        changes = self.store.changes
-        if changes is None:
-            return [], []
         may_know = None if self.grants is None else self._may_know
         steps = self.subscriptions.steps
-        found = self.subscriptions.match(changes, MATCH_STEPS_MAX, may_know)
+        found = self.subscriptions.match(MATCH_STEPS_MAX, may_know)
         self.store.work += self.subscriptions.steps - steps
-        self.stop_noting()
         return found
 
     def _may_know(self, session: Hashable, key: bytes, owner: bytes | None) -> bool:
@@ -393,17 +385,16 @@ class Engine(Context):
         Like a reply they may be sent once all that was appended until now is durable. It ends where
         a value is on disk only: ``missing_news`` asks for that.
         """
-        changes = self.store.changes
         notifications: list[bytes] = []
         room = NEWS_TURN_BYTES
         while room > 0 and (ended := self.subscriptions.take_ended(session)) is not None:
             data = encode_reply(Reply(ended, LISTEN, max(now, self._now), error=TOO_COSTLY))
             room -= len(data)
             notifications.append(data)
-        while changes is not None and room > 0:
+        while room > 0:
             if missing_news(self, session, 1) is not None:
                 break
-            news = self.subscriptions.take(session, changes)
+            news = self.subscriptions.take(session)
             if news is None:
                 break
             identifier, key = news
@@ -431,4 +422,4 @@ class Engine(Context):
         check_store(self.store, self._now)
         assert self.store.wake <= self.store.next_instant()
         assert bool(self.waiters) == (self.store.newly_ready is not None)
-        self.subscriptions.check(self.store.changes)
+        self.subscriptions.check()

@@ -42,8 +42,8 @@ class Store(Leasing):
         self.values = values
         self.behind = False
         """The last ``advance`` left something undone: only the timers carry it on."""
-        self.changes: Changes | None = None
-        """Keys that came, went or have a new value, while somebody listens; else None."""
+        self.changes = Changes()
+        """Keys that came, went or have a new value, noted while somebody listens."""
         self.leases_lost = 0
         """Leases that ran out so far."""
 
@@ -51,7 +51,7 @@ class Store(Leasing):
 
     def insert(self, entry: Entry, now: int) -> None:
         """Put a new entry under its keys and into its indexes."""
-        if self.changes is not None:
+        if self.changes.wanted:
             self.note_value(entry)
         shards = self.shards
         shards[hash(entry.key) & 255][entry.key] = entry
@@ -87,7 +87,7 @@ class Store(Leasing):
                 shard = self.shards[hash(key) & 255]
                 if shard.get(key) is entry:
                     del shard[key]
-                    if changes is not None:
+                    if changes.wanted:
                         changes.note(key, entry.key)
         if self.key_index is not None:
             self.key_index.pending.update(entry.all_keys())
@@ -126,14 +126,14 @@ class Store(Leasing):
 
     def note_value(self, entry: Entry) -> None:
         """The value of an entry is set: whoever listens to one of its keys is to be told."""
-        if self.changes is not None:
+        if self.changes.wanted:
             for key in entry.all_keys():
                 if not entry.superseded or self.find(key) is entry:
                     self.note_key(key)
 
     def note_key(self, key: bytes) -> None:
         """What stands under a key is about to change: whoever listens to it is to be told."""
-        if self.changes is not None:
+        if self.changes.wanted:
             standing = self.find(key)
             self.changes.note(key, None if standing is None else standing.key)
 

@@ -330,7 +330,7 @@ class Metrics(Collector):
             ("pauses", store.pauses.bytes),
             ("subscriptions", subscriptions.subscriptions_bytes),
             ("tombstones", store.tombstones.bytes),
-            ("unmatched", subscriptions.queue_bytes + (0 if changes is None else changes.bytes)),
+            ("unmatched", subscriptions.queue_bytes + changes.bytes),
             ("waits", engine.waiters.bytes),
         ):
             memory.add_metric([kind], size)

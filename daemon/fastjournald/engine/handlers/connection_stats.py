@@ -45,7 +45,6 @@ def auth(context: Context, session: Hashable, request: Request, now: int) -> str
     if grant is None or grants.sessions.get(session) != grant:
         # it listens, waits and locks by the rights that it had
         context.subscriptions.forget(session)
-        context.stop_noting()
         context.store.unlock_all(session, now)
         ended = _end_waits(context, session, AUTH_REQUIRED, now)
     if grant is not None:
@@ -77,7 +76,6 @@ def quit_(context: Context, session: Hashable, request: Request, now: int) -> by
     ]
     context.stop_watching()
     context.subscriptions.forget(session)
-    context.stop_noting()
     return b"".join(answers) + encode_success(request.identifier, now)
 
 
@@ -92,7 +90,7 @@ def cancel(context: Context, session: Hashable, request: Request, now: int) -> s
         if waiter.request.identifier == identifier
     ]
     context.stop_watching()
-    if not context.unlisten(session, identifier) and not answers:
+    if not context.subscriptions.end(session, identifier) and not answers:
         return ErrorCode.NOT_FOUND.value
     return b"".join(answers) + encode_success(request.identifier, now)
 

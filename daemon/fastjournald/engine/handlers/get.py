@@ -130,7 +130,7 @@ def get_key(
         reply.flags |= WORKED_ON
         reply.timeout = token
     if flags & LISTEN:
-        context.listen(session, request.identifier, key)
+        context.subscriptions.begin(session, request.identifier, key)
     return reply
 
 

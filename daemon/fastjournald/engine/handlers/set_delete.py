@@ -160,7 +160,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         store.replace_by_uri(other, timestamp, now, replaced)
     if flags & LISTEN:
         # the change that this was is its own reply
-        context.listen(session, request.identifier, key)
+        context.subscriptions.begin(session, request.identifier, key)
     return ""
 
 
@@ -168,7 +168,7 @@ def _listen(context: Context, session: Hashable, request: Request) -> str:
     """Listen to the key, for a SET that was carried out already."""
     refused = context.subscriptions.refuses(session, request.identifier, request.key)
     if not refused:
-        context.listen(session, request.identifier, request.key)
+        context.subscriptions.begin(session, request.identifier, request.key)
     return refused
 
 

@@ -138,7 +138,7 @@ MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
 class Changes:
     """The keys that changed since they were last matched, in the order of the first change."""
 
-    __slots__ = ("_keys", "bytes", "last")
+    __slots__ = ("_keys", "bytes", "last", "wanted")
 
     def __init__(self) -> None:
         self._keys: OrderedDict[bytes, tuple[int, bytes | None]] = OrderedDict()
@@ -146,6 +146,8 @@ class Changes:
         """What they take in memory."""
         self.last = 0
         """Number of the last change; each has the next one."""
+        self.wanted = False
+        """Whether there are subscriptions, which set this: else nobody has to note a change."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -164,6 +166,11 @@ class Changes:
             self._keys[key] = self.last, owner
         else:
             self._keys[key] = self.last, noted[1]
+
+    def clear(self) -> None:
+        """Drop all keys; numbers go on. O(n)."""
+        self._keys.clear()
+        self.bytes = 0
 
     def pop(self) -> tuple[bytes, int, bytes | None]:
         """Take out the key that has waited longest. O(1).
@@ -263,9 +270,14 @@ class LongMatch(NamedTuple):
 
 
 class Subscriptions:
-    """All subscriptions, and what they have to be told."""
+    """All subscriptions, and what they have to be told.
 
-    def __init__(self) -> None:
+    Args:
+        changes: Where changed keys are noted; switched on and off as subscriptions come and go.
+    """
+
+    def __init__(self, changes: Changes) -> None:
+        self.changes = changes
         self._listeners: dict[Hashable, _Listener] = {}
         self._by_key: dict[bytes, dict[Subscription, None]] = {}
         self._wide: Intervals[Found] = Intervals()
@@ -346,16 +358,17 @@ class Subscriptions:
                 return _TOO_MANY_HERE
         return _TOO_MANY if self._count >= SUBSCRIPTIONS_MAX else ""
 
-    def begin(self, session: Hashable, identifier: int, about: bytes | Selects, since: int) -> None:
-        """Tell a session of changes after number ``since`` to a key or a selection.
+    def begin(self, session: Hashable, identifier: int, about: bytes | Selects) -> None:
+        """Tell a session of changes from now on to a key or a selection.
 
         It takes the place of the one that had this identifier. O(log n), and an expression is
         compiled with others of its session.
         """
-        self.end(session, identifier)
+        self._end(session, identifier)
         self._sweep(2)
+        self.changes.wanted = True
         listener = self._listeners.setdefault(session, _Listener())
-        subscription = Subscription(session, identifier, about, since)
+        subscription = Subscription(session, identifier, about, self.changes.last)
         listener.by_identifier[identifier] = subscription
         self._count += 1
         self._own_bytes += _own_bytes(subscription.about)
@@ -383,6 +396,11 @@ class Subscriptions:
 
         O(log n), and the other expressions that were compiled with its own are compiled anew.
         """
+        was_there = self._end(session, identifier)
+        self._rest_if_idle()
+        return was_there
+
+    def _end(self, session: Hashable, identifier: int) -> bool:
         listener = self._listeners.get(session)
         if listener is None:
             return False
@@ -401,11 +419,15 @@ class Subscriptions:
                     self._gone.append((*about, search))
         self._sweep(2)
         if not listener.by_identifier and not listener.ended:
-            self.forget(session)
+            self._drop(session)
         return was_there
 
     def forget(self, session: Hashable) -> None:
         """End all subscriptions of a session. O(their number)."""
+        self._drop(session)
+        self._rest_if_idle()
+
+    def _drop(self, session: Hashable) -> None:
         listener = self._listeners.pop(session, None)
         if listener is None:
             return
@@ -443,8 +465,12 @@ class Subscriptions:
         if not of_key:
             del self._by_key[key]
 
-    def rest(self) -> None:
-        """Nobody listens any more: nothing is left to be matched."""
+    def _rest_if_idle(self) -> None:
+        """Stop noting changes where no subscription is left: nothing is left to be matched."""
+        if self._count or not self.changes.wanted:
+            return
+        self.changes.wanted = False
+        self.changes.clear()
         self._number = 0
         self._left = iter(())
         self._forget_told_early()
@@ -513,19 +539,18 @@ class Subscriptions:
 
     # --- matching -------------------------------------------------------------------------------
 
-    def unmatched(self, changes: Changes) -> int:
+    def unmatched(self) -> int:
         """Return how many keys have to be matched still, but for matches that take long. O(1)."""
-        return len(changes) + (self._number > 0) + len(self._queued) + (len(self._gone) > 0)
+        return len(self.changes) + (self._number > 0) + len(self._queued) + (len(self._gone) > 0)
 
     def match(
-        self, changes: Changes, steps_max: int, may_know: MayKnow | None
+        self, steps_max: int, may_know: MayKnow | None
     ) -> tuple[list[Hashable], list[Hashable]]:
         """Hold changed keys against subscriptions, in about ``steps_max`` steps.
 
         A step is a microsecond: a look at a subscription, or at a node of the index.
 
         Args:
-            changes: The keys.
             steps_max: How many steps are worth one go.
             may_know: Whether a session may know of a key, and whose it was before; None: all may.
 
@@ -536,26 +561,28 @@ class Subscriptions:
         if self._gone:
             self._sweep(SWEPT_AT_A_TIME)
             steps_max //= 2
-        if changes.bytes > CHANGES_BYTES_MAX and self._matched >= self._ended_at + ENDED_EACH:
+        if self.changes.bytes > CHANGES_BYTES_MAX and self._matched >= self._ended_at + ENDED_EACH:
             self._ended_at = self._matched
             self._end_costliest()
         # expressions have half of the time, where there is something to do besides
-        left = self._match_index(changes, steps_max // (1 + bool(self._queued)), may_know)
+        left = self._match_index(steps_max // (1 + bool(self._queued)), may_know)
         left += steps_max - steps_max // (1 + bool(self._queued))
         while left > 0 and self._queued:
             left -= self._search_next(min(left, SEARCH_QUEUE_TURN_STEPS), may_know)
         self.steps += steps_max - left
-        if not self.unmatched(changes) and not self._long:
+        if not self.unmatched() and not self._long:
             self._forget_told_early()
             self._period += 1
             self._matched = 0
             self._ended_at = -ENDED_EACH
         awake, self._awake = self._awake, []
         overrun, self._overrun = self._overrun, []
+        self._rest_if_idle()
         return awake, overrun
 
-    def _match_index(self, changes: Changes, left: int, may_know: MayKnow | None) -> int:
+    def _match_index(self, left: int, may_know: MayKnow | None) -> int:
         """Find whom keys concern by the indexes; return how many steps are left."""
+        changes = self.changes
         while left > 0:
             if not self._number:
                 if not changes:
@@ -719,11 +746,11 @@ class Subscriptions:
         self.bytes += size
         if listener.bytes > NEWS_BYTES_PER_CONNECTION_MAX:
             self._overrun.append(session)
-            self.forget(session)
+            self._drop(session)
         elif self.bytes > NEWS_BYTES_MAX:
             most = max(self._listeners, key=lambda one: self._listeners[one].bytes)
             self._overrun.append(most)
-            self.forget(most)
+            self._drop(most)
 
     # --- telling --------------------------------------------------------------------------------
 
@@ -755,7 +782,7 @@ class Subscriptions:
         live = (key for subscription, key in listener.news if subscription.live)
         return list(islice(live, number_max))
 
-    def take(self, session: Hashable, changes: Changes) -> tuple[int, bytes] | None:
+    def take(self, session: Hashable) -> tuple[int, bytes] | None:
         """Take the oldest piece of news of a session: the identifier to tell it with, and the key.
 
         The caller tells what stands under the key now. Where that has changed once more already,
@@ -770,7 +797,7 @@ class Subscriptions:
             self.bytes -= size
             if not subscription.live:
                 continue
-            number = changes.number_of(key)
+            number = self.changes.number_of(key)
             if not number and key == self._key:
                 number = self._number
             if not number and listener.queue:
@@ -791,7 +818,7 @@ class Subscriptions:
         search = listener.searches[one.selection.start, one.selection.stop]
         return listener.queue.get((search, key), (0, None))[0]
 
-    def check(self, changes: Changes | None) -> None:
+    def check(self) -> None:
         """Assert that the parts say the same. O(n), for tests."""
         by_session = [
             subscription
@@ -800,7 +827,8 @@ class Subscriptions:
         ]
         assert all(subscription.live for subscription in by_session)
         assert len(by_session) == self._count
-        assert (changes is not None) == (self._count > 0)
+        assert self.changes.wanted == (self._count > 0)
+        assert self.changes.wanted or not self.unmatched()
         self._check_indexes(by_session)
         listeners = self._listeners.values()
         assert self.bytes == sum(listener.bytes for listener in listeners)

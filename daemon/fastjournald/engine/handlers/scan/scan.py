@@ -71,7 +71,7 @@ def get(
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
     if context.subscriptions and not listens:
-        context.unlisten(session, request.identifier)
+        context.subscriptions.end(session, request.identifier)
     if request.query == Query.KEY:
         return get_key(context, session, request, now)
     plan = plan_of(context, request)
@@ -86,7 +86,7 @@ def get(
         return READ_ONLY
     if listens:
         # from the beginning: what changes while it goes on is told after its reply
-        context.listen(session, request.identifier, plan.selection)
+        context.subscriptions.begin(session, request.identifier, plan.selection)
     return scan
 
 
