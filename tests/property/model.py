@@ -7,7 +7,8 @@ It has the engine's interface (``handle``, ``advance``, ``serve_waiters``, ``for
 with ``Reply`` objects. Nothing in it is fast, and nothing is kept that can be computed from the
 list of entries; only the order of turns, the tombstones and the waiting NEXTs are state besides.
 
-Where the protocol is silent, the model and the engine agree on this (docs/decisions/0080 to 0084):
+Where the protocol is silent, the model and the engine agree on this
+(docs/decisions/work-scheduling.md):
 
 1.  A URI that is the primary key of another entry: ``exists`` (after ``stale``). A SET never
     deletes a value that stands there under its own name. A URI equal to the key: ``bad-key``.

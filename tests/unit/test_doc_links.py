@@ -12,6 +12,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
 
 
 def text_of(page: Path) -> str:
@@ -19,9 +20,10 @@ def text_of(page: Path) -> str:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """Return what headings are linked by: lower case, hyphens for blanks, nothing but words."""
+    """Return the named anchors, and those of headings: lower case, words, hyphens for blanks."""
     headings = HEADING.findall(text_of(page))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    named = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return named.union(ANCHOR.findall(text_of(page)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

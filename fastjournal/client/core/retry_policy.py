@@ -3,7 +3,7 @@
 Such a request may have been carried out or not. It is repeated where that changes nothing that the
 first time had not changed: reads, and writes that carry what makes them one (a timestamp, a token,
 a wanted end state). What counts or takes (ADD, NOT, TRUNCATE, RENAME, LINK, KICK, NEXT) is not.
-docs/decisions/0160-what-is-sent-again-after-a-lost-connection.md says why, one by one.
+docs/decisions/client-library.md#0160 says why, one by one.
 """
 
 from __future__ import annotations

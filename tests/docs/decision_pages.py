@@ -1,0 +1,144 @@
+"""Decision pages: reader of docs/decisions/, and generator of the tables in its README.
+
+``python -m tests.docs.decision_pages`` writes the tables, and a test compares them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+DIRECTORY = ROOT / "docs" / "decisions"
+README = DIRECTORY / "README.md"
+
+ANCHOR = re.compile(r'<a id="([a-z0-9-]+)"></a>')
+PARTS = ("Context", "Decision", "Consequences")
+_PART = re.compile(rf"^\*\*({'|'.join(PARTS)})\.\*\*", re.MULTILINE)
+_NOTE = re.compile(r'^- (?:<a id="[a-z0-9-]+"></a>)+([^:]+):', re.MULTILINE)
+_NUMBER = re.compile(r"\d{4}")
+_GENERATED = r"(<!-- generated: {} -->\n).*?(<!-- end -->)"
+
+
+class Section(NamedTuple):
+    """A decision, or a note."""
+
+    anchors: tuple[str, ...]
+    heading: str
+    parts: tuple[str, ...]
+    """Of a decision, in their order; a note has none."""
+
+    @property
+    def is_note(self) -> bool:
+        """Whether this is a line under "Notes"."""
+        return not self.heading.startswith("## ")
+
+
+class Page(NamedTuple):
+    """A page of docs/decisions/."""
+
+    path: Path
+    title: str
+    keywords: tuple[str, ...]
+    modules: tuple[str, ...]
+    sections: tuple[Section, ...]
+    text: str
+
+
+def read_page(path: Path) -> Page:
+    """Return a page.
+
+    Raises:
+        ValueError: Its first three lines are not title, keywords and modules.
+    """
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    starts = ("# ", "Keywords: ", "Modules: ")
+    if len(lines) < len(starts) or not all(map(str.startswith, lines, starts)):
+        raise ValueError(f"{path.name} does not begin with title, keywords and modules")
+    title, keywords, modules = map(str.removeprefix, lines, starts)
+    body, _, notes = text.partition("\n## Notes\n")
+    pieces = re.split(r"^(?=<a id=|## )", body, flags=re.MULTILINE)[1:]
+    sections = [
+        Section(tuple(ANCHOR.findall(head)), heading, tuple(_PART.findall(rest)))
+        for head, heading, rest in map(_split_section, _joined(pieces))
+    ]
+    sections += [
+        Section(tuple(ANCHOR.findall(found[0])), found[1], ()) for found in _NOTE.finditer(notes)
+    ]
+    return Page(
+        path,
+        title,
+        tuple(keywords.split(", ")),
+        tuple(re.findall(r"`([^`]+)`", modules)),
+        tuple(sections),
+        text,
+    )
+
+
+def _joined(pieces: list[str]) -> list[str]:
+    """Put a line of anchors before the heading that it belongs to."""
+    joined: list[str] = []
+    anchors = ""
+    for piece in pieces:
+        if piece.startswith("<a id="):
+            anchors += piece
+        else:
+            joined.append(anchors + piece)
+            anchors = ""
+    return joined
+
+
+def _split_section(piece: str) -> tuple[str, str, str]:
+    head, _, rest = piece.partition("## ")
+    heading, _, rest = rest.partition("\n")
+    return head, f"## {heading}", rest
+
+
+def read_pages() -> list[Page]:
+    """Return all pages, by name."""
+    return [read_page(path) for path in sorted(DIRECTORY.glob("*.md")) if path != README]
+
+
+def numbers_of(pages: list[Page]) -> list[tuple[str, Page, Section]]:
+    """Return the earlier numbers with page and section, in ascending order."""
+    return sorted(
+        (anchor, page, section)
+        for page in pages
+        for section in page.sections
+        for anchor in section.anchors
+        if _NUMBER.fullmatch(anchor)
+    )
+
+
+def pages_table(pages: list[Page]) -> str:
+    """Return the table of pages."""
+    rows = ["| page | keywords | modules |", "| --- | --- | --- |"]
+    for page in pages:
+        modules = ", ".join(f"`{module}`" for module in page.modules)
+        link = f"[{page.title}]({page.path.name})"
+        rows.append(f"| {link} | {', '.join(page.keywords)} | {modules} |")
+    return "\n".join(rows) + "\n"
+
+
+def numbers_table(pages: list[Page]) -> str:
+    """Return the table of earlier numbers."""
+    rows = ["| number | section |", "| --- | --- |"]
+    for number, page, section in numbers_of(pages):
+        heading = section.heading.removeprefix("## ")
+        rows.append(f"| {number} | [{heading}]({page.path.name}#{number}) |")
+    return "\n".join(rows) + "\n"
+
+
+def with_tables(text: str, pages: list[Page]) -> str:
+    """Return the text of the README with the tables as the pages have them."""
+    for name, table in (("pages", pages_table(pages)), ("numbers", numbers_table(pages))):
+        pattern = re.compile(_GENERATED.format(name), re.DOTALL)
+        assert pattern.search(text), f"the README has no place for the table of {name}"
+        text = pattern.sub(lambda found, table=table: found[1] + table + found[2], text)
+    return text
+
+
+if __name__ == "__main__":
+    README.write_text(with_tables(README.read_text(encoding="utf-8"), read_pages()), "utf-8")
