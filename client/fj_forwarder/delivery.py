@@ -9,6 +9,7 @@ erased. No record ends the forwarder, and none holds up another.
 from __future__ import annotations
 
 import logging
+import os
 from typing import Final, NamedTuple
 
 from fastjournal.errors import ProtocolError, SpoolFailedError
@@ -35,6 +36,9 @@ log = logging.getLogger("fj_forwarder")
 _FILLS_MAX: Final = 64
 """Rounds of one ``fill`` that passes records over: then others have a turn."""
 
+
+_NAMES_TOLD: Final = 5
+"""Slots that the last sentence of ``--once`` names beside the first one; the log names all."""
 
 _SUSPECT_TRIES_AWAITED: Final = 3
 """So often ``--once`` tries a suspect: its connections may have ended by chance."""
@@ -201,6 +205,24 @@ class Delivery:
                     self._outgoing(taken)
                 if self._dead_error is not None:
                     raise self._dead_error
+
+    def check_all_was_read(self) -> None:
+        """Refuse to call a spool sent while a slot of it could not be opened or read.
+
+        Raises:
+            SpoolFailedError: It names the first of these slots, and the names of some others.
+        """
+        errors = self._store.left_out()
+        if not errors:
+            return
+        first, *others = errors
+        names = [os.path.basename(error.path or "") for error in others[:_NAMES_TOLD]]
+        if len(others) > len(names):
+            names.append(f"{len(others) - len(names)} more")
+        also = f"; nor were read: {', '.join(names)}" if names else ""
+        raise SpoolFailedError(
+            f"{first.message}{also}", path=first.path, offset=first.offset, hint=first.hint
+        ) from first
 
     def close(self) -> None:
         """Close the slots."""

@@ -104,7 +104,8 @@ class Forwarder:
             and sent anew.
 
         Raises:
-            SpoolFailedError: A call of the operating system on the spool failed.
+            SpoolFailedError: A call of the operating system on the spool failed; or, with ``once``,
+                a slot was left out.
         """
         self._delivery.tidy(_wall_us())
         with Watch(self._settings.spool) as watch:
@@ -114,6 +115,8 @@ class Forwarder:
                     log.error("%s: somebody deleted it; it is made anew", self._settings.spool)
                     return False
                 self._delivery.finish()
+                if not self._stopping:
+                    self._delivery.check_all_was_read()
             finally:
                 self._delivery.close()
         log.info("stopped: %d records done, %d to dead/", self.done, self.dead)

@@ -68,6 +68,8 @@ class SlotStore:
         """Slots that were listed and are not begun yet, newest first."""
         self._refused: set[str] = set()
         """Slots that could not be opened or read; left out until ``retry_refused``."""
+        self._failures: dict[str, SpoolFailedError] = {}
+        """By name, the last error of each slot that could not be opened or read since."""
         self._told: set[str] = set()
         """Names that could not be opened, or are nothing of a spool: each is told of once."""
         self._newest_s = 0
@@ -81,6 +83,11 @@ class SlotStore:
     def can_begin(self) -> bool:
         """Whether there is a slot that was not begun."""
         return bool(self._known)
+
+    def left_out(self) -> list[SpoolFailedError]:
+        """Return why slots were left out that could not be opened or read since, oldest first."""
+        failures = sorted(self._failures.items())
+        return [e for _, e in failures if not isinstance(e.__cause__, FileNotFoundError)]
 
     def next_look_us(self) -> int | None:
         """Return when the directory is to be listed, where that came too soon; None: it did not."""
@@ -103,6 +110,7 @@ class SlotStore:
         for name in found.ignored:
             self._tell(name, f"{self._directory}/{name}: nothing of a spool; it is left alone")
         self._refused &= names
+        self._failures = {name: e for name, e in self._failures.items() if name in names}
         self._told &= names | set(found.ignored)
         taken_away = self._taken_away()
         begun = {file.name for file in self._open if file not in taken_away}
@@ -325,6 +333,7 @@ class SlotStore:
                 del self._resting[file.name]
                 self._forget(file)
             else:
+                self._failures[file.name] = error
                 self._tell(file.name, f"this slot is left out until it can be opened: {error}")
             return False
         del self._resting[file.name]
@@ -347,7 +356,11 @@ class SlotStore:
         except SpoolFailedError as error:
             if now_us is not None:
                 file.retry_us = now_us + RESCAN_US
+                self._failures[file.name] = error
             self._tell(file.name, f"this slot is left out for now: {error}")
+        else:
+            if now_us is not None:
+                self._failures.pop(file.name, None)
 
     def _postpone(self, due: Due, now_us: int) -> None:
         stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
@@ -356,6 +369,7 @@ class SlotStore:
 
     def _leave_out(self, name: str, error: SpoolFailedError) -> None:
         self._refused.add(name)
+        self._failures[name] = error
         self._tell(name, f"this slot is left out until it can be opened: {error}")
 
     def _tell(self, name: str, sentence: str) -> None:

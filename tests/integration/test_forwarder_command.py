@@ -328,6 +328,21 @@ def test_a_wrong_option_names_itself_and_exits_64(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_once_exits_74_and_names_a_slot_that_it_could_not_open(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Spool(tmp_path) as spool:
+        key = spool.append(domain="d")
+    names = ["20261120T080000Z.fjs", "20261120T090000Z.fjs"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"fjsp\0\0\0\x02?")
+    with ScriptedDaemon(ledger.answer) as daemon:
+        told = once(tmp_path, daemon.address, status=74)
+    assert list(ledger.applied) == [key]
+    last = told.splitlines()[-1]
+    assert "another version" in last
+    assert all(name in last for name in names)
+
+
 def test_a_spool_that_cannot_be_written_exits_74(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = once(tmp_path / "file" / "spool", "127.0.0.1:1", status=74)

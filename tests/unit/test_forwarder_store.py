@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
 from fastjournal.spool.reader import Piece
@@ -92,6 +93,49 @@ def test_a_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later
     store.refresh(2 * RESCAN_US)
     assert len(store.take(10, 1 << 20, 0)) == 3
     assert len(caplog.records) == 3
+
+
+def test_slots_left_out_are_known_until_they_are_read_or_gone(
+    tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool_slots(tmp_path, 3)
+    first, second, _ = sorted(tmp_path.glob("*.fjs"))
+    content = first.read_bytes()
+    first.write_bytes(b"fjsp\0\0\0\x02?")
+    reading = SlotFile.take
+
+    def fail(file: SlotFile, *args: int, **kwargs: bool) -> list[Piece]:
+        if file.path == str(second):
+            raise SpoolFailedError("cannot read", path=file.path)
+        return reading(file, *args, **kwargs)
+
+    store.refresh(0)
+    with monkeypatch.context() as patched:
+        patched.setattr(SlotFile, "take", fail)
+        assert len(store.take(10, 1 << 20, 0)) == 1
+    assert [error.path for error in store.left_out()] == [str(first), str(second)]
+    assert len(store.take(10, 1 << 20, RESCAN_US)) == 1
+    assert [error.path for error in store.left_out()] == [str(first)]
+    first.write_bytes(content)
+    store.retry_refused()
+    store.refresh(2 * RESCAN_US)
+    assert len(store.take(10, 1 << 20, 2 * RESCAN_US)) == 1
+    assert store.left_out() == []
+
+
+def test_slot_left_out_that_is_deleted_is_left_out_no_more(
+    tmp_path: Path, store: SlotStore
+) -> None:
+    spool_slots(tmp_path, 1)
+    (slot,) = tmp_path.glob("*.fjs")
+    slot.write_bytes(b"fjsp\0\0\0\x02?")
+    store.refresh(0)
+    assert store.take(10, 1 << 20, 0) == []
+    assert len(store.left_out()) == 1
+    slot.unlink()
+    store.retry_refused()
+    store.refresh(RESCAN_US)
+    assert store.left_out() == []
 
 
 def test_the_bound_leaves_room_under_the_usual_limit_of_open_files() -> None:
