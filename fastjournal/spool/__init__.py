@@ -8,7 +8,7 @@ sent.
 from fastjournal.spool.dead import DeadDirectory, DeadPiece, Reason
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import Slot, list_slots
-from fastjournal.spool.status import SlotStatus, SpoolStatus, spool_status
+from fastjournal.spool.status import SlotStatus, SpoolStatus, UnreadableSlot, spool_status
 from fastjournal.spool.writer import Spool
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "SlotStatus",
     "Spool",
     "SpoolStatus",
+    "UnreadableSlot",
     "list_slots",
     "spool_status",
 ]

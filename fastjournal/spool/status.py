@@ -39,6 +39,15 @@ class SlotStatus(msgspec.Struct, frozen=True):
     """Instant of the oldest pending write."""
 
 
+class UnreadableSlot(msgspec.Struct, frozen=True):
+    """One slot that cannot be read."""
+
+    name: str
+    path: str
+    error: str
+    """Why, in a sentence."""
+
+
 class SpoolStatus(msgspec.Struct, frozen=True):
     """A whole spool."""
 
@@ -52,6 +61,8 @@ class SpoolStatus(msgspec.Struct, frozen=True):
     """Names of what lies there and is nothing of a spool, at most IGNORED_NAMES_MAX of them."""
     ignored_count: int = 0
     """How many there are."""
+    unreadable: list[UnreadableSlot] = []
+    """Slots that cannot be read, oldest first; they are not in ``slots``."""
 
     @property
     def pending(self) -> int:
@@ -67,20 +78,28 @@ class SpoolStatus(msgspec.Struct, frozen=True):
         )
 
 
-def spool_status(directory: str | os.PathLike[str]) -> SpoolStatus:
+def spool_status(directory: str | os.PathLike[str], *, strict: bool = True) -> SpoolStatus:
     """Return what is in a spool; reads all of its slots, changes nothing.
 
+    Args:
+        directory: The spool.
+        strict: Raise the error of the first slot that cannot be read; False: name such slots in
+            ``unreadable``, and read the others.
+
     Raises:
-        SpoolFailedError: It cannot be read.
+        SpoolFailedError: It, or with ``strict`` one of its slots, cannot be read.
     """
-    slots = []
+    slots: list[SlotStatus] = []
+    unreadable: list[UnreadableSlot] = []
     for slot in list_slots(directory):
         try:
             slots.append(_slot_status(slot))
         except SpoolFailedError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
+            if isinstance(error.__cause__, FileNotFoundError):
+                continue  # sent and deleted since the directory was read
+            if strict:
                 raise
-            # sent and deleted since the directory was read
+            unreadable.append(UnreadableSlot(slot.name, slot.path, _sentence(error)))
     found = survey(directory)
     return SpoolStatus(
         os.fspath(directory),
@@ -89,7 +108,12 @@ def spool_status(directory: str | os.PathLike[str]) -> SpoolStatus:
         is_forwarder_running(directory),
         found.ignored,
         found.ignored_count,
+        unreadable,
     )
+
+
+def _sentence(error: SpoolFailedError) -> str:
+    return error.message if error.hint is None else f"{error.message} ({error.hint})"
 
 
 def is_forwarder_running(directory: str | os.PathLike[str]) -> bool:

@@ -27,7 +27,7 @@ from fastjournal.spool import Spool
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess
 
-DONE, REFUSED, USAGE = 0, 1, 2
+DONE, REFUSED, USAGE, IO_FAILED = 0, 1, 2, 74
 
 
 @pytest.fixture
@@ -66,6 +66,30 @@ def test_the_status_of_a_spool_tells_what_is_pending_and_since_when(
     shown = cli("spool", "status", str(tmp_path / "spool"), "--table")
     assert "pending: 3, the oldest for " in shown.stdout.decode()
     assert b"start one: fj-forwarder" in shown.stderr
+
+
+def test_status_of_a_spool_names_slots_that_cannot_be_read_and_shows_the_others(
+    cli: Cli, tmp_path: Path
+) -> None:
+    spool = tmp_path / "spool"
+    with Spool(spool) as writer:
+        writer.append(domain="d")
+    (whole,) = spool.glob("*.fjs")
+    foreign = spool / "19700101T000000Z.fjs"
+    foreign.write_bytes(b"fjsp\0\0\0\x02?")
+    done = cli("spool", "status", str(spool), "--json")
+    assert done.returncode == IO_FAILED
+    *slots, sums = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [slot["slot"] for slot in slots] == [foreign.name, whole.name]
+    assert "another version" in slots[0]["error"]
+    assert slots[1]["pending"] == 1
+    assert (sums["slots"], sums["unreadable"], sums["pending"]) == (1, 1, 1)
+    assert foreign.name.encode() in done.stderr
+    table = cli("spool", "status", str(spool), "--table")
+    assert table.returncode == IO_FAILED
+    assert "pending: 1" in table.stdout.decode()
+    assert f"{foreign}" in table.stderr.decode()
+    assert b"another version" in table.stderr
 
 
 def test_an_empty_spool_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:

@@ -30,3 +30,15 @@ def test_a_slot_of_another_version_is_named(tmp_path: Path) -> None:
     with pytest.raises(SpoolFailedError, match="another version") as raised:
         spool_status(tmp_path)
     assert raised.value.path == str(foreign)
+
+
+def test_slots_that_cannot_be_read_are_named_beside_the_others(tmp_path: Path) -> None:
+    with Spool(tmp_path) as spool:
+        spool.append(domain="d")
+    foreign = tmp_path / "19700101T000000Z.fjs"
+    foreign.write_bytes(b"fjsp\0\0\0\x02?")
+    status = spool_status(tmp_path, strict=False)
+    assert status.pending == 1
+    (unreadable,) = status.unreadable
+    assert (unreadable.name, unreadable.path) == (foreign.name, str(foreign))
+    assert "another version" in unreadable.error
