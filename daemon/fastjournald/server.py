@@ -407,7 +407,7 @@ class Server:
         return {
             "connections": len(self._sessions),
             "log_bytes": self.writer.log_bytes,
-            "log_live_bytes": self.engine.journal.live_bytes,
+            "log_live_bytes": self.engine.journal.records.live_bytes,
             "log_segments": len(segments) + (active is not None),
             "uptime_us": now - self._started_us,
             "read_only": int(self.engine.read_only),

@@ -233,7 +233,7 @@ class LogWriter:
             file.write(data)
             segment.crc = _extend_crc(segment.crc, data)
             self.written += len(data)
-            self._written_at = pack_position(segment.number, segment.bytes)
+            self._written_at = segment.number << OFFSET_BITS | segment.bytes
 
     def sync(self) -> None:
         """Make everything written durable; a new segment's name too.

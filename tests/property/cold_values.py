@@ -18,7 +18,7 @@ def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:
         LogFailedError: The disk failed.
     """
     place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
-    replaced = engine.journal.space.replaced.get(entry.position >> OFFSET_BITS)
+    replaced = engine.journal.usage.replaced.get(entry.position >> OFFSET_BITS)
     return read_value(disk, directory, place, replaced)
 
 
@@ -49,6 +49,6 @@ def value_of(engine: Engine, disk: SimulatedDisk | None, directory: str, entry: 
     assert disk is not None
     value = read(engine, disk, directory, entry)
     size = len(entry.value)
-    value = value[: engine.journal.trimmed.get(entry.job_id, size)].ljust(size, b"\0")
+    value = value[: engine.journal.records.trimmed.get(entry.job_id, size)].ljust(size, b"\0")
     assert len(value) == size
     return value

@@ -193,7 +193,7 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
         log.pass_time(0.01)
         if load.number % LOOK_STEPS:
             continue
-        live = log.engine.journal.live_bytes
+        live = log.engine.journal.records.live_bytes
         large = log.log_bytes() > 2 * live + 2 * SEGMENT_BYTES
         if large or log.clock.now >= cleaned_at + USUAL_US:
             cleaned_at = log.clock.now
@@ -268,7 +268,7 @@ class Saturated:
         if self.log.writer.appended >= self.pressure.look_at:
             self.pressure.look()
         journal, writer = self.log.engine.journal, self.log.writer
-        live = journal.live_bytes + TOMBSTONE_BYTES * len(self.log.engine.store.tombstones)
+        live = journal.records.live_bytes + TOMBSTONE_BYTES * len(self.log.engine.store.tombstones)
         size = writer.log_bytes / (live + writer.segment_bytes_max)
         self.factor = max(self.factor, size)
 
@@ -325,7 +325,7 @@ def test_compaction_copies_what_it_merges_a_few_times_only() -> None:
         log.roll()
         log.clean_all()
         log.pass_time(300)
-    live = log.engine.journal.live_bytes
+    live = log.engine.journal.records.live_bytes
     assert log.writer.appended < (TIERS + 2) * live
     assert len(log.segments()) < 3 * TIERS + 3
     log.check()

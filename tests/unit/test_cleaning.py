@@ -497,7 +497,7 @@ def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
         log.clean_all()
         log.check()
     appended, size = log.writer.appended, log.log_bytes()
-    assert size < 2.5 * log.engine.journal.live_bytes + 2 * 8192
+    assert size < 2.5 * log.engine.journal.records.live_bytes + 2 * 8192
     for _ in range(20):
         log.pass_time(300)
         log.clean_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Batch, Delay, Envelope, Pause, pack_fields
+from fastjournal.cmdlog.format.envelope import Batch, Delay, Envelope, Pause, pack
 from fastjournal.cmdlog.format.records import NO_TIME, Command, encode_head, encode_job, encode_time
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import LogState
@@ -34,7 +34,7 @@ def test_an_envelope_from_before_the_first_due_time_is_read() -> None:
     fields = msgspec.structs.astuple(envelope)
     at = Envelope.__struct_fields__.index("first_due")
     head = encode_head(b"a", 1000, 1000, 0, 0, 0)
-    payload = pack_fields(fields[:at])
+    payload = pack(fields[:at])
     time = encode_time(T)
     log.record(encode_job(Command.ADD, time, log.job_id(), head, payload, NO_TIME, time))
     (job,) = state_of(log).jobs.values()

@@ -90,7 +90,7 @@ def test_what_all_have_in_common_cannot_be_written_to() -> None:
 
 def test_the_id_in_the_record_is_that_of_the_entry() -> None:
     log = Log()
-    log.journal.serial = ARRIVAL_MAX + 1
+    log.journal.ids.serial = ARRIVAL_MAX + 1
     entries = [stored(log.journal, arrival) for arrival in (1, 2, 2, 7, ARRIVAL_MAX + 1)]
     for entry, data in zip(entries, log.records, strict=True):
         assert decode_record(data)[0].job_id == entry.job_id
@@ -100,19 +100,19 @@ def test_the_id_in_the_record_is_that_of_the_entry() -> None:
 
 def test_an_id_is_kept_in_few_bytes_where_the_arrival_is_its_end() -> None:
     log = Log()
-    first, second = (stored(log.journal, log.journal.next_serial()) for _ in range(2))
+    first, second = (stored(log.journal, log.journal.ids.next_serial()) for _ in range(2))
     assert first.run is second.run
     assert len(first.run or b"") < 16
 
 
 def test_ids_ascend_with_the_order_of_writing() -> None:
     log = Log()
-    entries = [stored(log.journal, log.journal.next_serial()) for _ in range(3)]
+    entries = [stored(log.journal, log.journal.ids.next_serial()) for _ in range(3)]
     ids = [entry.job_id for entry in entries]
     for entry in (entries[1], entries[0], entries[0]):
         log.journal.stored(entry, 11)
         ids.append(entry.job_id)
-    ids.append(stored(log.journal, log.journal.next_serial()).job_id)
+    ids.append(stored(log.journal, log.journal.ids.next_serial()).job_id)
     assert ids == sorted(set(ids))
 
 

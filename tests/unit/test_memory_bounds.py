@@ -84,18 +84,18 @@ def test_pauses_that_are_over_leave_a_replay_before_they_take_too_much(
 
 
 def test_segments_remember_pauses_of_long_names_in_few_bytes() -> None:
-    space = Engine().journal.space
+    usage = Engine().journal.usage
     names = [b"%04096d" % number for number in range(50)]
     for number in range(20):
         for name in (*names, b"short"):
-            space.paused(number, name, START + number)
-    kept = [name for of_segment in space.paused_until.values() for name in of_segment]
+            usage.paused(number, name, START + number)
+    kept = [name for of_segment in usage.paused_until.values() for name in of_segment]
     assert len(kept) == 20 * 51
     assert sum(map(len, kept)) <= 32 * len(kept)
-    assert space.pauses_before(20, names[7], START + 18)
-    assert not space.pauses_before(19, names[7], START + 18)
-    assert space.pauses_before(20, b"short", START)
-    assert not space.pauses_before(20, b"%04096d" % 50, START)
+    assert usage.pauses_before(20, names[7], START + 18)
+    assert not usage.pauses_before(19, names[7], START + 18)
+    assert usage.pauses_before(20, b"short", START)
+    assert not usage.pauses_before(20, b"%04096d" % 50, START)
 
 
 def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:

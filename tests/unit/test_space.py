@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.door.wal import Look, Space
+from tests.door.wal import Look, SegmentUsage
 
 RUN = b"run one:"
 OTHER = b"another:"
@@ -12,9 +12,9 @@ def job(number: int, run: bytes = RUN) -> bytes:
     return run + number.to_bytes(8)
 
 
-def space_of_three() -> Space:
+def space_of_three() -> SegmentUsage:
     """Jobs 10 to 19 are in segment 1, 20 to 29 in 2, all later ones in 3."""
-    space = Space()
+    space = SegmentUsage()
     for number in (1, 2, 3):
         space.begins(job(10 * number), number)
     return space
@@ -79,7 +79,7 @@ def test_a_job_of_another_program_may_be_in_any_segment_of_that() -> None:
 
 
 def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> None:
-    space = Space()
+    space = SegmentUsage()
     space.looks[1] = Look(100, live=1000)
     space.live[1] = 500
     assert not space.is_changed(1, 99, PRESENT)
@@ -90,7 +90,7 @@ def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> N
 
 
 def test_a_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() -> None:
-    space = Space()
+    space = SegmentUsage()
     space.looks[3] = Look(100, waits=(1, 2))
     assert not space.is_changed(3, 0, PRESENT)
     space.was_cleaned(1, 4, emptied=False)
@@ -100,14 +100,14 @@ def test_a_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() 
 
 
 def test_a_segment_that_could_not_be_cleaned_rests() -> None:
-    space = Space()
+    space = SegmentUsage()
     space.looks[1] = Look(100, live=1000, failed=True)
     assert not space.is_changed(1, 99, PRESENT)
     assert space.is_changed(1, 100, PRESENT)
 
 
 def test_pauses_are_known_by_segment_until_they_are_over() -> None:
-    space = Space()
+    space = SegmentUsage()
     space.paused(1, b"d", 50)
     space.paused(1, b"d", 40)
     assert space.pauses_before(2, b"d", 49)
@@ -119,7 +119,7 @@ def test_pauses_are_known_by_segment_until_they_are_over() -> None:
 
 
 def test_a_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_gone() -> None:
-    space = Space()
+    space = SegmentUsage()
     space.paused(1, b"d", 50)
     space.paused(2, b"e", 50)
     space.looks[3] = Look(100, pauses=(b"d", b"e"))

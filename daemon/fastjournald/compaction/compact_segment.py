@@ -36,6 +36,7 @@ from fastjournal.limits import (
     RESTATED_ENTRIES_MAX,
     SIFTED_RECORDS_MAX,
 )
+from fastjournald.compaction.kept_records import KeptRecords
 from fastjournald.compaction.policy import TINY, awaited_most
 from fastjournald.compaction.replace_segment import (
     DURABLE,
@@ -48,7 +49,7 @@ from fastjournald.compaction.replace_segment import (
 )
 from fastjournald.compaction.segment_filter import Sifting
 from fastjournald.tables.value_cache import Cold
-from fastjournald.wal.segment_usage import Left, Look
+from fastjournald.wal.segment_usage import Look
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -78,27 +79,27 @@ def clean_segment(
     Raises:
         LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
     """
-    space = store.journal.space
+    usage = store.journal.usage
     files = Files(store.journal, writer, disk, directory)
     try:
         try:
             yield from files.probe()
         except LogFailedError as error:
             return f"not read: {error}"
-        if info.number in space.moved:
+        if info.number in usage.moved:
             yield from files.remove(info)
             return "removed"
         return (yield from _clean(store, files, info, now))
     except LogLockedError:
-        space.looks[info.number] = READ_LOOK
+        usage.looks[info.number] = READ_LOOK
         return READ
 
 
 def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
     journal, writer = store.journal, files.writer
-    space = journal.space
+    usage = journal.usage
     # until it is known better
-    space.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
+    usage.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
     cleaned_in = writer.next_number
     present = frozenset(segment.number for segment in writer.sealed)
     awaited = awaited_most(store, writer, present, now) == info.number
@@ -115,31 +116,31 @@ def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
         return f"damaged at offset {error.offset}: {error.message}"
     try:
         now = yield from _restate(store, files, sifting.restate, now)
-        now = yield from _restate(store, files, journal.unsaid(), now)
+        now = yield from _restate(store, files, journal.records.unsaid(), now)
     except (LogFailedError, LogCorruptError) as error:
         return f"not read: {error}"
     for _ in sifting.assemble(now):
         now = yield TURN
     dead_in = writer.next_number
     left = sifting.left
-    space.looks[info.number] = Look(
+    usage.looks[info.number] = Look(
         _again_at(sifting, now),
-        space.live[info.number],
+        usage.live[info.number],
         tuple(sifting.waits),
         appended=writer.appended,
         pauses=tuple(sifting.pauses),
         stuck=sifting.stuck,
     )
-    tiny = left.size < TINY * writer.segment_bytes_max or info.number in space.merging
+    tiny = left.size < TINY * writer.segment_bytes_max or info.number in usage.merging
     if tiny and not sifting.stuck:
         _tell_renamed(store, sifting, now)
         yield from _move(store, writer, sifting, left, now)
-        space.moved.add(info.number)
+        usage.moved.add(info.number)
         yield from files.remove(info)
         return "moved" if left.entries else "removed"
     if sifting.all_stays:
         # there is nothing in it that could return
-        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
+        usage.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
         return "left"
     if left.size > LEFT_MAX * info.bytes and not awaited:
         return "left"
@@ -157,21 +158,21 @@ def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
         # what is dropped here is removed, or stands elsewhere, in records that no crash takes back
         yield DURABLE
         # values that are on disk only are found all the time, by old positions and by new ones
-        space.replacing(info.number, data)
+        usage.replacing(info.number, data)
         try:
             yield Blocking(partial(files.replace, info), exclusive=True)
         except BaseException:
-            space.has_replaced(info.number)
+            usage.has_replaced(info.number)
             raise
         writer.sealed[writer.sealed.index(info)] = replaced
-        space.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
-        space.tells(info.number, sifting.tells)
-        if info.number in space.paused_until:
-            space.paused_until[info.number] = sifting.paused_until
+        usage.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
+        usage.tells(info.number, sifting.tells)
+        if info.number in usage.paused_until:
+            usage.paused_until[info.number] = sifting.paused_until
     try:
         yield from _reposition(store, sifting, left, info.number)
     finally:
-        space.has_replaced(info.number)
+        usage.has_replaced(info.number)
     now = yield NOW
     journal.segment_rewritten(info.number, replaced.bytes, replaced.crc32c, now, done=True)
     return "rewritten"
@@ -193,7 +194,7 @@ def _restate(
     store: Store, files: Files, job_ids: Iterable[bytes], now: int
 ) -> Generator[Signal | Blocking, Any, int]:
     """Append entries anew that are live and still carried by these jobs; return the present."""
-    amended = store.journal.amended
+    amended = store.journal.records.amended
     for number, job_id in enumerate(job_ids, 1):
         entry = amended.get(job_id)
         if entry is not None and isinstance(entry.value, Cold):
@@ -211,7 +212,7 @@ def _restate(
 
 
 def _move(
-    store: Store, writer: LogWriter, sifting: Sifting, left: Left, now: int
+    store: Store, writer: LogWriter, sifting: Sifting, left: KeptRecords, now: int
 ) -> Generator[Signal, Any, int]:
     """Append what is left anew, at the end of the log; return the present."""
     journal = store.journal
@@ -256,14 +257,14 @@ def _move(
 
 def _restate_entry(store: Store, entry: Entry, now: int) -> None:
     taken: tuple[int, ...] | None = None
-    if entry.job_id in store.journal.displaced:
+    if entry.job_id in store.journal.records.displaced:
         further = (entry.uri, *(entry.links or ()))
         taken = tuple(
             number
             for number, key in enumerate(further)
             if key is not None and store.find(key) is not entry
         )
-    store.journal.restated(entry, now, taken)
+    store.journal.copied_forward(entry, now, taken)
     store.renew(entry)
 
 
@@ -275,7 +276,7 @@ def _tell_tombstone(store: Store, key: bytes, now: int) -> None:
 
 
 def _reposition(
-    store: Store, sifting: Sifting, left: Left, number: int
+    store: Store, sifting: Sifting, left: KeptRecords, number: int
 ) -> Generator[Signal, Any, None]:
     """Tell the entries where their records are by now."""
     entries = left.entries

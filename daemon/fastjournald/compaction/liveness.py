@@ -101,7 +101,7 @@ class Judging:
         self._store = store
         self._present = present
         # nothing else is cleaned meanwhile, so both stay as they are
-        self._overrides = store.journal.space.overrides(number, present)
+        self._overrides = store.journal.usage.overrides(number, present)
         self._past: set[int | None] = {number}
         """Segments in which no record can be of a job that this one removes and that may return."""
         self._blocking: set[int] = set()
@@ -155,7 +155,7 @@ class Judging:
         """Something erased a tombstone, perhaps, and is gone without leaving one."""
         time = decode_time(self.data[start : start + TIME_BYTES]) or 0
         self.stuck = True
-        record = self._store.journal.forget_record(key, time)
+        record = self._store.journal.erasure_record(key, time)
         self._replaced.setdefault(start, []).append(record)
 
     def _stands(self, key: bytes, erased_by: int, now: int) -> bool:
@@ -163,7 +163,7 @@ class Judging:
         entry = self._store.find(key)
         if entry is not None and entry.persistent and entry.key == key:
             # or it came when the tombstone was gone from memory
-            return entry.job_id in self._store.journal.erasers
+            return entry.job_id in self._store.journal.records.erasers
         tombstone = self._store.tombstones.find(key, now)
         # an earlier one is what superseded work leaves: of two, replay takes the later timestamp
         return tombstone is not None and tombstone[0] >= erased_by
@@ -179,22 +179,22 @@ class Judging:
         if entry is not None and entry.job_id == job_id:
             return entry
         # renamed
-        return self._store.journal.amended.get(job_id)
+        return self._store.journal.records.amended.get(job_id)
 
     def _restate(self, job_id: bytes) -> None:
-        entry = self._store.journal.amended.get(job_id)
+        entry = self._store.journal.records.amended.get(job_id)
         if entry is not None:
             self.restate[job_id] = entry
 
     def _may_return(self, job_id: bytes) -> bool:
         # a removal must stay where it is: what is behind it may use the key
-        space = self._store.journal.space
-        number = space.segment_of(job_id)
+        usage = self._store.journal.usage
+        number = usage.segment_of(job_id)
         if number in self._past:
             return False
         if number in self._blocking:
             return True
-        waits = space.may_return(job_id, self.number, self._present)
+        waits = usage.may_return(job_id, self.number, self._present)
         if waits is None:
             if number is not None:
                 self._past.add(number)
@@ -241,16 +241,16 @@ class Judging:
 
     def _operation_stays(self, payload: bytes, start: int, end: int, now: int) -> bool:
         operation = unpack_operation(payload)
-        space = self._store.journal.space
+        usage = self._store.journal.usage
         if isinstance(operation, SegmentStart):
             return True
         if isinstance(operation, SegmentRemoved):
-            named = space.is_named(operation.number, self._named)
-            return named or operation.number in space.told_in
+            named = usage.is_named(operation.number, self._named)
+            return named or operation.number in usage.told_in
         if isinstance(operation, SegmentRewritten):
             if operation.number not in self._present or not operation.done:
                 return False
-            if not space.is_told(operation.number, self.number):
+            if not usage.is_told(operation.number, self.number):
                 return False
             self.tells.add(operation.number)
             return True
@@ -269,7 +269,7 @@ class Judging:
             in_force = now < until == operation.until
             if in_force:
                 self._expires(until)
-            elif not space.pauses_before(self.number, operation.domain, now):
+            elif not usage.pauses_before(self.number, operation.domain, now):
                 return False
             else:
                 self.stuck = True
@@ -279,7 +279,7 @@ class Judging:
             self.paused_until[name] = max(self.paused_until.get(name, 0), operation.until)
             return True
         if isinstance(operation, Rename):
-            self._past.discard(space.may_still_hold(operation.job_id))
+            self._past.discard(usage.may_still_hold(operation.job_id))
         stays = self._change_stays(operation.job_id, start)
         if isinstance(operation, Rename):
             self.renamed.append(operation.old)
@@ -292,12 +292,12 @@ class Judging:
     def _is_restated(self, at: int, token: int = 0) -> bool:
         """Whether the attempt or burial at this offset is told with its entry, in this segment."""
         job_id = self.data[at + TIME_BYTES + 2 : at + TIME_BYTES + 18]
-        entry = self._store.journal.amended.get(job_id)
+        entry = self._store.journal.records.amended.get(job_id)
         if entry is None or entry.token != token or entry.extra.starts != bool(token):
             return False
         if not token and (entry.reason is None or self.data[at + TIME_BYTES] > 0x7F):
             return False
-        if self._store.journal.space.segment_of(job_id) != self.number:
+        if self._store.journal.usage.segment_of(job_id) != self.number:
             return False
         self._restated_at = at
         return True
@@ -308,8 +308,8 @@ class Judging:
             return False
         if not self._may_return(job_id):
             # workq does not start again what it has not seen end
-            space = self._store.journal.space
-            ends = command == _TIMEOUT and space.may_stand(job_id, self.number, self._present)
+            usage = self._store.journal.usage
+            ends = command == _TIMEOUT and usage.may_stand(job_id, self.number, self._present)
             self.stuck |= ends
             return ends
         # The job's own record must not be in the way, under another key, of what is behind this;

@@ -60,7 +60,7 @@ def candidates(
         now: The present instant.
         merge: Whether small ones are merged.
     """
-    space = store.journal.space
+    usage = store.journal.usage
     present = frozenset(info.number for info in writer.sealed)
     awaited = awaited_most(store, writer, present, now)
     bytes_now = writer.log_bytes
@@ -68,48 +68,48 @@ def candidates(
     looked_before = -1
     if bytes_now > bytes_usual(store, writer):
         looked_before = writer.appended - round(TURNED_OVER * bytes_now)
-    space.merging = _merging(store, writer, present, now) if merge else frozenset()
+    usage.merging = _merging(store, writer, present, now) if merge else frozenset()
     return [
         info
         for info in writer.sealed
         if info.number == awaited
-        or info.number in space.merging
+        or info.number in usage.merging
         or (
-            space.live[info.number] < LIVE_MAX * info.bytes
-            and space.is_changed(info.number, now, present, looked_before)
+            usage.live[info.number] < LIVE_MAX * info.bytes
+            and usage.is_changed(info.number, now, present, looked_before)
         )
     ]
 
 
 def bytes_usual(store: Store, writer: LogWriter) -> int:
     """Return the bytes from which on a log is too large. O(1)."""
-    return GARBAGE_MAX * store.journal.live_bytes + 2 * writer.segment_bytes_max
+    return GARBAGE_MAX * store.journal.records.live_bytes + 2 * writer.segment_bytes_max
 
 
 def bytes_slowed(store: Store, writer: LogWriter) -> int:
     """Return the bytes of a log from which on writers are slowed down. O(1)."""
     tombstones = store.tombstones
     told = TOMBSTONE_RECORD_BYTES - TOMBSTONE_BYTES
-    live = store.journal.live_bytes + tombstones.bytes + told * len(tombstones)
+    live = store.journal.records.live_bytes + tombstones.bytes + told * len(tombstones)
     return round(GARBAGE_SLOWED * (live + writer.segment_bytes_max))
 
 
 def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
     """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
-    space = store.journal.space
+    usage = store.journal.usage
     remnants = 0
     waits: Counter[int] = Counter()
     for info in writer.sealed:
-        look = space.looks.get(info.number)
+        look = usage.looks.get(info.number)
         if look is None or not look.waits or info.bytes >= TINY * writer.segment_bytes_max:
             continue
-        awaited = [other for other in look.waits if space.blocks(other, info.number, present)]
+        awaited = [other for other in look.waits if usage.blocks(other, info.number, present)]
         remnants += bool(awaited)
         waits.update(awaited)
     if remnants <= REMNANTS_MAX:
         return 0
     for number, _ in waits.most_common():
-        look = space.looks.get(number)
+        look = usage.looks.get(number)
         if look is None or not look.failed or look.again_at <= now:
             return number
     return 0
@@ -117,15 +117,15 @@ def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: 
 
 def _merging(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> frozenset[int]:
     """Return the small segments of which there are too many of one tier."""
-    space = store.journal.space
+    usage = store.journal.usage
     tiers: defaultdict[int, list[int]] = defaultdict(list)
     for info in writer.sealed:
         tier, below = 0, MERGED_BELOW * writer.segment_bytes_max
         if info.bytes >= below:
             continue
-        look = space.looks.get(info.number)
+        look = usage.looks.get(info.number)
         fixed = look is not None and (look.stuck or look.failed)
-        if fixed and not space.is_changed(info.number, now, present):
+        if fixed and not usage.is_changed(info.number, now, present):
             continue
         while info.bytes < below / 4 and tier < TIERS - 1:
             tier, below = tier + 1, below / 4

@@ -36,8 +36,8 @@ from fastjournal.limits import WRITTEN_BYTES_MAX
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
+    from fastjournald.compaction.kept_records import KeptRecords
     from fastjournald.wal.journal import Journal
-    from fastjournald.wal.segment_usage import Left
 
 
 class Signal(Enum):
@@ -115,24 +115,24 @@ class Files:
             LogLockedError: Somebody reads the log; nothing was written.
             LogFailedError: It could not be removed: the daemon must end.
         """
-        journal, space = self._journal, self._journal.space
+        journal, usage = self._journal, self._journal.usage
         lock: DiskLock = yield self._lock
         with closing(lock):
             now = yield NOW
-            before = space.previous.get(info.number)
+            before = usage.previous.get(info.number)
             for other in self.writer.sealed:
                 # its first record may be all that tells of the one before it
-                if other.number == before and not space.told_in.get(before, set()) - {info.number}:
+                if other.number == before and not usage.told_in.get(before, set()) - {info.number}:
                     journal.segment_rewritten(before, other.bytes, other.crc32c, now, done=True)
             journal.segment_removed(info.number, now)
             yield DURABLE
             yield Blocking(partial(self._unlink, info), exclusive=True)
             self.writer.sealed.remove(info)
-            space.forget(info.number)
+            usage.forget(info.number)
 
     # --- outside of the event loop ----------------------------------------------------------------
 
-    def write_beside(self, info: SegmentInfo, left: Left) -> SegmentInfo:
+    def write_beside(self, info: SegmentInfo, left: KeptRecords) -> SegmentInfo:
         """Write what is left of a segment beside it; return what is known of that.
 
         Raises:

@@ -27,8 +27,8 @@ from fastjournal.cmdlog.format.records import (
 from fastjournal.cmdlog.recovery.scan import scan_piece
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import SIFTED_BYTES_MAX, SIFTED_RECORDS_MAX
+from fastjournald.compaction.kept_records import KeptRecords
 from fastjournald.compaction.liveness import REMOVALS, SCHEDULE, Judging
-from fastjournald.wal.segment_usage import Left
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
@@ -53,7 +53,7 @@ class Sifting(Judging):
         self, store: Store, number: int, data: bytes, present: frozenset[int], active: int
     ) -> None:
         super().__init__(store, number, data, present, active)
-        self.left = Left()
+        self.left = KeptRecords()
         self._at = len(SEGMENT_HEADER)
         self._kept = array("Q")
         """Start, body and end of each record that stays, one behind the other."""
@@ -81,8 +81,8 @@ class Sifting(Judging):
             raise LogCorruptError("there is no valid record", offset=start)
         keep = self._kept.extend
         shards, past, blocking = self._store.shards, self._past, self._blocking
-        amended = self._store.journal.amended
-        segment_of = self._store.journal.space.segment_of
+        amended = self._store.journal.records.amended
+        segment_of = self._store.journal.usage.segment_of
         try:
             for body, end in zip(run.bodies, run.ends, strict=True):
                 command = data[body]

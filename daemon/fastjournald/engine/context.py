@@ -18,8 +18,7 @@ from fastjournald.engine.waiters import Waiter, Waiters
 from fastjournald.tables.domain import NEVER, Tombstones
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Values
-from fastjournald.wal.entry_records import Append
-from fastjournald.wal.journal import Journal
+from fastjournald.wal.journal import Append, Journal
 
 UNKNOWN = -1
 """Counts as the function of requests whose function has no name."""

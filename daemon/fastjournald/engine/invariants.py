@@ -69,14 +69,14 @@ def check_store(store: Store, now: int) -> None:
     live: Counter[int] = Counter()
     for entry in entries:
         live[entry.position >> OFFSET_BITS] += entry.record_bytes
-        assert not entry.extra.starts or store.journal.amended[entry.job_id] is entry
+        assert not entry.extra.starts or store.journal.records.amended[entry.job_id] is entry
     journal = store.journal
-    assert +live == +Counter(journal.space.live)
-    assert live.total() == journal.live_bytes
-    for job_id, amended in journal.amended.items():
+    assert +live == +Counter(journal.usage.live)
+    assert live.total() == journal.records.live_bytes
+    for job_id, amended in journal.records.amended.items():
         assert amended.job_id == job_id
         assert store.find(amended.key) is amended
-    assert journal.displaced.keys() <= journal.amended.keys()
+    assert journal.records.displaced.keys() <= journal.records.amended.keys()
     worked_on = [entry for entry in entries if entry.place == Place.LEASED]
     assert store.worked_on == len(worked_on)
     assert store.plain_worked_on == sum(not entry.journal for entry in worked_on)
@@ -90,7 +90,7 @@ def check_store(store: Store, now: int) -> None:
     if store.values is not None:
         store.values.check(entries)
         for entry in entries:
-            kept = journal.trimmed.get(entry.job_id)
+            kept = journal.records.trimmed.get(entry.job_id)
             assert kept is None or kept <= len(entry.value)
     store.locks.check()
     for key in store.locked:

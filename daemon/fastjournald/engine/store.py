@@ -201,7 +201,7 @@ class Store(Leasing):
             values.unreadable[entry.key] = value
             return
         size = len(entry.value)
-        kept = self.journal.trimmed.get(entry.job_id)
+        kept = self.journal.records.trimmed.get(entry.job_id)
         if kept is not None:
             value = value[:kept].ljust(size, b"\0")
         assert len(value) == size
@@ -263,7 +263,7 @@ class Store(Leasing):
             self.tombstones.put(entry.key, entry.superseded, now)
             if entry.persistent:
                 journal = self.journal
-                by_record = entry.job_id in journal.displaced
+                by_record = entry.job_id in journal.records.displaced
                 replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
                 journal.completed(entry, entry.superseded, now, replaced)
             return True

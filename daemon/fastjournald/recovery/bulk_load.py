@@ -76,7 +76,7 @@ class _Loading:
         """Make entries of jobs, the last of which goes first, and put them under their keys."""
         store = self._store
         journal = store.journal
-        live = journal.space.live
+        live = journal.usage.live
         shards = store.shards
         values = store.values
         known = self._queues
@@ -114,7 +114,7 @@ class _Loading:
             domain.entries += 1
             position, _, size = unpack_record(facts, FACTS_BYTES)
             live[position >> SEGMENT_SHIFT] += size
-            journal.live_bytes += size
+            journal.records.live_bytes += size
             if job.more is not NO_MORE or job.starts or job.token:
                 self._load_more(job, entry, queue)
                 continue
@@ -224,10 +224,10 @@ def _tell_journal(journal: Journal, state: LogState, job: LiveJob, entry: Entry)
     """Tell the journal what is not said by the record of a job."""
     more, job_id = job.more, job.job_id
     if more.amended or job.starts or more.foreign:
-        journal.amended[job_id] = entry
+        journal.records.amended[job_id] = entry
         if job.superseded:
-            journal.displaced[job_id] = False
+            journal.records.displaced[job_id] = False
     if job_id in state.trimmed:
-        journal.trimmed[job_id] = state.trimmed[job_id]
+        journal.records.trimmed[job_id] = state.trimmed[job_id]
     if more.erases:
-        journal.erasers.add(job_id)
+        journal.records.erasers.add(job_id)

@@ -20,7 +20,7 @@ from fastjournald.engine.engine import Engine
 from fastjournald.engine.settings import Settings
 from fastjournald.recovery.bulk_load import load_store
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
-from fastjournald.wal.entry_records import Append
+from fastjournald.wal.journal import Append
 
 LOG = logging.getLogger("fastjournald")
 
@@ -73,15 +73,7 @@ def recover_engine(
         # the file may be linked into a snapshot, which never changes: append to another one
         sealed = [*sealed, active]
         active = None
-    # the journal appends to the writer, and the writer asks the journal for the first record of
-    # each segment
-    writer: LogWriter | None = None
-
-    def append(data: bytes, records: int, now: int) -> int:
-        assert writer is not None
-        return writer.append(data, records, now)
-
-    engine = load_engine(recovered.state, settings, append, seed=seed, now=clock.now_us())
+    engine = load_engine(recovered.state, settings, _too_early, seed=seed, now=clock.now_us())
     writer = LogWriter(
         disk,
         config.cmdlog_path,
@@ -91,13 +83,14 @@ def recover_engine(
         sealed=sealed,
         segment_start=engine.journal.segment_start,
     )
+    engine.journal.append_to(writer.append)
     writer.previous.update(recovered.state.previous)
-    space = engine.journal.space
-    space.previous = writer.previous
-    space.foreign_last = max(
-        (info.number for info in sealed if info.number not in space.previous), default=0
+    usage = engine.journal.usage
+    usage.previous = writer.previous
+    usage.foreign_last = max(
+        (info.number for info in sealed if info.number not in usage.previous), default=0
     )
-    space.told_in = recovered.state.chain.told_in
+    usage.told_in = recovered.state.chain.told_in
     _tell_segments(engine, recovered.state.chain, sealed, active, clock.now_us())
     _remove_orphans(engine, recovered.state, clock.now_us())
     while engine.store.evict(writer.durable_at, EVICTED_MAX):
@@ -110,6 +103,11 @@ def recover_engine(
         (clock.now_us() - started_us) // 1000,
     )
     return engine, writer
+
+
+def _too_early(data: bytes, records: int, now: int) -> int:
+    """Take no record: the writer asks the journal for the first record, so it comes later."""
+    raise AssertionError("loading an engine writes nothing")
 
 
 def value_limit(settings: Settings) -> ValueLimit | None:
@@ -160,13 +158,13 @@ def load_engine(
     store = engine.store
     store.pauses.load(state.pauses.items())
     load_store(store, state, now)
-    engine.journal.serial = state.arrival
+    engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)
     engine.journal.last_token = state.last_token
     for job_id, number in state.begins:
-        engine.journal.space.begins(job_id, number)
-    engine.journal.space.paused_until.update(state.paused_until)
+        engine.journal.usage.begins(job_id, number)
+    engine.journal.usage.paused_until.update(state.paused_until)
     engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
 

@@ -185,7 +185,7 @@ class Backpressure:
     def _close(self, size: int) -> None:
         self._needed.set()
         if not self.closed:
-            live = self._server.engine.journal.live_bytes
+            live = self._server.engine.journal.records.live_bytes
             self._server.log.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
             self.closed = True
             self._granted = self._gone = self._asked

@@ -90,8 +90,8 @@ class Fetching:
         """Read the values of entries; return those that have to be read again."""
         server = self._server
         engine = server.engine
-        space = engine.journal.space
-        changes = space.changes
+        usage = engine.journal.usage
+        changes = usage.changes
         # somebody else may have read it meanwhile
         cold = [entry for entry in entries if isinstance(entry.value, Cold)]
         entries = [entry for entry in cold if entry.job_id not in self._under_way]
@@ -111,7 +111,7 @@ class Fetching:
                     server.disk,
                     server.config.cmdlog_path,
                     places,
-                    dict(space.replaced),
+                    dict(usage.replaced),
                 ),
                 # who stops does not wait for a disk that hangs
                 abandon_on_cancel=True,
@@ -129,7 +129,7 @@ class Fetching:
             elif isinstance(value.__cause__, OSError) and value.__cause__.errno in _NO_ROOM:
                 no_room = True
                 again.append(entry)
-            elif space.changes != changes or entry.position != place.position:
+            elif usage.changes != changes or entry.position != place.position:
                 again.append(entry)
             else:
                 self.failed += 1

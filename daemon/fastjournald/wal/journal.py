@@ -1,51 +1,99 @@
-"""What happens to persistent entries, as records of the command log (docs/cmdlog.md).
+"""Write-ahead log of persistent entries: each change of one becomes log records (docs/cmdlog.md).
 
 Pure: records are handed to ``append``, which keeps them in memory until the commit writes them.
 All records of one call are one append, so that a write is cut between requests or, where it is
 cut inside one, recovery settles it: the new stands before the removal of the old, and a group
 (operation with ``following``) is all or nothing.
+
+The journal has an encoder (``wal.record_encoder``), an index of the records that carry live entries
+(``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from fastjournal.cmdlog.format import envelope, workq
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
-from fastjournal.cmdlog.format.records import (
-    Command,
-    encode_result,
-    encode_simple,
-)
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
+from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
 from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournald.tables.entry import Entry
-from fastjournald.wal.entry_records import Ledger
+from fastjournald.wal.entry_records import EntryRecords
+from fastjournald.wal.record_encoder import JobIds, RecordEncoder
+from fastjournald.wal.segment_usage import SegmentUsage
+
+Append: TypeAlias = Callable[[bytes, int, int], int]
+"""Takes bytes, the number of records in them and the instant; returns their position."""
 
 
-class Journal(Ledger):
-    """Encodes what happens to persistent entries, on top of the account of them."""
+class Journal:
+    """Writes log records of what happens to persistent entries.
+
+    Args:
+        append: Where the records go.
+        seed: 8 random bytes: job ids differ between runs by them.
+        lease_us: Default lease, which workq is told as time to run.
+    """
+
+    def __init__(self, append: Append, *, seed: bytes, lease_us: int) -> None:
+        self._append = append
+        self.ids = JobIds(seed)
+        """Serial numbers, of entries and jobs."""
+        self.usage = SegmentUsage()
+        """Live bytes by segment, and what else compaction goes by."""
+        self.records = EntryRecords(self.usage)
+        """The records that carry live entries."""
+        self.last_token = 0
+        """The newest lease token of the log."""
+        self._encode = RecordEncoder(self.ids, lease_us)
+
+    def append_to(self, append: Append) -> None:
+        """Hand records to ``append`` from now on."""
+        self._append = append
 
     # --- entries --------------------------------------------------------------------------------
 
-    def restated(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
-        """Write a live entry anew, so that no record about it from before matters any more."""
+    def stored(
+        self,
+        entry: Entry,
+        now: int,
+        taken: tuple[int, ...] | None = None,
+        *,
+        erases: bool = False,
+    ) -> None:
+        """Write the entry as it stands, under a fresh job id.
+
+        Args:
+            entry: Which.
+            now: The present.
+            taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
+                n the n-th link; None: none took any.
+            erases: A tombstone stood under its key, or may stand in the log before it.
+        """
+        records = self.records
+        if entry.run is not None:
+            erases = entry.job_id in records.erasers
+            records.remove(entry)
+            entry.facts = entry.facts[:FACTS_BYTES]
+        data = self._encode.entry(entry, now, taken, erases=erases)
+        if entry.extra.starts:
+            entry.extra.starts = 0
+        records.add(entry, self._append(data, 1, now), len(data), erases=erases)
+
+    def copied_forward(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
+        """Compaction writes a live entry anew: no record about it from before matters any more."""
         old = entry.job_id
-        self._append(
-            self._operation(
-                envelope.Batch(2 + 2 * bool(entry.token) + (entry.reason is not None)), now
-            ),
-            1,
-            now,
-        )
+        leased, buried = bool(entry.token), entry.reason is not None
+        self._append_operation(envelope.Batch(2 + 2 * leased + buried), now)
         self.stored(entry, now, taken)
         if taken is not None:
-            self.displaced[entry.job_id] = True
-        if entry.token:
+            self.records.displaced[entry.job_id] = True
+        if leased:
             self._lease([entry], envelope.Lease(1, entry.token, again=True), now)
-        if entry.reason is not None:
+        if buried:
             self.buried(entry, now)
-        self.removed_before(old, now, 1 + 2 * bool(entry.token) + (entry.reason is not None))
+        self.removed_before(old, now, 1 + 2 * leased + buried)
 
     def completed(
         self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
@@ -58,32 +106,32 @@ class Journal(Ledger):
             now: The present.
             replaced: What takes its place, see ``cmdlog.recovery.removals``.
         """
-        job_id = self._forget(entry)
+        job_id = self.records.remove(entry)
+        encode = self._encode
         if entry.extra.reason is None:
-            time = self._time_of_removal(now, replaced)
-            self._append(self._completion(job_id, entry.key, timestamp, time), 1, now)
+            data = encode.completion(job_id, entry.key, timestamp, now, replaced)
+            self._append(data, 1, now)
             return
         # buried is failed to workq, which refuses to complete a failed job
         if replaced < REPLACED_BY_URI:
             # the head of the batch stands between them
             replaced += 1
         parts = (
-            self._operation(envelope.Batch(2), now),
-            encode_simple(Command.DELETE, self._time_of_removal(now, replaced), job_id),
-            self._operation(envelope.Tombstone(entry.key, timestamp), now),
+            encode.operation(envelope.Batch(2), now),
+            encode.deletion(job_id, now, replaced),
+            encode.operation(envelope.Tombstone(entry.key, timestamp), now),
         )
         self._append(b"".join(parts), len(parts), now)
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
-        time = self._time_of_removal(now, REPLACED_BY_NONE)
-        parts = [
-            self._completion(self._forget(entry), entry.key, entry.timestamp, time)
-            for entry in entries
-        ]
-        if len(parts) > 1:
-            parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
-        self._append(b"".join(parts), len(parts), now)
+        self._append_group(
+            [
+                self._encode.completion(self.records.remove(each), each.key, each.timestamp, now)
+                for each in entries
+            ],
+            now,
+        )
 
     def restored(self, entry: Entry, now: int) -> None:
         """What NEXT removed stands again: as a new job, for the old one is complete to workq."""
@@ -93,27 +141,36 @@ class Journal(Ledger):
 
     def deleted(self, entry: Entry, now: int, replaced: int = REPLACED_BY_NONE) -> None:
         """The entry is gone without trace; ``replaced``: what takes its place."""
-        self.removed_before(self._forget(entry), now, replaced)
+        self.removed_before(self.records.remove(entry), now, replaced)
+
+    def removed_before(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> None:
+        """A job is gone for another reason than a record that is there: it must not return.
+
+        Args:
+            job_id: Which.
+            now: The present.
+            replaced: How many records before this one that one stands which takes its place.
+        """
+        self._append(self._encode.deletion(job_id, now, replaced), 1, now)
 
     def expired(self, entry: Entry, now: int) -> None:
         """The entry's life is over."""
-        job_id = self._forget(entry)
-        self._append(encode_simple(Command.EXPIRE, self._time_at(now), job_id), 1, now)
+        self._append(self._encode.expiry(self.records.remove(entry), now), 1, now)
 
     def buried(self, entry: Entry, now: int) -> None:
-        """The entry was set aside with its reason, which ends its lease."""
-        self.amended[entry.job_id] = entry
-        self._append(self._failure(entry, now), 1, now)
+        """The entry is a dead letter now, with its reason, which ends its lease."""
+        job_id = self.records.amend(entry)
+        self._append(self._encode.failure(job_id, entry.reason or b"", now), 1, now)
 
     def buried_again(self, entry: Entry, now: int) -> None:
-        """The entry, which was set aside before, has another reason: workq fails a job once."""
-        self._append(self._operation(envelope.Batch(3), now), 1, now)
+        """The entry, a dead letter already, has another reason: workq fails a job once."""
+        self._append_operation(envelope.Batch(3), now)
         self._store_again(entry, now)
         self.buried(entry, now)
 
     def kicked(self, entries: list[Entry], now: int) -> None:
-        """The entries, which were set aside, wait again: as new jobs, for workq never does that."""
-        self._append(self._operation(envelope.Batch(2 * len(entries)), now), 1, now)
+        """The entries, dead letters so far, wait again: as new jobs, for workq never does that."""
+        self._append_operation(envelope.Batch(2 * len(entries)), now)
         for entry in entries:
             self._store_again(entry, now)
 
@@ -134,8 +191,7 @@ class Journal(Ledger):
             if entry.extra.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
         if touched:
-            together = envelope.Batch(len(touched) + 1 + len(entries))
-            self._append(self._operation(together, now), 1, now)
+            self._append_operation(envelope.Batch(len(touched) + 1 + len(entries)), now)
             for entry in touched:
                 self.touched(entry, now)
         self._lease(entries, envelope.Lease(len(entries), token), now)
@@ -144,43 +200,24 @@ class Journal(Ledger):
 
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""
-        self._append(self._operation(envelope.Lease(0, self.last_token), now), 1, now)
-
-    def _lease(self, entries: list[Entry], lease: envelope.Lease, now: int) -> None:
-        time = self._time_at(now)
-        parts = [self._operation(lease, now)]
-        amended = self.amended
-        for entry in entries:
-            entry.own().starts += 1
-            # in one piece from now on, as it is what stands in ``amended``
-            job_id = entry.run = entry.job_id
-            amended[job_id] = entry
-            parts.append(encode_simple(Command.START_ATTEMPT, time, job_id))
-        self._append(b"".join(parts), len(parts), now)
-
-    def _store_again(self, entry: Entry, now: int) -> None:
-        old = entry.job_id
-        self.stored(entry, now)
-        self.removed_before(old, now, 1)
+        self._append_operation(envelope.Lease(0, self.last_token), now)
 
     def lease_over(self, entry: Entry, now: int) -> None:
         """The lease ran out or was given back: the entry waits again."""
-        self._append(
-            encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), entry.job_id), 1, now
-        )
+        self._append(self._encode.timeout(entry.job_id, now), 1, now)
 
     def released_with_delay(self, entry: Entry, now: int) -> None:
         """The lease was given back, and the entry must not start before its new instant."""
         parts = (
-            self._operation(envelope.Batch(2), now),
-            self._operation(envelope.Delay(entry.job_id, entry.not_before), now),
-            encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), entry.job_id),
+            self._encode.operation(envelope.Batch(2), now),
+            self._encode.operation(envelope.Delay(entry.job_id, entry.not_before), now),
+            self._encode.timeout(entry.job_id, now),
         )
         self._append(b"".join(parts), len(parts), now)
 
     def extended(self, entry: Entry, now: int) -> None:
         """The lease ends at the entry's token instead."""
-        self._append(self._operation(envelope.Extend(entry.job_id, entry.token), now), 1, now)
+        self._append_operation(envelope.Extend(entry.job_id, entry.token), now)
         self.last_token = entry.token
 
     # --- all else -------------------------------------------------------------------------------
@@ -191,8 +228,8 @@ class Journal(Ledger):
 
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
-        position = self._append(self._operation(envelope.Pause(domain, until), now), 1, now)
-        self.space.paused(position >> OFFSET_BITS, domain, until)
+        position = self._append_operation(envelope.Pause(domain, until), now)
+        self.usage.paused(position >> OFFSET_BITS, domain, until)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
@@ -203,7 +240,8 @@ class Journal(Ledger):
     def resized(self, entry: Entry, before: int, now: int) -> None:
         """The value of ``before`` bytes was cut, or filled up with zero bytes."""
         size = len(entry.value)
-        self.trimmed[entry.job_id] = min(self.trimmed.get(entry.job_id, before), size)
+        trimmed = self.records.trimmed
+        trimmed[entry.job_id] = min(trimmed.get(entry.job_id, before), size)
         self._amend(entry, envelope.Resize(entry.job_id, size, entry.timestamp), now)
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:
@@ -224,54 +262,83 @@ class Journal(Ledger):
         """
         parts = []
         if entry.persistent:
-            self.amended[entry.job_id] = entry
-            self.erasers.add(entry.job_id)
-            change = envelope.Rename(entry.job_id, entry.key, entry.timestamp, old)
-            parts.append(self._operation(change, now))
+            job_id = self.records.amend(entry)
+            self.records.erasers.add(job_id)
+            change = envelope.Rename(job_id, entry.key, entry.timestamp, old)
+            parts.append(self._encode.operation(change, now))
         elif tombstone:
-            parts.append(self._operation(envelope.Tombstone(old, entry.timestamp), now))
+            laid = envelope.Tombstone(old, entry.timestamp)
+            parts.append(self._encode.operation(laid, now))
         if replaced is not None and replaced.persistent:
-            self._forget(replaced)
-            time = self._time_of_removal(now, 1 if entry.persistent else REPLACED_BY_NONE)
-            parts.append(encode_simple(Command.DELETE, time, replaced.job_id))
-        if len(parts) > 1:
-            parts.insert(0, self._operation(envelope.Batch(len(parts)), now))
+            by = 1 if entry.persistent else REPLACED_BY_NONE
+            parts.append(self._encode.deletion(self.records.remove(replaced), now, by))
         if parts:
-            self._append(b"".join(parts), len(parts), now)
+            self._append_group(parts, now)
 
     def tombstone(self, key: bytes, timestamp: int, now: int, *, learnt: int | None = None) -> None:
         """A tombstone was left where no persistent entry stood, now or when ``learnt`` says."""
-        data = self._operation(
-            envelope.Tombstone(key, timestamp), now if learnt is None else learnt
-        )
+        told = now if learnt is None else learnt
+        data = self._encode.operation(envelope.Tombstone(key, timestamp), told)
         self._append(data, 1, now)
 
-    def forgotten(self, key: bytes, now: int) -> None:
+    def tombstone_erased(self, key: bytes, now: int) -> None:
         """The tombstone under this key was removed."""
-        self._append(self.forget_record(key, now), 1, now)
+        self._append(self.erasure_record(key, now), 1, now)
+
+    def erasure_record(self, key: bytes, now: int) -> bytes:
+        """Return the record that the tombstone under a key was removed."""
+        return self._encode.operation(envelope.Forget(key), now)
+
+    # --- segments -------------------------------------------------------------------------------
+
+    def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
+        """Return the first record of a new segment; ``previous``: the one before it."""
+        start = envelope.SegmentStart(0, self.last_token)
+        if previous is not None:
+            start.previous, start.bytes = previous.number, previous.bytes
+            start.crc32c = previous.crc32c
+        return self._encode.operation(start, now)
 
     def segment_rewritten(
         self, number: int, size: int, crc32c: int, now: int, *, done: bool
     ) -> None:
         """A sealed segment is about to have this size and checksum, or has them."""
         told = envelope.SegmentRewritten(number, size, crc32c, done)
-        position = self._append(self._operation(told, now), 1, now)
-        self.space.told(number, position >> OFFSET_BITS)
+        self.usage.told(number, self._append_operation(told, now) >> OFFSET_BITS)
 
     def segment_removed(self, number: int, now: int) -> None:
         """A segment is about to leave the disk, or has left it."""
-        self._append(self._operation(envelope.SegmentRemoved(number), now), 1, now)
+        self._append_operation(envelope.SegmentRemoved(number), now)
 
     # --- parts ----------------------------------------------------------------------------------
 
+    def _append_operation(self, operation: envelope.Operation, now: int) -> int:
+        return self._append(self._encode.operation(operation, now), 1, now)
+
+    def _append_group(self, parts: list[bytes], now: int) -> None:
+        """Append records of one request: all or nothing."""
+        if len(parts) > 1:
+            parts.insert(0, self._encode.operation(envelope.Batch(len(parts)), now))
+        self._append(b"".join(parts), len(parts), now)
+
     def _amend(self, entry: Entry, change: envelope.Change, now: int) -> None:
-        self.amended[entry.job_id] = entry
-        self._append(self._operation(change, now), 1, now)
+        self.records.amend(entry)
+        self._append_operation(change, now)
 
-    def _completion(self, job_id: bytes, key: bytes, timestamp: int, time: bytes) -> bytes:
-        result = envelope.pack_fields((timestamp, key))
-        return encode_result(Command.COMPLETE, time, job_id, result)
+    def _store_again(self, entry: Entry, now: int) -> None:
+        old = entry.job_id
+        self.stored(entry, now)
+        self.removed_before(old, now, 1)
 
-    def _failure(self, entry: Entry, now: int) -> bytes:
-        result = envelope.pack(envelope.Failure(entry.reason or b""))
-        return encode_result(Command.FAIL, self._time_at(now), entry.job_id, result)
+    def _lease(self, entries: list[Entry], lease: envelope.Lease, now: int) -> None:
+        head = self._encode.operation(lease, now)
+        amended = self.records.amended
+        job_ids = []
+        for entry in entries:
+            entry.own().starts += 1
+            # in one piece from now on, as it is what stands in ``amended``
+            job_id = entry.run = entry.job_id
+            amended[job_id] = entry
+            job_ids.append(job_id)
+        parts = [head, *self._encode.starts(job_ids, now)]
+        self._append(b"".join(parts), len(parts), now)

@@ -12,14 +12,13 @@ at it (``compaction.segment_filter``); what that needs to know of other segments
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection
 
 import msgspec
 
-from fastjournal.cmdlog.format.records import RUN_BYTES, SEGMENT_HEADER
+from fastjournal.cmdlog.format.records import RUN_BYTES
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 
 
@@ -42,21 +41,7 @@ class Look(msgspec.Struct, frozen=True, gc=False):
     """Whether something in it cannot be moved to the end of the log."""
 
 
-class Left:
-    """What stays of a segment."""
-
-    def __init__(self) -> None:
-        self.parts = [SEGMENT_HEADER]
-        """Header and records."""
-        self.size = len(SEGMENT_HEADER)
-        """Bytes of all of them."""
-        self.entries = array("Q")
-        """Of each entry's record: start, body and end in the old segment, and start in this."""
-        self.others: list[bytes] = []
-        """The records that are no entry's."""
-
-
-class Space:
+class SegmentUsage:
     """Live bytes by segment, and what is known of each."""
 
     def __init__(self) -> None:

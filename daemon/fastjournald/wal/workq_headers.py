@@ -1,4 +1,4 @@
-"""What workq is told of a job besides its payload: id, name, times and priority. Pure."""
+"""Headers of workq jobs, cached: name, times and priority, before the payload. Pure."""
 
 from __future__ import annotations
 
@@ -10,20 +10,15 @@ from fastjournal.cmdlog.format.records import encode_head
 if TYPE_CHECKING:
     from fastjournald.tables.entry import Entry
 
-HEADS_MAX = 4096
-"""Encoded heads that are remembered: one for each domain and priority in use."""
+HEADERS_MAX = 4096
+"""Size of the cache: one header for each domain and priority in use."""
 
 OPERATION_TTL_MS = 1
 """An operation is a job that workq finds expired, and so skips, as soon as it replays."""
 
 
-def id_prefix(seed: bytes) -> bytes:
-    """Return the first half of a run's job ids, UUIDv4s, from 8 random bytes."""
-    return seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
-
-
-class JobHeads:
-    """Encoded heads of jobs; those of entries that do not expire are remembered.
+class WorkqHeaders:
+    """Encodes headers of jobs; those of entries that do not expire are cached.
 
     Args:
         lease_us: Default lease, which workq is told as time to run.
@@ -31,28 +26,28 @@ class JobHeads:
 
     def __init__(self, lease_us: int) -> None:
         self._ttr_ms = workq.workq_ttr_ms(lease_us)
-        self._heads: dict[tuple[bytes, int], bytes] = {}
-        self.operation = self._head(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
-        """The head of every operation."""
+        self._headers: dict[tuple[bytes, int], bytes] = {}
+        self.operation = self._encode(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
+        """The header of every operation."""
 
     def of(self, entry: Entry, begins: int) -> bytes:
-        """Return the head of an entry's job; ``begins``: from when workq counts its life."""
+        """Return the header of an entry's job; ``begins``: from when workq counts its life."""
         if entry.extra.expires:
-            return self._head(
+            return self._encode(
                 _name(entry),
                 workq.workq_ttl_ms(entry.extra.expires, begins),
                 _priority(entry),
             )
         about = (entry.domain.name, entry.facts[0])
-        head = self._heads.get(about)
-        if head is None:
-            if len(self._heads) >= HEADS_MAX:
-                self._heads.clear()
-            head = self._head(_name(entry), workq.TTL_MS_MAX, _priority(entry))
-            self._heads[about] = head
-        return head
+        header = self._headers.get(about)
+        if header is None:
+            if len(self._headers) >= HEADERS_MAX:
+                self._headers.clear()
+            header = self._encode(_name(entry), workq.TTL_MS_MAX, _priority(entry))
+            self._headers[about] = header
+        return header
 
-    def _head(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
+    def _encode(self, name: bytes, ttl_ms: int, priority: int) -> bytes:
         # max attempts 0: workq counts releases too, and would fail a job that waits here
         return encode_head(name, self._ttr_ms, ttl_ms, priority, 0, 0)
 

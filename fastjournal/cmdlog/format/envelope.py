@@ -224,16 +224,20 @@ class Failure(msgspec.Struct, array_like=True, gc=False):
     reason: bytes
 
 
-_encode = msgspec.msgpack.Encoder().encode
+encode_fields = msgspec.msgpack.Encoder().encode
+"""Returns what stands behind ``MAGIC``, of a struct or of the tuple of its fields.
+
+The daemon writes one for every SET and DELETE: a tuple costs a quarter of the struct.
+"""
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_operation: Callable[[memoryview], Operation] = msgspec.msgpack.Decoder(Operation).decode
 _decode_completion = msgspec.msgpack.Decoder(Completion).decode
 _decode_failure = msgspec.msgpack.Decoder(Failure).decode
 
 
-def pack(content: Envelope | Operation | Completion | Failure) -> bytes:
-    """Return the payload or result that carries ``content``."""
-    return MAGIC + _encode(content)
+def pack(content: Envelope | Operation | Completion | Failure | tuple[object, ...]) -> bytes:
+    """Return the payload or result that carries a struct, or the tuple of its fields."""
+    return MAGIC + encode_fields(content)
 
 
 def is_ours(payload: bytes) -> bool:
@@ -275,11 +279,3 @@ def unpack_failure(result: bytes) -> Failure:
         msgspec.MsgspecError: It is not one.
     """
     return _decode_failure(memoryview(result)[3:])
-
-
-def pack_fields(fields: tuple[object, ...]) -> bytes:
-    """Return what ``pack`` returns for an ``Envelope`` or ``Completion`` of these fields.
-
-    The daemon writes one for every SET and DELETE: a tuple costs a quarter of the struct.
-    """
-    return MAGIC + _encode(fields)

@@ -175,7 +175,7 @@ def _create(context: Context, request: Request, now: int) -> Entry:
         domain = store.domain_of(parts.domain)
         priority, not_before = parts.priority, parts.timestamp
     timestamp = max(request.timestamp, store.tombstones.get(key, now) or 0)
-    arrival = context.journal.next_serial()
+    arrival = context.journal.ids.next_serial()
     facts = pack_facts(priority, not_before, arrival, timestamp, now, request.value_type)
     entry = Entry(facts, key, None, request.value, domain)
     erases = store.tombstones.discard(key)

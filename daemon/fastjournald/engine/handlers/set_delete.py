@@ -100,13 +100,13 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
             assert uri is not None
             store.supersede(other, uri, timestamp)
             if flags & PERSIST and other.persistent:
-                journal.displaced.setdefault(other.job_id, False)
+                journal.records.displaced.setdefault(other.job_id, False)
         else:
             created = other.created
             waited = other
     links, token_before, first_due = None, 0, 0
     if standing is None:
-        arrival = journal.next_serial()
+        arrival = journal.ids.next_serial()
     else:
         created, arrival = standing.created, standing.arrival
         token_before = standing.token or standing.extra.token_before
@@ -145,7 +145,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         if len(request.value) > WRITTEN_BYTES_MIN:
             store.work += len(request.value) // WRITTEN_BYTES_A_UNIT
         erases = deleted is not None or (
-            standing is not None and standing.job_id in journal.erasers
+            standing is not None and standing.job_id in journal.records.erasers
         )
         journal.stored(entry, now, erases=erases)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
@@ -238,7 +238,7 @@ def _mark_deleted(context: Context, request: Request, now: int) -> None:
     tombstones = context.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
-            context.journal.forgotten(request.key, now)
+            context.journal.tombstone_erased(request.key, now)
         return
     tombstones.put(request.key, request.timestamp, now)
     if request.flags & PERSIST:

@@ -1,0 +1,194 @@
+"""Record encoder of the write-ahead log: what one run of the daemon writes, as bytes. Pure.
+
+The times of consecutive records are often the same, and so are the heads of their jobs: both are
+encoded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+
+from fastjournal.cmdlog.format.envelope import MAGIC, Failure, Operation, encode_fields, pack
+from fastjournal.cmdlog.format.packed_entry import unpack_facts
+from fastjournal.cmdlog.format.records import (
+    NO_TIME,
+    Command,
+    encode_job,
+    encode_result,
+    encode_simple,
+    encode_time,
+)
+from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
+from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, encode_removal_time
+from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
+from fastjournald.wal.workq_headers import WorkqHeaders
+
+_pack_serial = Struct(">Q").pack
+_SERIAL_BASE = 1 << 63
+"""The variant bits of a UUIDv4."""
+
+
+class JobIds:
+    """Serial numbers of one run of the daemon, and the job ids made of them: UUIDv4s that ascend.
+
+    Layout of an id: 8 bytes that are the same in one run, then the serial number as u64 with the
+    variant bits of a UUIDv4. The id of a job that carries an entry ends in the entry's arrival
+    where that is possible, so that the entry need not keep it (``tables.entry``).
+
+    Args:
+        seed: 8 random bytes: job ids differ between runs by them.
+    """
+
+    def __init__(self, seed: bytes) -> None:
+        self.serial = 0
+        """The last serial number given, as the arrival of an entry or for the id of a job."""
+        self._prefix = seed[:6] + bytes((0x40 | seed[6] & 0x0F,)) + seed[7:8]
+        self._run = (self._prefix + _pack_serial(_SERIAL_BASE))[:RUN_KEPT_BYTES]
+        self._entry_serial = 0
+        """The serial number in the id of the newest job that carries an entry: they ascend."""
+
+    def next_serial(self) -> int:
+        """Return a number greater than all before, also of runs before this one."""
+        self.serial += 1
+        return self.serial
+
+    def next_id(self) -> bytes:
+        """Return the id of a new job that carries no entry."""
+        return self._prefix + _pack_serial(_SERIAL_BASE | self.next_serial())
+
+    def assign(self, entry: Entry, arrival: int) -> bytes:
+        """Give an entry the id of a new job, and return it."""
+        if self._entry_serial < arrival <= ARRIVAL_MAX:
+            self._entry_serial = arrival
+            entry.run = self._run
+            return self._prefix + _pack_serial(_SERIAL_BASE | arrival)
+        self._entry_serial = self.next_serial()
+        job_id = entry.run = self._prefix + _pack_serial(_SERIAL_BASE | self._entry_serial)
+        return job_id
+
+
+class RecordEncoder:
+    """Encodes log records.
+
+    Args:
+        ids: The job ids of this run.
+        lease_us: Default lease, which workq is told as time to run.
+    """
+
+    def __init__(self, ids: JobIds, lease_us: int) -> None:
+        self._ids = ids
+        headers = WorkqHeaders(lease_us)
+        self._header_of = headers.of
+        self._operation_header = headers.operation
+        self._now = -1
+        self._time = NO_TIME
+        self._removed_at = (-1, 0)
+        self._removal_time = NO_TIME
+
+    def entry(
+        self, entry: Entry, now: int, taken: tuple[int, ...] | None = None, *, erases: bool = False
+    ) -> bytes:
+        """Return the record that carries an entry as it stands, under a fresh job id.
+
+        Args:
+            entry: Which; its value is in memory.
+            now: The present.
+            taken: The keys that persistent SETs took from it while it is worked on: 0 is its URI,
+                n the n-th link; None: none took any.
+            erases: A tombstone stood under its key, or may stand in the log before it.
+        """
+        value = entry.value
+        assert isinstance(value, bytes), "a cold value is read before its entry is written anew"
+        _, not_before, arrival, timestamp, created, value_type = unpack_facts(entry.facts)
+        extra = entry.extra
+        time = self._time if now == self._now else self._time_at(now)
+        payload = MAGIC + encode_fields(
+            (
+                entry.key,
+                entry.uri,
+                extra.links or (),
+                value_type,
+                value,
+                timestamp,
+                created,
+                entry.changed or created,
+                arrival,
+                not_before,
+                extra.expires,
+                extra.ttl,
+                extra.attempts,
+                extra.token,
+                0 if taken is None else extra.superseded,
+                extra.reason,
+                extra.first_due,
+                *((taken or (), erases) if erases or taken is not None else ()),
+            )
+        )
+        if entry.domain.name:
+            command, begins = Command.SCHEDULE, not_before
+            if not_before <= now - SCHEDULED_US_BACK:
+                begins = now
+            start = encode_time(begins)
+        else:
+            command, begins, start = Command.ADD, now, NO_TIME
+        return encode_job(
+            command,
+            time,
+            self._ids.assign(entry, arrival),
+            self._header_of(entry, begins),
+            payload,
+            start,
+            time if created == now else encode_time(created),
+        )
+
+    def operation(self, operation: Operation, now: int) -> bytes:
+        """Return the record of an operation."""
+        time = self._time_at(now)
+        payload = pack(operation)
+        return encode_job(
+            Command.ADD, time, self._ids.next_id(), self._operation_header, payload, NO_TIME, time
+        )
+
+    def completion(
+        self, job_id: bytes, key: bytes, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
+    ) -> bytes:
+        """Return the record that a job is complete, and that it leaves a tombstone."""
+        time = self._time_of_removal(now, replaced)
+        result = MAGIC + encode_fields((timestamp, key))
+        return encode_result(Command.COMPLETE, time, job_id, result)
+
+    def deletion(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> bytes:
+        """Return the record that a job is gone without trace."""
+        return encode_simple(Command.DELETE, self._time_of_removal(now, replaced), job_id)
+
+    def failure(self, job_id: bytes, reason: bytes, now: int) -> bytes:
+        """Return the record that a job failed: its entry is buried."""
+        result = pack(Failure(reason))
+        return encode_result(Command.FAIL, self._time_at(now), job_id, result)
+
+    def expiry(self, job_id: bytes, now: int) -> bytes:
+        """Return the record that the life of a job is over."""
+        return encode_simple(Command.EXPIRE, self._time_at(now), job_id)
+
+    def starts(self, job_ids: Iterable[bytes], now: int) -> list[bytes]:
+        """Return the records that an attempt of each of these jobs starts."""
+        time = self._time_at(now)
+        return [encode_simple(Command.START_ATTEMPT, time, job_id) for job_id in job_ids]
+
+    def timeout(self, job_id: bytes, now: int) -> bytes:
+        """Return the record that an attempt of a job is over."""
+        return encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), job_id)
+
+    def _time_at(self, now: int) -> bytes:
+        if now != self._now:
+            self._now = now
+            self._time = encode_time(now)
+        return self._time
+
+    def _time_of_removal(self, now: int, replaced: int) -> bytes:
+        """Return the TIME of a removal, see ``cmdlog.recovery.removals``."""
+        if self._removed_at != (now, replaced):
+            self._removed_at = now, replaced
+            self._removal_time = encode_removal_time(now, replaced)
+        return self._removal_time
