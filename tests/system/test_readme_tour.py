@@ -1,4 +1,4 @@
-"""The five-minute tour of README.md, block for block, on a directory and a socket of its own."""
+"""Quick start of README.md, block for block, on a directory and a socket of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"
 def script(directory: str) -> str:
     """The tour as one shell script on a directory."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    tour = readme.partition("\n## Five minutes\n")[2].partition("\n## ")[0]
+    tour = readme.partition("\n## Quick start\n")[2].partition("\n## ")[0]
     parts = ["set -eu"]
     for language, block in blocks(tour):
         if language == "python":
