@@ -1,4 +1,4 @@
-"""The numbers of the FJ/JR protocol, version 1: functions, flags, types, states, error codes.
+"""The numbers of the FJ/JR protocol, version 1: flags, types, states, error codes.
 
 Source: docs/protocol.md. Where the published flag table names PERSIST twice (bits 9 and 12), a
 receiver treats bit 12 as bit 9 and a sender sets bit 9 only.
@@ -8,36 +8,27 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag, StrEnum
 
+from fastjournal.protocol.functions import Function
+
+__all__ = [
+    "QUERY_MASK",
+    "QUERY_SHIFT",
+    "REPLY_MAGIC",
+    "REQUEST_MAGIC",
+    "VALUE_MASK",
+    "VALUE_SHIFT",
+    "VERSION",
+    "ErrorCode",
+    "Flag",
+    "Function",
+    "Query",
+    "State",
+    "ValueType",
+]
+
 REQUEST_MAGIC = b"FJ"
 REPLY_MAGIC = b"JR"
 VERSION = 1
-
-
-class Function(IntEnum):
-    """What a request asks for."""
-
-    NOP = 0
-    QUIT = 1
-    SET = 2
-    GET = 3
-    DELETE = 4
-    ADD = 5
-    NOT = 6
-    TRUNCATE = 7
-    LOCK = 8
-    UNLOCK = 9
-    RENAME = 10
-    NEXT = 11
-    LINK = 12
-    RELEASE = 13
-    TOUCH = 14
-    BURY = 15
-    KICK = 16
-    STATS = 17
-    PAUSE = 18
-    AUTH = 19
-    CANCEL = 23
-    SNAPSHOT = 256
 
 
 class Flag(IntFlag):

@@ -37,22 +37,7 @@ from fastjournal.spool.room import Room
 from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
 
-WRITES: Final = frozenset(
-    {
-        Function.SET,
-        Function.DELETE,
-        Function.ADD,
-        Function.NOT,
-        Function.TRUNCATE,
-        Function.RENAME,
-        Function.LINK,
-        Function.RELEASE,
-        Function.TOUCH,
-        Function.BURY,
-        Function.KICK,
-        Function.PAUSE,
-    }
-)
+WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
 """What a spool takes: functions that change something and whose answer nobody needs."""
 
 log = logging.getLogger("fastjournal.spool")

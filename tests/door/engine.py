@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fastjournald.engine.authorization import NEXT, OPEN, READ, RIGHTS, RULES, WRITE, Grant, Grants
-from fastjournald.engine.context import UNKNOWN
+from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
+from fastjournald.engine.context import UNKNOWN, Context
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
 from fastjournald.engine.handlers.scan.cursor import (
     EXPRESSION,
@@ -12,7 +12,7 @@ from fastjournald.engine.handlers.scan.cursor import (
     decode_cursor,
     encode_cursor,
 )
-from fastjournald.engine.handlers.table import HANDLERS
+from fastjournald.engine.handlers.table import HANDLERS, Outcome
 from fastjournald.engine.key_filter import (
     LongMatches,
     Selection,

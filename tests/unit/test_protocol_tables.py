@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Hashable
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -23,34 +25,11 @@ from fastjournal.protocol import (
     encode_request,
     encode_success,
 )
-from tests.door.engine import HANDLERS
+from fastjournal.protocol.functions import LogEffect
+from tests.door.engine import HANDLERS, Context, Outcome
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 
-FUNCTIONS = {
-    "NOP": 0,
-    "QUIT": 1,
-    "SET": 2,
-    "GET": 3,
-    "DELETE": 4,
-    "ADD": 5,
-    "NOT": 6,
-    "TRUNCATE": 7,
-    "LOCK": 8,
-    "UNLOCK": 9,
-    "RENAME": 10,
-    "NEXT": 11,
-    "LINK": 12,
-    "RELEASE": 13,
-    "TOUCH": 14,
-    "BURY": 15,
-    "KICK": 16,
-    "STATS": 17,
-    "PAUSE": 18,
-    "AUTH": 19,
-    "CANCEL": 23,
-    "SNAPSHOT": 256,
-}
 FLAGS = {
     "KEY16": 0,
     "TIMEOUT": 3,
@@ -73,10 +52,6 @@ ERROR_CODES = (
     "clock-skew read-only not-persisted not-readable auth-required auth-failed forbidden busy "
     "shutting-down"
 )
-
-
-def test_every_function_has_its_number() -> None:
-    assert {function.name: function.value for function in Function} == FUNCTIONS
 
 
 def test_every_flag_has_its_bit() -> None:
@@ -163,7 +138,8 @@ def numbered_rows(title: str) -> dict[str, int]:
 
 
 def test_the_document_has_every_function_flag_value_type_and_error() -> None:
-    assert numbered_rows("Functions") == FUNCTIONS
+    functions = {function.name: int(function) for function in Function}
+    assert numbered_rows("Functions") == functions
     not_in_replies = ("UPDATE_TIMEOUT", "OVERWRITE", "PERSIST", "DATA", "PERSIST_ALIAS")
     assert numbered_rows("Flags of a reply") == {
         name: bit for name, bit in FLAGS.items() if name not in not_in_replies
@@ -176,9 +152,22 @@ def test_the_document_has_every_function_flag_value_type_and_error() -> None:
     assert re.findall(r"^\| `([a-z-]+)` \|", section("Errors"), re.M) == ERROR_CODES.split()
 
 
-def test_the_daemon_answers_every_function_of_the_document() -> None:
-    # a snapshot is taken by the server, not by the engine
-    assert {*HANDLERS, Function.SNAPSHOT} == set(Function)
+def test_the_engine_has_a_handler_for_every_function_that_is_declared_as_its_own() -> None:
+    assert set(HANDLERS) == {function for function in Function if function.declared.by_engine}
+    for handler in HANDLERS.values():
+        *arguments, returned = get_type_hints(handler).values()
+        assert arguments == [Context, Hashable, Request, int], handler
+        assert set(get_args(returned) or [returned]) <= {*get_args(Outcome)}, handler
+
+
+def test_a_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
+    for function in Function:
+        declared = function.declared
+        if not declared.retry.changes:
+            assert declared.retry.repeat, function.name
+            assert not declared.locked, function.name
+            assert not declared.spoolable, function.name
+            assert declared.log in (LogEffect.NONE, LogEffect.GROWS_BY_LEASE), function.name
 
 
 def test_the_example_of_the_document_is_what_the_codec_writes() -> None:

@@ -11,8 +11,9 @@ import pytest
 from fastjournal.limits import NEWS_TURN_BYTES
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
+from fastjournal.protocol.functions import Right
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import NEXT, READ, WRITE, Grant, Grants
+from tests.door.engine import Grant, Grants
 from tests.door.places import patch_module
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
@@ -392,7 +393,7 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
 
 # --- rights -------------------------------------------------------------------------------------
 
-ALL = READ | WRITE | NEXT
+ALL = Right.READ | Right.WRITE | Right.NEXT
 
 
 def under_tokens(**prefixes: bytes) -> Listening:

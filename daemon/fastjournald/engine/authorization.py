@@ -19,14 +19,11 @@ import msgspec
 
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
+from fastjournal.protocol.functions import Access, Right, Scope
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
-READ: Final = 1
-WRITE: Final = 2
-NEXT: Final = 4
-ADMIN: Final = 8
-RIGHTS = {"read": READ, "write": WRITE, "next": NEXT, "admin": ADMIN}
+RIGHTS = {str(right.name).lower(): int(right) for right in Right}
 """Names of the rights, as the file of tokens has them."""
 
 AUTH_REQUIRED = f"{ErrorCode.AUTH_REQUIRED} this daemon takes requests after AUTH with a token"
@@ -34,8 +31,16 @@ AUTH_FAILED = f"{ErrorCode.AUTH_FAILED} the daemon knows no such token"
 
 _DATA, _LISTEN, _WORKED_ON = int(Flag.DATA), int(Flag.LISTEN), int(Flag.WORKED_ON)
 _UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
+_ADMIN: Final = int(Right.ADMIN)
 
-OPEN = frozenset((int(Function.NOP), int(Function.QUIT), int(Function.AUTH)))
+RULES = {
+    int(function): function.declared.access
+    for function in Function
+    if function.declared.access is not None
+}
+"""What every function demands; a function without a name demands nothing, for it does nothing."""
+
+OPEN = frozenset(map(int, Function)) - RULES.keys()
 """Functions that need neither AUTH nor a right."""
 
 
@@ -111,8 +116,12 @@ class Grants:
         grant = self.sessions.get(session)
         if grant is None:
             return AUTH_REQUIRED
-        rule = RULES.get(function)
-        return "" if rule is None else rule(_Asked(store, grant, request))
+        access = RULES.get(function)
+        if access is None:
+            return ""
+        return _CHECKS[access.scope](
+            _Asked(store, grant, request), _demanded(access, grant, request)
+        )
 
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""
@@ -171,106 +180,82 @@ class _Asked:
         )
 
 
-def _holds_token(request: Request) -> bool:
-    """Whether the request proves a lease, or means to."""
-    return bool(request.flags & _WORKED_ON) or request.timeout is not None
+def _demanded(access: Access, grant: Grant, request: Request) -> int:
+    """Return the rights that a request needs."""
+    flags = request.flags
+    timed = request.timeout is not None
+    rights = access.rights
+    if access.or_admin and grant.rights & _ADMIN:
+        rights = Right.ADMIN
+    if access.with_token is not None and (timed or flags & _WORKED_ON):
+        # whoever has but one of them means to prove a lease
+        rights = access.with_token
+    elif access.with_expiry is not None and timed and flags & _UPDATE_TIMEOUT:
+        rights = access.with_expiry
+    elif access.with_lease is not None and timed:
+        rights = access.with_lease
+    return int(rights) | (int(access.with_listen) if flags & _LISTEN else 0)
 
 
-def _set(asked: _Asked) -> str:
+def _check_key(asked: _Asked, rights: int) -> str:
+    return asked.entry(rights, asked.request.key)
+
+
+def _check_key_and_uri(asked: _Asked, rights: int) -> str:
     request = asked.request
-    rights = WRITE | READ if request.flags & _LISTEN else WRITE
     return asked.new(rights, request.key) or asked.uri(rights, request.second_key)
 
 
-def _get(asked: _Asked) -> str:
-    """A lease is work; a new expiry is a write, and shows the data as every GET does."""
-    request = asked.request
-    rights = READ
-    if request.timeout is not None:
-        rights = READ | WRITE if request.flags & _UPDATE_TIMEOUT else NEXT
-    if request.flags & _LISTEN:
-        rights |= READ
-    if request.query != Query.KEY:
+def _check_key_or_scan(asked: _Asked, rights: int) -> str:
+    if asked.request.query != Query.KEY:
         # what is outside is left out of the reply, see ``Grants.may_see``
         return asked.right(rights)
-    return asked.entry(rights, request.key)
+    return asked.entry(rights, asked.request.key)
 
 
-def _write(asked: _Asked) -> str:
-    return asked.entry(WRITE, asked.request.key)
-
-
-def _write_or_next(asked: _Asked) -> str:
-    return asked.entry(NEXT if _holds_token(asked.request) else WRITE, asked.request.key)
-
-
-def _rename_or_link(asked: _Asked) -> str:
+def _check_two_keys(asked: _Asked, rights: int) -> str:
     request = asked.request
-    return asked.entry(WRITE, request.key) or asked.new(WRITE, request.second_key or b"")
+    return asked.entry(rights, request.key) or asked.new(rights, request.second_key or b"")
 
 
-def _next(asked: _Asked) -> str:
-    return asked.domain(NEXT, asked.request.key)
+def _check_domain(asked: _Asked, rights: int) -> str:
+    return asked.domain(rights, asked.request.key)
 
 
-def _release(asked: _Asked) -> str:
-    return asked.entry(NEXT, asked.request.key)
-
-
-def _bury(asked: _Asked) -> str:
-    return asked.entry(NEXT if _holds_token(asked.request) else WRITE, asked.request.key)
-
-
-def _kick(asked: _Asked) -> str:
+def _check_key_or_domain(asked: _Asked, rights: int) -> str:
     request = asked.request
     if request.key:
-        return asked.entry(WRITE, request.key)
-    return asked.domain(WRITE, request.second_key or b"")
+        return asked.entry(rights, request.key)
+    return asked.domain(rights, request.second_key or b"")
 
 
-def _stats(asked: _Asked) -> str:
+def _check_key_domain_or_daemon(asked: _Asked, rights: int) -> str:
     request = asked.request
     if request.flags & _DATA:
-        return asked.entry(READ, request.key)
-    if not request.key and asked.grant.rights & ADMIN:
+        return asked.entry(rights, request.key)
+    if not request.key and asked.grant.rights & _ADMIN:
         return ""
-    return asked.domain(READ, request.key)
+    return asked.domain(rights, request.key)
 
 
-def _pause(asked: _Asked) -> str:
-    """Whoever works a domain off may slow it."""
-    return asked.domain(ADMIN if asked.grant.rights & ADMIN else NEXT, asked.request.key)
-
-
-def _cancel(_: _Asked) -> str:
+def _check_connection(_asked: _Asked, _rights: int) -> str:
     """It ends what the connection itself has begun, and tells nothing but that."""
     return ""
 
 
-def _snapshot(asked: _Asked) -> str:
-    """It holds everything, and fills the disk."""
-    return asked.domain(ADMIN, b"")
+def _check_everything(asked: _Asked, rights: int) -> str:
+    return asked.domain(rights, b"")
 
 
-RULES: dict[int, Callable[[_Asked], str]] = {
-    Function.SET.value: _set,
-    Function.GET.value: _get,
-    Function.DELETE.value: _write_or_next,
-    Function.ADD.value: _write,
-    Function.NOT.value: _write,
-    Function.TRUNCATE.value: _write,
-    Function.LOCK.value: _write,
-    Function.UNLOCK.value: _write,
-    Function.RENAME.value: _rename_or_link,
-    Function.NEXT.value: _next,
-    Function.LINK.value: _rename_or_link,
-    Function.RELEASE.value: _release,
-    Function.TOUCH.value: _write_or_next,
-    Function.BURY.value: _bury,
-    Function.KICK.value: _kick,
-    Function.STATS.value: _stats,
-    Function.PAUSE.value: _pause,
-    Function.CANCEL.value: _cancel,
-    Function.SNAPSHOT.value: _snapshot,
+_CHECKS: dict[Scope, Callable[[_Asked, int], str]] = {
+    Scope.KEY: _check_key,
+    Scope.KEY_AND_URI: _check_key_and_uri,
+    Scope.KEY_OR_SCAN: _check_key_or_scan,
+    Scope.TWO_KEYS: _check_two_keys,
+    Scope.DOMAIN: _check_domain,
+    Scope.DOMAIN_OR_ALL: _check_domain,
+    Scope.KEY_OR_DOMAIN: _check_key_or_domain,
+    Scope.KEY_DOMAIN_OR_DAEMON: _check_key_domain_or_daemon,
+    Scope.CONNECTION: _check_connection,
+    Scope.EVERYTHING: _check_everything,
 }
-"""What every function demands; a function without a name demands nothing, for it does nothing."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from fastjournal.protocol import Function, Request
+from fastjournal.protocol.functions import LogEffect
 from fastjournald.compaction.policy import bytes_slowed
 
 if TYPE_CHECKING:
@@ -31,22 +32,8 @@ RELIEF = 15 / 16
 LOOKS = 16
 """In the time in which a segment is written; the log is looked at so often at least."""
 
-_GROWING = frozenset(
-    {
-        Function.SET,
-        Function.ADD,
-        Function.NOT,
-        Function.TRUNCATE,
-        Function.LINK,
-        Function.RENAME,
-        Function.NEXT,
-        Function.TOUCH,
-        Function.BURY,
-        Function.KICK,
-        Function.PAUSE,
-    }
-)
-"""Functions that append records without end; deletions and releases end these."""
+_GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
+_GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)
 
 
 def bytes_of(requests: Iterable[Request]) -> int:
@@ -88,8 +75,7 @@ class Backpressure:
         """Whether these requests make the log grow."""
         return any(
             request.function in _GROWING
-            # a GET that leases
-            or (request.function == Function.GET and request.timeout is not None)
+            or (request.timeout is not None and request.function in _GROWING_BY_LEASE)
             for request in requests
         )
 

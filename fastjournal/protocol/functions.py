@@ -1,0 +1,362 @@
+"""Protocol functions: one declaration for each, from which the tables about functions are made.
+
+``Function`` is the number on the wire; ``Function.SET.declared`` is what the parts have to know of
+it. Made from the declarations, or held against them by a test: the daemon's handlers, its checks of
+rights, its backpressure, what a client sends again, what a spool takes, and the tables of
+docs/protocol.md. Conditions that depend on more than the function stand where they are checked.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag, auto
+from typing import Final, Self
+
+import msgspec
+
+
+class Right(IntFlag):
+    """Rights of a token; the names are those of the file of tokens."""
+
+    READ = auto()
+    WRITE = auto()
+    NEXT = auto()
+    ADMIN = auto()
+
+
+class Scope(Enum):
+    """Place in a request of the keys or domains that a right has to be for; as the table says."""
+
+    KEY = "key"
+    KEY_AND_URI = "key, URI"
+    KEY_OR_SCAN = "key; RANGE, REGEX, CURSOR leave out what is outside"
+    TWO_KEYS = "key, second key"
+    DOMAIN = "domain"
+    DOMAIN_OR_ALL = "domain; the empty one: everything"
+    KEY_OR_DOMAIN = "key, or domain"
+    KEY_DOMAIN_OR_DAEMON = "key, or domain; of the daemon: everything, or admin"
+    CONNECTION = "what this connection began"
+    EVERYTHING = "everything"
+
+
+class Access(msgspec.Struct, frozen=True):
+    """Rights that a function needs, and for what."""
+
+    rights: Right
+    scope: Scope
+    with_token: Right | None = None
+    """Instead of ``rights``, where the request has a lease token."""
+    with_lease: Right | None = None
+    """Instead of ``rights``, where a GET leases."""
+    with_expiry: Right | None = None
+    """Instead of ``rights``, where a GET sets an expiry."""
+    with_listen: Right = Right(0)
+    """Beside the others, with LISTEN."""
+    or_admin: bool = False
+    """The right admin is enough."""
+
+
+class Retry(msgspec.Struct, frozen=True):
+    """Retry policy: what a client does whose connection was lost before the reply came."""
+
+    repeat: bool
+    """Send the request again."""
+    changes: bool = True
+    """It changes something, so that its caller has to know that it may have been done."""
+    done_codes: frozenset[str] = frozenset()
+    """Refusals of a repeat that mean: what was asked for is so."""
+
+
+class LogEffect(Enum):
+    """Effect of a function on the size of the log, which backpressure and compaction care for."""
+
+    NONE = auto()
+    GROWS = auto()
+    """Appends records without end."""
+    GROWS_BY_LEASE = auto()
+    """Appends records where the request has a timeout."""
+    SHRINKS = auto()
+    """Appends records that end others: what compaction waits for."""
+
+
+class Declaration(msgspec.Struct, frozen=True, kw_only=True):
+    """All that stands in tables about one function."""
+
+    text: str
+    """Its row of the table in docs/protocol.md."""
+    access: Access | None
+    """None: it needs neither AUTH nor a right."""
+    retry: Retry
+    log: LogEffect = LogEffect.NONE
+    locked: bool = False
+    """A write, for locks: ``locked`` where another connection has locked the entry."""
+    spoolable: bool = False
+    """A spool takes it: it changes something, and nobody needs its answer."""
+    by_engine: bool = True
+    """The engine has a handler for it; else the server carries it out."""
+
+
+_READ: Final = Retry(repeat=True, changes=False)
+_AGAIN: Final = Retry(repeat=True)
+_ONCE: Final = Retry(repeat=False)
+
+
+def _done(*codes: str) -> Retry:
+    return Retry(repeat=True, done_codes=frozenset(codes))
+
+
+_WRITE_KEY: Final = Access(Right.WRITE, Scope.KEY)
+_WRITE_OR_TOKEN: Final = Access(Right.WRITE, Scope.KEY, with_token=Right.NEXT)
+_WRITE_TWO_KEYS: Final = Access(Right.WRITE, Scope.TWO_KEYS)
+
+
+class Function(IntEnum):
+    """What a request asks for. Functions that no published design has begin at 256."""
+
+    _value_: int
+    declared: Declaration
+
+    def __new__(cls, number: int, declared: Declaration | None = None) -> Self:
+        """Make the member of that number; ``Function(2)`` finds it, and has no declaration."""
+        if declared is None:
+            raise TypeError(f"function {number} has no declaration")
+        member = int.__new__(cls, number)
+        member._value_ = number
+        member.declared = declared
+        return member
+
+    NOP = 0, Declaration(text="nothing; success", access=None, retry=_READ)
+    QUIT = (
+        1,
+        Declaration(
+            text="success after all earlier replies; then the daemon closes",
+            access=None,
+            retry=_ONCE,
+        ),
+    )
+    SET = (
+        2,
+        Declaration(
+            text="set key to value. Exists and no OVERWRITE: `exists`. TIMEOUT: expiry instant (0 "
+            "never). TTL: touch duration. PERSIST. LISTEN. Query RANGE: the second key is a "
+            "further, unique key (the URI), see below",
+            access=Access(Right.WRITE, Scope.KEY_AND_URI, with_listen=Right.READ),
+            retry=_done("stale"),
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    GET = (
+        3,
+        Declaration(
+            text="see below",
+            access=Access(
+                Right.READ,
+                Scope.KEY_OR_SCAN,
+                with_lease=Right.NEXT,
+                with_expiry=Right.READ | Right.WRITE,
+                with_listen=Right.READ,
+            ),
+            retry=_READ,
+            log=LogEffect.GROWS_BY_LEASE,
+        ),
+    )
+    DELETE = (
+        4,
+        Declaration(
+            text="delete by any key; leaves a tombstone; OVERWRITE: no tombstone, all trace "
+            "removed. Nothing there: `not-found`, and the tombstone is still left. WORKED_ON + "
+            "TIMEOUT: only if the entry's lease token equals timeout, else `lease-lost`: this is "
+            "how a worker completes a job",
+            access=_WRITE_OR_TOKEN,
+            retry=_done("not-found"),
+            log=LogEffect.SHRINKS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    ADD = (
+        5,
+        Declaration(
+            text="add the value (integer or float) to the stored number; returns the new value "
+            "(with its data, DATA or not). Missing: `not-found`, with OVERWRITE it is created. "
+            "Other type: `type-mismatch`. Does not fit its stored width: `overflow`, unchanged. "
+            "See below",
+            access=_WRITE_KEY,
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    NOT = (
+        6,
+        Declaration(
+            text="flip a boolean; returns the new value, with its data. See below",
+            access=_WRITE_KEY,
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    TRUNCATE = (
+        7,
+        Declaration(
+            text="resize buffer or string to the size in the value (integer); grows with zero "
+            "bytes. See below",
+            access=_WRITE_KEY,
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    LOCK = (
+        8,
+        Declaration(
+            text="lock a value for timeout (duration; 60 s if absent) for this connection; others' "
+            "writes get `locked`; ends with UNLOCK, the timeout or the connection. See below",
+            access=_WRITE_KEY,
+            retry=_AGAIN,
+        ),
+    )
+    UNLOCK = (
+        9,
+        Declaration(
+            text="by its owner, else `not-owner`; of nothing: `not-found`",
+            access=_WRITE_KEY,
+            retry=_done("not-found", "not-owner"),
+        ),
+    )
+    RENAME = (
+        10,
+        Declaration(
+            text="primary key to second key, value and all else kept (a further key: `bad-key`). "
+            "Target exists: `exists`, or replaced with OVERWRITE (but `locked`, or `worked-on`, "
+            "where it is). See below",
+            access=_WRITE_TWO_KEYS,
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    NEXT = (
+        11,
+        Declaration(
+            text="see below",
+            access=Access(Right.NEXT, Scope.DOMAIN_OR_ALL),
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+        ),
+    )
+    LINK = (
+        12,
+        Declaration(
+            text="put the value of key under the second key too; that key exists: `exists`. See "
+            "below",
+            access=_WRITE_TWO_KEYS,
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    RELEASE = (
+        13,
+        Declaration(
+            text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl",
+            access=Access(Right.NEXT, Scope.KEY),
+            retry=_done("lease-lost", "not-found"),
+            log=LogEffect.SHRINKS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    TOUCH = (
+        14,
+        Declaration(
+            text="with WORKED_ON + TIMEOUT token: the lease now ends at now + ttl, the reply's "
+            "timeout is the new token. Without: expiry at now + ttl",
+            access=_WRITE_OR_TOKEN,
+            retry=_AGAIN,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    BURY = (
+        15,
+        Declaration(
+            text="set a leased (token) or any entry aside; value: the reason. Without a token a "
+            "leased entry may be buried too, which ends the lease. NEXT no longer returns it, GET "
+            "does. See below",
+            access=_WRITE_OR_TOKEN,
+            retry=_AGAIN,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    KICK = (
+        16,
+        Declaration(
+            text="make buried entries ready again: by key, or with an empty key and second key = "
+            "domain up to count of them; reply timeout absent, ttl = how many (what is not buried "
+            "does not count); domain KICK goes in work order. See below",
+            access=Access(Right.WRITE, Scope.KEY_OR_DOMAIN),
+            retry=_ONCE,
+            log=LogEffect.GROWS,
+            locked=True,
+            spoolable=True,
+        ),
+    )
+    STATS = (
+        17,
+        Declaration(
+            text="see below",
+            access=Access(Right.READ, Scope.KEY_DOMAIN_OR_DAEMON),
+            retry=_READ,
+        ),
+    )
+    PAUSE = (
+        18,
+        Declaration(
+            text="key: domain; NEXT returns nothing of it for ttl; ttl 0 resumes. See below",
+            # whoever works a domain off may slow it
+            access=Access(Right.NEXT, Scope.DOMAIN, or_admin=True),
+            retry=_AGAIN,
+            log=LogEffect.GROWS,
+            spoolable=True,
+        ),
+    )
+    AUTH = (
+        19,
+        Declaration(
+            text="value: the token. Where the daemon requires one, all but NOP, QUIT and AUTH get "
+            "`auth-required` before it; where it does not, AUTH is success",
+            access=None,
+            retry=_ONCE,
+        ),
+    )
+    CANCEL = (
+        23,
+        Declaration(
+            text="count: the identifier of a NEXT that waits, or of a LISTEN, on this connection: "
+            "that NEXT is answered with count 0, the subscription ends. Nothing of that "
+            "identifier: `not-found`, and nothing changes. See below",
+            access=Access(Right(0), Scope.CONNECTION),
+            retry=_ONCE,
+        ),
+    )
+    SNAPSHOT = (
+        256,
+        Declaration(
+            text="take a snapshot of the command log, see below",
+            # it holds everything, and fills the disk
+            access=Access(Right.ADMIN, Scope.EVERYTHING),
+            retry=_ONCE,
+            by_engine=False,
+        ),
+    )
