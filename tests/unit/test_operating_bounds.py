@@ -10,7 +10,9 @@ OPERATING = TESTS.parent / "docs/operating.md"
 
 
 def test_every_bound_names_tests_that_there_are() -> None:
-    table = OPERATING.read_text().partition("| what | default | option | beyond it | test |\n")[2]
+    table = OPERATING.read_text().partition(
+        "| bound | default | option | effect beyond it | test |\n"
+    )[2]
     rows = table.partition("\n\n")[0].splitlines()[1:]
     assert len(rows) > 20
     for row in rows:
