@@ -57,8 +57,11 @@ demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark
 	$(BIN)/fj-cli demo $(ARGS)
 
 .PHONY: test
-test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some
+test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some, test-unit (or -docs, ...) one tier
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+test-%: $(VENV)/.ready
+	$(MAKE) test ARGS="tests/$* $(ARGS)"
 
 .PHONY: fuzz
 fuzz: $(VENV)/.ready ## look for inputs that break the codec; ARGS=600 for so many seconds

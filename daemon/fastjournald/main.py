@@ -231,8 +231,8 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
             disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress
         )
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
-        # reference cycle behind (tests/unit/test_engine_cycles.py); for those of tasks and
-        # exceptions, Timers.collect_garbage looks at what is young.
+        # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
+        # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
         server = Server(config, settings, engine, writer, disk, clock, security)
         trio.run(_serve, server, Reloader(server, given, load), early_hangups)

@@ -24,8 +24,8 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.door.engine import Scan, Settings
 from tests.door.recovery import load_engine
-from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
+from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 
 START = 1_795_165_389_000_000
 SECOND = 1_000_000
@@ -122,7 +122,7 @@ class Run:
                 Function.NEXT,
                 Function.RELEASE,
                 Function.TOUCH,
-                *(*ASIDE, *CHANGES, *LOCKS),
+                *(*DEAD_LETTER, *CHANGES, *LOCKS),
             ),
             (12, 4, 4, 6, 3, 1, 2, 2, 1, *CHANGE_WEIGHTS, 1, 1),
         )[0]
@@ -130,8 +130,8 @@ class Run:
         flags = 0 if chance.random() < 0.1 else Flag.PERSIST
         if self.tokens and function != Function.SET and chance.random() < 0.7:
             key, token = chance.choice(self.tokens[-4:])
-        if function in ASIDE:
-            return aside_request(chance, function, key, token, self.now)
+        if function in DEAD_LETTER:
+            return dead_letter_request(chance, function, key, token, self.now)
         if chance.random() < 0.3:
             flags |= Flag.OVERWRITE
         if function in CHANGES:

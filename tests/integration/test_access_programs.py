@@ -20,7 +20,7 @@ from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import START_S, DaemonProcess, installed
 
 
-class House(NamedTuple):
+class SecureSite(NamedTuple):
     """A daemon that lets in who has a certificate and a token, and both."""
 
     directory: Path
@@ -43,7 +43,7 @@ class House(NamedTuple):
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def site(tmp_path: Path) -> Iterator[SecureSite]:
     authority = Authority(tmp_path)
     server, own = authority.sign("server"), authority.sign("own", "client")
     token = tmp_path / "token"
@@ -64,12 +64,12 @@ def house(tmp_path: Path) -> Iterator[House]:
         *("--tls-client-ca", authority.path, "--auth-tokens", str(tokens)),
     )
     with daemon:
-        yield House(tmp_path, daemon, authority, own, token)
+        yield SecureSite(tmp_path, daemon, authority, own, token)
 
 
-def test_fj_cli_works_by_options_environment_and_file(house: House) -> None:
-    cli = Cli(house.directory, house.daemon.address)
-    options = house.options()
+def test_fj_cli_works_by_options_environment_and_file(site: SecureSite) -> None:
+    cli = Cli(site.directory, site.daemon.address)
+    options = site.options()
     assert cli("set", "plain", "1", *options).returncode == 0
     assert cli(*options, "get", "plain").returncode == 0
     assert cli("get", "plain").returncode == 69
@@ -80,71 +80,71 @@ def test_fj_cli_works_by_options_environment_and_file(house: House) -> None:
     assert forbidden.returncode == 1
     assert b"forbidden" in forbidden.stderr
     names = ("FASTJOURNAL_TLS_CA", "FASTJOURNAL_TLS_CERT", "FASTJOURNAL_TLS_KEY")
-    by_environment = Cli(house.directory, house.daemon.address)
+    by_environment = Cli(site.directory, site.daemon.address)
     by_environment.environment |= dict(
         zip((*names, "FASTJOURNAL_AUTH_FILE"), options[1::2], strict=True)
     )
     assert by_environment("get", "plain").returncode == 0
-    by_file = Cli(house.directory, None)
-    file = house.directory / "config" / "fastjournal" / "fj-cli.toml"
+    by_file = Cli(site.directory, None)
+    file = site.directory / "config" / "fastjournal" / "fj-cli.toml"
     file.parent.mkdir(parents=True)
     file.write_text(
-        f"server = '{house.daemon.address}'\ntls_ca = '{options[1]}'\ntls_cert = '{options[3]}'\n"
+        f"server = '{site.daemon.address}'\ntls_ca = '{options[1]}'\ntls_cert = '{options[3]}'\n"
         f"tls_key = '{options[5]}'\nauth_file = '{options[7]}'\n"
     )
     assert by_file("get", "plain").returncode == 0
     # what the file says is for its own server: another one is not told the token
-    other = by_file("get", "plain", "--server", f"tls://{house.daemon.address}")
+    other = by_file("get", "plain", "--server", f"tls://{site.daemon.address}")
     assert other.returncode == 69
     assert b"certificate" in other.stderr
 
 
-def test_a_wrong_token_or_file_is_said_without_the_token(house: House) -> None:
-    cli = Cli(house.directory, house.daemon.address)
-    house.token.write_text("wrong-token-0123456789")
-    failed = cli("get", "plain", *house.options())
+def test_a_wrong_token_or_file_is_said_without_the_token(site: SecureSite) -> None:
+    cli = Cli(site.directory, site.daemon.address)
+    site.token.write_text("wrong-token-0123456789")
+    failed = cli("get", "plain", *site.options())
     assert failed.returncode == 1
     assert b"auth-failed" in failed.stderr
-    house.token.chmod(0o644)
-    refused = cli("get", "plain", *house.options())
+    site.token.chmod(0o644)
+    refused = cli("get", "plain", *site.options())
     assert refused.returncode == 2
     assert b"chmod 600" in refused.stderr
     assert b"wrong-token" not in failed.stderr + refused.stderr
 
 
-def test_a_worker_works_through_it(house: House) -> None:
-    with house.client() as client:
+def test_a_worker_works_through_it(site: SecureSite) -> None:
+    with site.client() as client:
         for number in range(3):
             client.set(f"work:1:0:{number}", b"x", uri=f"https://example.org/{number}")
-    cli = Cli(house.directory, house.daemon.address)
+    cli = Cli(site.directory, site.daemon.address)
     program = [sys.executable, "-c", "print('done')"]
-    done = cli("next", "work", *house.options(), "--exec", *program)
+    done = cli("next", "work", *site.options(), "--exec", *program)
     assert done.returncode == 0, done.stderr
-    assert cli("next", "work", *house.options()).returncode == 75
+    assert cli("next", "work", *site.options()).returncode == 75
 
 
-def test_a_worker_that_tls_refuses_ends_and_does_not_wait(house: House) -> None:
-    cli = Cli(house.directory, house.daemon.address)
+def test_a_worker_that_tls_refuses_ends_and_does_not_wait(site: SecureSite) -> None:
+    cli = Cli(site.directory, site.daemon.address)
     refused = 0
-    for options in ((), ("--tls-ca", house.authority.path)):
+    for options in ((), ("--tls-ca", site.authority.path)):
         ran = cli("next", "work", *options, "--exec", "true")
         assert ran.returncode == 69, ran.stderr
         assert b"TLS" in ran.stderr
         refused += 1
-    assert house.daemon.said().count("event=tls-failed") <= 2 * refused, "two connections each"
+    assert site.daemon.said().count("event=tls-failed") <= 2 * refused, "two connections each"
 
 
-def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(house: House) -> None:
-    spool = house.directory / "spool"
+def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(site: SecureSite) -> None:
+    spool = site.directory / "spool"
     with Spool(spool) as writer:
         writer.append(domain="work", uri="https://example.org/1", value="1")
         writer.append(domain="other", uri="https://example.org/2", value="2")
         writer.append(domain="work", uri="https://example.org/3", value="3")
-    right = house.token.read_text()
-    house.token.write_text("wrong-token-0123456789")
+    right = site.token.read_text()
+    site.token.write_text("wrong-token-0123456789")
     command = [
-        *(installed("fj-forwarder"), "--spool", str(spool), "--server", house.daemon.address),
-        *house.options(),
+        *(installed("fj-forwarder"), "--spool", str(spool), "--server", site.daemon.address),
+        *site.options(),
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -154,13 +154,13 @@ def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(house: Hous
             line = process.stderr.readline()
             assert line, said
             said += line
-        house.token.write_text(right)
+        site.token.write_text(right)
         # a record that is forbidden waits; the others do not
         while "connected" not in said:
             line = process.stderr.readline()
             assert line, said
             said += line
-        with house.client() as client:
+        with site.client() as client:
             while client.stats("work")["entries"] < 2:
                 time.sleep(0.01)
     finally:
@@ -173,12 +173,12 @@ def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(house: Hous
     assert "wrong-token" not in said + rest
 
 
-def test_a_forwarder_with_a_bad_file_does_not_start(house: House) -> None:
-    for options in (["--auth-file", "/nowhere/token"], ["--tls-key", house.own.key]):
+def test_a_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
+    for options in (["--auth-file", "/nowhere/token"], ["--tls-key", site.own.key]):
         done = subprocess.run(
             [
-                *(installed("fj-forwarder"), "--spool", str(house.directory / "spool")),
-                *("--server", house.daemon.address, *options),
+                *(installed("fj-forwarder"), "--spool", str(site.directory / "spool")),
+                *("--server", site.daemon.address, *options),
             ],
             check=False,
             capture_output=True,

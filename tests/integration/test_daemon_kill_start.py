@@ -16,7 +16,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import SILENCE_S, RawClient, build
-from tests.integration.test_daemon_cleaning import Churn, verify
+from tests.integration.test_daemon_compaction import Churn, verify
 
 OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50", "--tombstone-ttl", "1")
 LIVES = 3

@@ -15,7 +15,7 @@ from tests.door.config import PROGRAM_BYTES
 from tests.door.tables import ENTRY_BYTES
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
-from tests.integration.test_daemon_cleaning import Churn, churning, outcomes
+from tests.integration.test_daemon_compaction import Churn, churning, outcomes
 
 ENTRIES_BYTES = 16 * 2**20
 LIMIT = PROGRAM_BYTES + ENTRIES_BYTES

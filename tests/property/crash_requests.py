@@ -6,8 +6,8 @@ from random import Random
 
 from fastjournal.protocol import Flag, Function
 from fastjournal.protocol.messages import Request
-from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
+from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.subject import SECOND, START, request
 
 KEYS = [
@@ -37,7 +37,7 @@ def draw_request(
         [
             *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
             *(Function.RELEASE, Function.TOUCH),
-            *(*ASIDE, *CHANGES),
+            *(*DEAD_LETTER, *CHANGES),
         ],
         (20, 2, 2, 6, 3, 2, 2, 2, 1, *CHANGE_WEIGHTS),
     )[0]
@@ -80,7 +80,7 @@ def draw_request(
         flags |= Flag.WORKED_ON
     if function in CHANGES:
         return change_request(draw, function, key, KEYS, flags, at)
-    if function in ASIDE:
-        return aside_request(draw, function, key, token, at)
+    if function in DEAD_LETTER:
+        return dead_letter_request(draw, function, key, token, at)
     ttl = draw.choice((None, SECOND, 20 * SECOND))
     return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)

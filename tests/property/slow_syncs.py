@@ -20,7 +20,7 @@ from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
 from tests.door.places import patch_module
 from tests.property.subject import START
-from tests.unit.house import Peer
+from tests.unit.server_fixture import Peer
 from tests.unit.test_session_bounds import Room
 
 if TYPE_CHECKING:

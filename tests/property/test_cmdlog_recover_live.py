@@ -16,8 +16,8 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.door.engine import Engine, Settings
 from tests.door.recovery import load_engine
 from tests.door.tables import Entry, Place
-from tests.property.asides import ASIDE, aside_request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
+from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
@@ -82,7 +82,7 @@ class Daemon:
             [
                 *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
                 *(Function.RELEASE, Function.TOUCH),
-                *(*ASIDE, *CHANGES),
+                *(*DEAD_LETTER, *CHANGES),
             ],
             (16, 2, 4, 8, 4, 3, 3, 2, 1, *CHANGE_WEIGHTS),
         )[0]
@@ -116,8 +116,8 @@ class Daemon:
             )
         if function in CHANGES:
             return change_request(draw, function, key, KEYS, flags, at)
-        if function in ASIDE:
-            return aside_request(draw, function, key, token, at)
+        if function in DEAD_LETTER:
+            return dead_letter_request(draw, function, key, token, at)
         ttl = draw.choice((None, SECOND, 20 * SECOND))
         if function == Function.GET:
             token = draw.choice((None, 4 * SECOND))

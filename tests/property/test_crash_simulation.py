@@ -1,7 +1,7 @@
-"""Promises 1 and 5 in simulation: thousands of crashes at random calls of a cruel disk.
+"""Promises 1 and 5 in simulation: thousands of crashes at random calls of a fault-injecting disk.
 
 FASTJOURNAL_CRASH_SEEDS=20000 looks at so many seeds instead of the usual number. The same seed
-gives the same run: ``test_same_seed.py``.
+gives the same run: ``test_determinism.py``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from fastjournal.limits import (
     VALUE_BYTES_MAX,
 )
 from fastjournal.protocol.constants import Flag, Function
-from tests.property.cleaned_log import CleanedLog
+from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 
 VALUE = b"\xff" * VALUE_BYTES_MAX
@@ -37,7 +37,7 @@ class Largest:
     """A log with an entry at all limits, and what may be done to it."""
 
     def __init__(self, domain: bytes, links: int) -> None:
-        self.log = CleanedLog(cmdlog_seg_size=16 << 20, max_attempts=0)
+        self.log = CompactedLog(cmdlog_seg_size=16 << 20, max_attempts=0)
         self.domain = domain
         self.key = long(domain + b":001:00000000000000000001:")
         self.uri = long(b"uri ")

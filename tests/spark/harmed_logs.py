@@ -7,7 +7,7 @@ from pathlib import Path
 from fastjournal.cmdlog.format.records import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
-from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.compacted_log import LOG, CompactedLog
 
 OLDER = "older-copy"
 """File with what the first segment was before it was cleaned."""
@@ -15,7 +15,7 @@ OLDER = "older-copy"
 
 def write_cleaned_log(directory: Path) -> None:
     """Write a log whose first segment was rewritten, and whose second one was removed."""
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     for name in (b"one/%d", b"two/%d", b"three/%d"):
         log.fill(20, key=name)
         log.roll()

@@ -18,16 +18,16 @@ from fastjournal.protocol import Flag, Function, Request, encode_request
 from tests.door.compaction import bytes_slowed, bytes_usual
 from tests.door.places import patch_module
 from tests.door.tasks import GRANTED, Backpressure, Cleaner, bytes_of
-from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import START, request
-from tests.unit.house import Peer
+from tests.unit.server_fixture import Peer
 from tests.unit.test_session_bounds import Room
 
 OVER = Flag.PERSIST | Flag.OVERWRITE
 SEGMENT_BYTES = 16 * 1024
 
 
-def server_of(log: CleanedLog) -> Any:
+def server_of(log: CompactedLog) -> Any:
     async def durable(mark: int) -> None:
         log.flush()
 
@@ -47,9 +47,9 @@ def server_of(log: CleanedLog) -> Any:
     return server
 
 
-def overgrown() -> CleanedLog:
+def overgrown() -> CompactedLog:
     """A log of which so little is live that writers wait."""
-    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
     for _ in range(10):
         log.fill(100)
         log.pass_time(1)
@@ -59,12 +59,12 @@ def overgrown() -> CleanedLog:
 
 
 @pytest.fixture
-def log() -> CleanedLog:
+def log() -> CompactedLog:
     return overgrown()
 
 
 @pytest.fixture
-def pressure(log: CleanedLog) -> Backpressure:
+def pressure(log: CompactedLog) -> Backpressure:
     pressure: Backpressure = server_of(log).backpressure
     pressure.look()
     assert pressure.closed
@@ -134,7 +134,7 @@ async def test_backpressure_gives_the_next_what_a_batch_did_not_use(pressure: Ba
 
 
 async def test_backpressure_ends_when_the_log_is_small_enough(
-    log: CleanedLog, autojump_clock: trio.testing.MockClock
+    log: CompactedLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     server = server_of(log)
     pressure = server.backpressure
@@ -150,7 +150,7 @@ async def test_backpressure_ends_when_the_log_is_small_enough(
 
 
 async def test_backpressure_wakes_cleaning_at_once(
-    log: CleanedLog, autojump_clock: trio.testing.MockClock
+    log: CompactedLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     server = server_of(log)
     async with trio.open_nursery() as nursery:
@@ -164,7 +164,7 @@ async def test_backpressure_wakes_cleaning_at_once(
 
 
 async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
-    log: CleanedLog, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    log: CompactedLog, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = server_of(log)
     reader = lock_read(log.disk, LOG)
@@ -184,7 +184,7 @@ async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
 
 @pytest.mark.parametrize("why", ["read-only", "never cleaned", "stopping"])
 async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
-    log: CleanedLog, why: str
+    log: CompactedLog, why: str
 ) -> None:
     server = server_of(log)
     pressure = server.backpressure
@@ -308,7 +308,7 @@ def test_backpressure_is_for_what_makes_the_log_grow(pressure: Backpressure) -> 
 
 
 def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:
-    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
     pressure: Backpressure = server_of(log).backpressure
     looks = 0
     # most of what is written stays live, so nobody has to wait

@@ -25,7 +25,7 @@ from tests.door.engine import Scan
 from tests.door.net import Session
 from tests.door.places import patch_module
 from tests.property.subject import request
-from tests.unit.house import House, Peer
+from tests.unit.server_fixture import Peer, ServerFixture
 from tests.unit.test_session_limits import NOP, listen, set_
 
 MemoryStream: TypeAlias = "trio.StapledStream[Any, Any]"
@@ -34,7 +34,7 @@ SMALL = 65_536
 """The smallest max-inflight."""
 
 
-class Room(House):
+class Room(ServerFixture):
     """A server whose clients come over streams in memory."""
 
     def __init__(self, **options: Any) -> None:

@@ -9,7 +9,7 @@ import trio.testing
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
 from tests.property.subject import START, request
-from tests.unit.house import HeldSync, House
+from tests.unit.server_fixture import HeldSync, ServerFixture
 from tests.unit.test_session_limits import listen, set_
 from tests.unit.test_session_listen import listen as listen_to
 from tests.unit.test_session_listen import put
@@ -20,7 +20,7 @@ def cancel(identifier: int) -> Request:
 
 
 async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer = await house.connect()
         await peer.send(listen(b"a", identifier=3), cancel(3), cancel(3))
@@ -37,7 +37,7 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
 async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.send(listen(b"a", identifier=3))
@@ -58,7 +58,7 @@ async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
 async def test_cancel_lets_no_notification_come_after_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k"))

@@ -18,7 +18,7 @@ from fastjournal.protocol.messages import Reply, Request
 from tests.door.engine import LongMatches
 from tests.door.places import patch_module
 from tests.property.subject import START, request
-from tests.unit.house import SILENCE_S, HeldSync, House, Peer
+from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
 
 def set_(key: bytes, **fields: Any) -> Request:
@@ -33,7 +33,7 @@ NOP = request(Function.NOP)
 
 
 async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, waiting = await house.connect(), await house.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
@@ -57,7 +57,7 @@ async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
 
 
 async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
-    house = House()
+    house = ServerFixture()
     house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
     read_only: list[bool] = []
     async with trio.open_nursery() as nursery:
@@ -75,7 +75,7 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
     turn_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "TURN_WORK", turn_work)
-    house = House()
+    house = ServerFixture()
     order: list[int] = []
     async with house.open():
         handle = house.engine.handle
@@ -99,7 +99,7 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
 
 
 async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, waiting = await house.connect(), await house.connect()
         assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
@@ -118,7 +118,7 @@ async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room(
 async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         waiting, peer = await house.connect(), await house.connect()
         assert (await waiting.ask(listen(b"a", identifier=1), NOP)).code == ""
@@ -137,7 +137,7 @@ async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
 async def test_no_reply_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         held = HeldSync(house, monkeypatch)
@@ -157,7 +157,7 @@ async def test_no_reply_leaves_before_what_it_shows_is_durable(
 async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         gone, other = await house.connect(), await house.connect()
         held = HeldSync(house, monkeypatch)
@@ -176,7 +176,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
 async def test_a_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         waiting, peer = await house.connect(), await house.connect()
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
@@ -195,7 +195,7 @@ async def test_a_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_
 
 
 async def test_a_malformed_message_ends_the_waits_of_its_connection() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer = await house.connect()
         assert (await peer.ask(listen(b"a"), NOP)).code == ""
@@ -209,7 +209,7 @@ async def test_a_malformed_message_ends_the_waits_of_its_connection() -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: str) -> None:
-    house = House()
+    house = ServerFixture()
     answers: list[Reply | None] = []
 
     async def try_to_set(number: int) -> None:
@@ -238,7 +238,7 @@ async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: st
 
 
 async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, late = await house.connect(), await house.connect()
         assert (await peer.ask(listen(b"a"), NOP)).code == ""
@@ -254,7 +254,7 @@ async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
 
 
 async def test_a_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
-    house = House(max_connections=3)
+    house = ServerFixture(max_connections=3)
     async with house.open():
         one = await house.connect()
         assert (await one.ask(NOP)).code == ""
@@ -283,7 +283,7 @@ async def ended(peer: Peer) -> bool:
 
 
 async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end() -> None:
-    house = House(max_connections=2)
+    house = ServerFixture(max_connections=2)
     async with house.open():
         inside = [await house.connect() for _ in range(2)]
         for peer in inside:
@@ -305,7 +305,7 @@ async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end()
 async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     begun, goes_on = threading.Event(), threading.Event()
     run = LongMatches.run
 

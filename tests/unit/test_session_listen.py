@@ -13,7 +13,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.places import patch_module
 from tests.property.subject import SECOND, START, request
-from tests.unit.house import SILENCE_S, HeldSync, House, Peer
+from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
 NOP = request(Function.NOP)
 
@@ -44,7 +44,7 @@ async def told_until(peer: Peer, value: bytes) -> list[bytes]:
 
 
 async def test_a_change_is_told_to_other_connections_and_to_ones_own() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         one, two = await house.connect(), await house.connect()
         assert (await one.ask(put(b"k"))).code == ""
@@ -59,7 +59,7 @@ async def test_a_change_is_told_to_other_connections_and_to_ones_own() -> None:
 
 
 async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k", timeout=START + SECOND))
@@ -78,7 +78,7 @@ async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
 async def test_no_notification_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k"))
@@ -97,7 +97,7 @@ async def test_no_notification_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the older value of the reply would be the last that the client hears of the key."""
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k", b"old"))
@@ -120,7 +120,7 @@ async def test_no_notification_comes_between_a_request_and_its_reply(
 async def test_the_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k", b"old"))
@@ -135,7 +135,7 @@ async def test_the_reply_of_the_request_that_subscribed_comes_first(
 
 
 async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it() -> None:
-    house = House()
+    house = ServerFixture()
     house.disk.capacity_bytes = None
     async with house.open():
         slow, other = await house.connect(), await house.connect()
@@ -157,7 +157,7 @@ async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "NEWS_BYTES_PER_CONNECTION_MAX", 10_000)
-    house = House()
+    house = ServerFixture()
     house.disk.capacity_bytes = None
     async with house.open():
         slow, other = await house.connect(), await house.connect()
@@ -186,7 +186,7 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
     patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)
     patch_module(monkeypatch, "notifier.SLICE_SECONDS", 0.0)
     patch_module(monkeypatch, "MATCH_STEPS_MAX", 1)
-    house = House()
+    house = ServerFixture()
     waits = 0
     wait_room = house.server.notifier.wait_room
 
@@ -214,7 +214,7 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
 
 
 async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, gone = await house.connect(), await house.connect()
         await peer.ask(put(b"k"))
@@ -232,7 +232,7 @@ async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connecti
 async def test_what_is_known_by_then_is_told_before_the_server_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k"))
@@ -248,7 +248,7 @@ async def test_what_is_known_by_then_is_told_before_the_server_stops(
 
 
 async def test_a_listener_is_not_idle() -> None:
-    house = House(idle_timeout=1)
+    house = ServerFixture(idle_timeout=1)
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k"))

@@ -13,7 +13,7 @@ from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
 from tests.door.places import patch_module
 from tests.property.subject import request
-from tests.unit.house import House
+from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_bounds import Room, codes
 from tests.unit.test_session_limits import NOP, listen, set_
 
@@ -42,7 +42,7 @@ async def test_request_alone_takes_no_further_turns_of_the_event_loop(
     asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
-    house = House()
+    house = ServerFixture()
     async with house.open():
         peer = await house.connect()
         await peer.ask(NOP)

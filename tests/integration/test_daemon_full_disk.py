@@ -7,7 +7,7 @@ machine does not allow it, these tests are left out and say so.
 
 Only ENOSPC comes about that way. A device that answers EIO needs device-mapper (``flakey``,
 ``error``) or FUSE, which few test machines have: EIO on every call of the disk is
-``tests/property/test_every_disk_call_fails.py``, below the system's calls. A file that must not
+``tests/property/test_disk_faults.py``, below the system's calls. A file that must not
 grow (EFBIG, by RLIMIT_FSIZE) is in ``test_daemon_kill.py``.
 """
 

@@ -20,15 +20,15 @@ from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.compaction import READ
-from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
 OLD = Path(__file__).parents[1] / "format/data/before-sealed-sizes"
 
 
-def two_sealed(**options: int) -> CleanedLog:
+def two_sealed(**options: int) -> CompactedLog:
     """A log of two sealed segments and an active one, all full of live entries."""
-    log = CleanedLog(cmdlog_seg_size=8192, **options)
+    log = CompactedLog(cmdlog_seg_size=8192, **options)
     log.fill(20, key=b"one/%d")
     log.roll()
     log.fill(20, key=b"two/%d")
@@ -175,7 +175,7 @@ def test_chain_knows_it_still_when_the_segment_that_tells_is_moved_and_after_a_r
 
 
 def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is_cut() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     for number in range(20):
         # what ends by itself, so that nothing is written about it when it does
         seconds = 10 if number < 7 else 20 if number < 12 else 10**6
@@ -233,7 +233,7 @@ def test_chain_gives_no_alarm_while_anything_tells_of_a_segment_that_was_removed
     log.restart()
 
 
-def rewritten_until(log: CleanedLog, call: str) -> tuple[SegmentInfo, bytes]:
+def rewritten_until(log: CompactedLog, call: str) -> tuple[SegmentInfo, bytes]:
     """Clean a segment until its ``call`` fails; return it, and what it held."""
     for number in range(15):
         log.done(Function.DELETE, b"one/%d" % number, flags=Flag.OVERWRITE)
@@ -328,7 +328,7 @@ def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None
 
 
 def test_chain_of_a_log_from_before_sizes_were_told_is_read_and_told_at_the_first_start() -> None:
-    log = CleanedLog(cmdlog_seg_size=2500)
+    log = CompactedLog(cmdlog_seg_size=2500)
     log.writer.close()
     log.disk = SimulatedDisk()
     log.disk.mkdir(LOG)
@@ -367,7 +367,7 @@ def test_chain_on_a_real_disk_is_held_by_a_start(tmp_path: Path) -> None:
 # --- somebody reads the log ---------------------------------------------------------------------
 
 
-def dying(log: CleanedLog, how: str) -> SegmentInfo:
+def dying(log: CompactedLog, how: str) -> SegmentInfo:
     """Let entries of the first segment die, so that cleaning does this to it."""
     count = {"rewritten": 12, "moved": 18, "removed": 20}[how]
     for number in range(count):
@@ -395,7 +395,7 @@ def test_cleaning_writes_nothing_while_somebody_reads_the_log(how: str) -> None:
 class LateReader:
     """Begins to read a log at one of the pauses of a cleaning, if it may."""
 
-    def __init__(self, log: CleanedLog, pause: int) -> None:
+    def __init__(self, log: CompactedLog, pause: int) -> None:
         self.lock: DiskLock | None = None
         self._log = log
         self._pauses = pause

@@ -1,4 +1,4 @@
-"""A daemon without sockets whose log is cleaned when a test says so."""
+"""A daemon without sockets whose log is compacted when a test says so."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING_LEFT_BYTES = 2000
 """More than the records that a log without entries consists of take."""
 
 
-class CleanedLog:
+class CompactedLog:
     """Engine and log on a simulated disk, and a clock that stands still unless it is moved.
 
     Args:

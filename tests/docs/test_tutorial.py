@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.system.pages import blocks, run_script, with_patience
+from tests.docs.pages import blocks, run_script, with_patience
 from tests.system.staging import ROOT
 
 DAEMON = "fastjournald --cmdlog-path /tmp/tutorial/log &"

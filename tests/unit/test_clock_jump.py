@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_http_metrics import SECOND, Subject
+from tests.unit.test_metrics import SECOND, Subject
 
 GAUGE = "fastjournal_clock_behind_seconds"
 

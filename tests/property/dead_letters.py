@@ -1,4 +1,4 @@
-"""Random BURY, KICK and PAUSE requests, for the tests that draw requests themselves."""
+"""Dead-letter helpers: random BURY, KICK and PAUSE requests, for tests that draw requests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fastjournal.protocol import Flag, Function
 from fastjournal.protocol.messages import Request
 from tests.property.subject import SECOND, request
 
-ASIDE = (Function.BURY, Function.KICK, Function.PAUSE)
+DEAD_LETTER = (Function.BURY, Function.KICK, Function.PAUSE)
 
 
-def aside_request(
+def dead_letter_request(
     draw: random.Random, function: int, key: bytes, token: int | None, at: int
 ) -> Request:
     """Draw the rest of a request; with a token it is that of a lease under the key."""

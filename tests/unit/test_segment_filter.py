@@ -9,14 +9,14 @@ from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import SIFTED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
 from tests.door.compaction import Sifting
-from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
-from tests.property.test_cleaning_load import Load
+from tests.property.test_compaction_load import Load
 
 SET, DELETE = Function.SET, Function.DELETE
 
 
-def sifted(log: CleanedLog, info: SegmentInfo) -> Sifting:
+def sifted(log: CompactedLog, info: SegmentInfo) -> Sifting:
     present = frozenset(segment.number for segment in log.writer.sealed)
     data = log.disk.read(f"{LOG}/{info.name}")
     return Sifting(log.engine.store, info.number, data, present, log.writer.next_number)
@@ -36,7 +36,7 @@ def outcome(sifting: Sifting) -> tuple[object, ...]:
     )
 
 
-def assert_same(log: CleanedLog) -> None:
+def assert_same(log: CompactedLog) -> None:
     """What ``step`` finds out of every sealed segment is what ``_stays`` says of each record."""
     log.flush()
     now = log.clock.now
@@ -74,7 +74,7 @@ def test_the_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl
 
 
 def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(30)
     log.roll()
     log.fill(30, key=b"own/%d")
@@ -89,7 +89,7 @@ def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> N
 
 
 def test_the_life_of_what_is_kept_counts() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     until = log.clock.now + 100 * SECOND
     log.fill(10, timeout=until)
     sifting = sifted(log, log.roll())
@@ -98,7 +98,7 @@ def test_the_life_of_what_is_kept_counts() -> None:
 
 
 def test_a_segment_is_looked_at_in_steps() -> None:
-    log = CleanedLog(cmdlog_seg_size=16 * SIFTED_BYTES_MAX)
+    log = CompactedLog(cmdlog_seg_size=16 * SIFTED_BYTES_MAX)
     log.fill(1000, size=200)
     sifting = sifted(log, log.roll())
     steps = 0
@@ -109,9 +109,9 @@ def test_a_segment_is_looked_at_in_steps() -> None:
     assert len(sifting._kept) // 3 == 1001
 
 
-def renamed_away_and_cleaned() -> CleanedLog:
+def renamed_away_and_cleaned() -> CompactedLog:
     """A log of which the segment of a job was cleaned, and then that of its first RENAME."""
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, size=1000)
     at = log.clock.now
     log.done(SET, b"first", b"v" * 5000, flags=Flag.OVERWRITE, at=at)

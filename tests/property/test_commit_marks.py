@@ -19,7 +19,7 @@ from fastjournal.protocol.messages import Reply, Request
 from tests.door.recovery import recover_engine
 from tests.property.slow_syncs import SlowRoom
 from tests.property.subject import SECOND, request
-from tests.unit.house import Peer
+from tests.unit.server_fixture import Peer
 
 SEEDS = 30
 CLIENTS = 6

@@ -1,4 +1,4 @@
-"""docs/drills.md, block for block: what an operator is told to type prints what the page says."""
+"""The runbook docs/drills.md, block for block: what an operator types prints what it says."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import tempfile
 from pathlib import Path
 
-from tests.system.pages import blocks, run_script
+from tests.docs.pages import blocks, run_script
 from tests.system.staging import ROOT
 
 PLACE = "/tmp/drill"
 END = "=== end of block"
 
 
-def drills() -> list[tuple[str, str]]:
+def runbook() -> list[tuple[str, str]]:
     """Return the commands of each block, and what they print."""
     found: list[tuple[str, str]] = []
     for language, block in blocks((ROOT / "docs" / "drills.md").read_text(encoding="utf-8")):
@@ -28,7 +28,7 @@ def drills() -> list[tuple[str, str]]:
 
 def script(directory: str) -> str:
     """Return all blocks as one script in a directory of its own."""
-    parts = ["set -u", *(f"{commands}echo '{END}'\n" for commands, _ in drills())]
+    parts = ["set -u", *(f"{commands}echo '{END}'\n" for commands, _ in runbook())]
     return "\n".join(parts).replace(PLACE, f"{directory}/drill")
 
 
@@ -38,12 +38,12 @@ def matches(expected: str, printed: str) -> bool:
     return re.fullmatch(pattern, printed) is not None
 
 
-def test_every_drill_prints_what_the_page_says() -> None:
+def test_runbook_prints_what_the_page_says() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
         status, shown = run_script(script(directory), Path(directory), cwd=ROOT)
         printed = shown.replace(f"{directory}/drill", PLACE).split(f"{END}\n")
         assert status == 0, shown
-        assert len(printed) == len(drills()) + 1, shown
-        for (commands, expected), found in zip(drills(), printed, strict=False):
+        assert len(printed) == len(runbook()) + 1, shown
+        for (commands, expected), found in zip(runbook(), printed, strict=False):
             assert matches(expected, found), f"{commands}printed\n{found}\nand not\n{expected}"
         assert not Path(directory, "drill").exists()

@@ -1,4 +1,4 @@
-"""A server in this process, over loopback, on a disk that does what a test wants."""
+"""Server fixture: a daemon in this process, over loopback, on a fault-injecting disk."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Peer:
         return reply
 
 
-class House:
+class ServerFixture:
     """A server and its parts."""
 
     def __init__(self, **options: Any) -> None:
@@ -90,7 +90,7 @@ class House:
         return peer
 
     @asynccontextmanager
-    async def open(self) -> AsyncIterator[House]:
+    async def open(self) -> AsyncIterator[ServerFixture]:
         """Serve while the block runs, then stop."""
         async with trio.open_nursery() as nursery:
             ready = trio.Event()
@@ -112,7 +112,7 @@ class House:
 class HeldSync:
     """Holds the next sync, in a thread, until the test lets it go on."""
 
-    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, house: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._goes_on = threading.Event(), threading.Event()
         self._sync = house.writer.sync
         monkeypatch.setattr(house.writer, "sync", self.sync)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.pages import blocks, run_script, with_patience
+from tests.docs.pages import blocks, run_script, with_patience
 from tests.system.staging import ROOT
 
 DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"

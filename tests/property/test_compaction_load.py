@@ -19,7 +19,7 @@ from fastjournal.limits import REMNANTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.compaction import TIERS, bytes_usual, candidates
 from tests.door.tasks import Backpressure
-from tests.property.cleaned_log import CleanedLog
+from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 
 SEGMENT_BYTES = 64 * 1024
@@ -39,7 +39,7 @@ class Load:
     """
 
     def __init__(self, **options: int) -> None:
-        self.log = CleanedLog(**{"cmdlog_seg_size": SEGMENT_BYTES, **options})
+        self.log = CompactedLog(**{"cmdlog_seg_size": SEGMENT_BYTES, **options})
         self.draw = random.Random(1)
         self.number = 0
         self.kept: list[bytes] = []
@@ -319,7 +319,7 @@ def test_compaction_merges_the_tiny_segments_that_snapshots_seal() -> None:
 
 
 def test_compaction_copies_what_it_merges_a_few_times_only() -> None:
-    log = CleanedLog(cmdlog_seg_size=1 << 20)
+    log = CompactedLog(cmdlog_seg_size=1 << 20)
     for number in range(600):
         log.done(Function.SET, b"s/%d" % number, b"v" * 500)
         log.roll()

@@ -13,7 +13,7 @@ from fastjournal.protocol.messages import Request
 from tests.door.places import patch_module
 from tests.door.tables import Cold
 from tests.property.subject import request
-from tests.unit.house import SILENCE_S, House
+from tests.unit.server_fixture import SILENCE_S, ServerFixture
 
 LONG = b"a value that may leave memory " * 10
 NOP = request(Function.NOP)
@@ -27,7 +27,7 @@ def get(key: bytes) -> Request:
     return request(Function.GET, key, flags=Flag.DATA)
 
 
-def is_cold(house: House, key: bytes) -> bool:
+def is_cold(house: ServerFixture, key: bytes) -> bool:
     entry = house.engine.store.find(key)
     assert entry is not None
     return isinstance(entry.value, Cold)
@@ -36,7 +36,7 @@ def is_cold(house: House, key: bytes) -> bool:
 class HeldRead:
     """Holds the reads of values, in their threads, until the test lets them go on."""
 
-    def __init__(self, house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, house: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._goes_on = threading.Semaphore(0), threading.Semaphore(0)
         self._read_slice = house.disk.read_slice
         monkeypatch.setattr(house.disk, "read_slice", self.read_slice)
@@ -60,7 +60,7 @@ def get_all(first: bytes, last: bytes) -> Request:
 
 @pytest.mark.parametrize("policy", ["os", "interval", "always"])
 async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy: str) -> None:
-    house = House(memory_limit=1, cmdlog_sync=policy, cmdlog_sync_int=3_600_000)
+    house = ServerFixture(memory_limit=1, cmdlog_sync=policy, cmdlog_sync_int=3_600_000)
     async with house.open():
         peer = await house.connect()
         assert (await peer.ask(set_(b"key"))).code == ""
@@ -74,7 +74,7 @@ async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy:
 
 async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     with trio.fail_after(SILENCE_S / 2):
         async with house.open():
             peer = await house.connect()
@@ -89,7 +89,7 @@ async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.Mo
 async def test_who_left_while_a_read_hangs_keeps_nobody_from_the_threads_of_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peer = await house.connect()
         for key in (b"one", b"two"):
@@ -108,7 +108,7 @@ async def test_who_left_while_a_read_hangs_keeps_nobody_from_the_threads_of_othe
 async def test_nobody_is_told_of_a_record_that_is_gone_with_its_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         assert (await peer.ask(set_(b"key"), NOP)).code == ""
@@ -131,7 +131,7 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = 10
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     values = house.engine.store.values
     assert values is not None
     values.kept_bytes = 3 * workers * len(LONG)
@@ -167,7 +167,7 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
 async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peers = [await house.connect() for _ in range(3)]
         assert (await peers[0].ask(set_(b"key"), NOP)).code == ""
@@ -194,7 +194,7 @@ async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one
 async def test_a_scan_that_waits_for_the_disk_holds_up_no_other_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         cold, warm = await house.connect(), await house.connect()
         assert (await cold.ask(set_(b"cold"))).code == ""
@@ -214,7 +214,7 @@ async def test_a_scan_that_waits_for_the_disk_holds_up_no_other_scan(
 class LateTurn:
     """Comes when others have had so many requests that all values have left memory."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: ServerFixture) -> None:
         self._house = house
 
     async def __aenter__(self) -> None:
@@ -227,7 +227,7 @@ class LateTurn:
 async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peer = await house.connect()
         for number in range(20):
@@ -239,7 +239,7 @@ async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_tu
 
 
 async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peer = await house.connect()
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
@@ -254,7 +254,7 @@ async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> N
 async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     async with house.open():
         peer, gone = await house.connect(), await house.connect()
         key = b"a:1:%d:x" % (house.clock.now + 1)
@@ -285,7 +285,7 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
 async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    house = House(memory_limit=1)
+    house = ServerFixture(memory_limit=1)
     store = house.engine.store
     async with house.open():
         peer = await house.connect()

@@ -1,6 +1,6 @@
 """How long a persistent write takes while the log is cleaned, and how much is cleaned meanwhile.
 
-    python -m tests.bench.bench_cleaning [RATE] [SECONDS]
+    python -m tests.bench.bench_compaction [RATE] [SECONDS]
 
 SETs with OVERWRITE of 50,000 plain keys at random, 100 bytes each, are sent over four connections
 in windows of 256, at a steady rate: 50,000 a second, or four fifths of what the daemon takes

@@ -12,12 +12,12 @@ import trio.testing
 from tests.door.compaction import bytes_usual
 from tests.door.places import patch_module
 from tests.door.tasks import Backpressure, Cleaner
-from tests.property.cleaned_log import CleanedLog
+from tests.property.compacted_log import CompactedLog
 
 SEGMENT_BYTES = 16 * 1024
 
 
-def cleaner_of(log: CleanedLog) -> Cleaner:
+def cleaner_of(log: CompactedLog) -> Cleaner:
     async def durable(mark: int) -> None:
         log.flush()
 
@@ -36,9 +36,9 @@ def cleaner_of(log: CleanedLog) -> Cleaner:
     return Cleaner(server)
 
 
-def overgrown() -> CleanedLog:
+def overgrown() -> CompactedLog:
     """A log of which a tenth is live, all of it in the last segments."""
-    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
     for _ in range(10):
         log.fill(200)
         log.pass_time(1)
@@ -46,7 +46,7 @@ def overgrown() -> CleanedLog:
     return log
 
 
-def bound(log: CleanedLog) -> int:
+def bound(log: CompactedLog) -> int:
     return bytes_usual(log.engine.store, log.writer)
 
 
@@ -69,7 +69,7 @@ async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(
 async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
     autojump_clock: trio.testing.MockClock, monkeypatch: Any
 ) -> None:
-    log = CleanedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
     log.fill(60)
     log.roll()
     log.empty(35)

@@ -19,14 +19,14 @@ from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.compaction import READ, _write_pieces, candidates
 from tests.door.places import patch_module
-from tests.property.cleaned_log import LOG, CleanedLog
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
 KEY = b"a:1:0:x"
 OTHER = b"a:2:0:y"
 
 
-def commands(log: CleanedLog, info: SegmentInfo) -> list[Command]:
+def commands(log: CompactedLog, info: SegmentInfo) -> list[Command]:
     """The records of a segment, but its first."""
     data = log.disk.read(f"{LOG}/{info.name}")
     found = []
@@ -38,17 +38,17 @@ def commands(log: CleanedLog, info: SegmentInfo) -> list[Command]:
     return found[1:]
 
 
-def by_number(log: CleanedLog, number: int) -> SegmentInfo:
+def by_number(log: CompactedLog, number: int) -> SegmentInfo:
     return next(info for info in log.writer.sealed if info.number == number)
 
 
-def files(log: CleanedLog) -> dict[str, bytes]:
+def files(log: CompactedLog) -> dict[str, bytes]:
     return {name: log.disk.read(f"{LOG}/{name}") for name in log.segments()}
 
 
-def half_dead(**options: int) -> tuple[CleanedLog, SegmentInfo]:
+def half_dead(**options: int) -> tuple[CompactedLog, SegmentInfo]:
     """A log of one sealed segment, of which a third is live."""
-    log = CleanedLog(cmdlog_seg_size=8192, **options)
+    log = CompactedLog(cmdlog_seg_size=8192, **options)
     log.fill(30)
     info = log.roll()
     for number in range(20):
@@ -58,7 +58,7 @@ def half_dead(**options: int) -> tuple[CleanedLog, SegmentInfo]:
 
 
 def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(5)
     info = log.roll()
     log.empty(5)
@@ -68,7 +68,7 @@ def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
 
 
 def test_a_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(30)
     info = log.roll()
     log.empty(30)
@@ -86,7 +86,7 @@ def test_a_segment_that_was_rewritten_is_not_the_old_one_after_a_power_loss() ->
 
 
 def test_a_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(30)
     info = log.roll()
     for number in range(28):
@@ -128,7 +128,7 @@ def test_what_the_writer_knows_of_a_rewritten_segment_is_true() -> None:
 
 
 def test_a_segment_that_is_mostly_live_is_no_candidate() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(10)
     log.roll()
     log.empty(3)
@@ -136,7 +136,7 @@ def test_a_segment_that_is_mostly_live_is_no_candidate() -> None:
 
 
 def test_the_active_segment_is_never_a_candidate() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(5)
     log.empty(5)
     log.flush()
@@ -144,7 +144,7 @@ def test_the_active_segment_is_never_a_candidate() -> None:
 
 
 def test_a_log_of_which_nothing_is_live_starts_over() -> None:
-    log = CleanedLog(tombstone_ttl=1)
+    log = CompactedLog(tombstone_ttl=1)
     for turn in range(5):
         log.fill(30, key=b"%d/" % turn + b"%d")
         log.empty(30, key=b"%d/" % turn + b"%d")
@@ -159,7 +159,7 @@ def test_a_log_of_which_nothing_is_live_starts_over() -> None:
 
 def test_a_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
     """What workq forgets: its deleted jobs return."""
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     base = log.roll()
     log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
@@ -179,7 +179,7 @@ def test_a_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> No
 
 
 def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_again() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     base = log.roll()
     log.done(Function.DELETE, b"fill/3", flags=Flag.OVERWRITE)
@@ -194,7 +194,7 @@ def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_aga
 
 @pytest.mark.parametrize("over", [False, True])
 def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) -> None:
-    log = CleanedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
+    log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
     log.fill(10)
     log.roll()
     log.done(Function.DELETE, b"fill/3")
@@ -213,7 +213,7 @@ def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) 
 
 
 def test_a_tombstone_stays_while_it_stands_and_no_longer() -> None:
-    log = CleanedLog(tombstone_ttl=10)
+    log = CompactedLog(tombstone_ttl=10)
     at = log.clock.now
     log.fill(10)
     for number in range(10):
@@ -228,7 +228,7 @@ def test_a_tombstone_stays_while_it_stands_and_no_longer() -> None:
 
 
 def test_a_forgotten_tombstone_does_not_return() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
     log.done(Function.DELETE, b"key")
@@ -247,7 +247,7 @@ def test_a_forgotten_tombstone_does_not_return() -> None:
 
 
 def test_a_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
     log.done(Function.DELETE, b"key")
@@ -271,7 +271,7 @@ def test_a_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_
 
 
 def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.roll()
     log.fill(50, timeout=log.clock.now + SECOND)
@@ -284,7 +284,7 @@ def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize("between", [0, 30])
 def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ...]) -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     first = log.roll()
@@ -300,7 +300,7 @@ def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, 
 
 
 def test_a_pause_in_force_is_kept() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     log.fill(10)
     info = log.roll()
@@ -312,7 +312,7 @@ def test_a_pause_in_force_is_kept() -> None:
 
 
 def test_a_counter_that_is_added_to_often_leaves_little() -> None:
-    log = CleanedLog(cmdlog_seg_size=65536)
+    log = CompactedLog(cmdlog_seg_size=65536)
     log.done(Function.SET, b"n", bytes(8), kind=ValueType.INTEGER)
     for _ in range(10_000):
         log.done(Function.ADD, b"n", (1).to_bytes(8), kind=ValueType.INTEGER)
@@ -322,7 +322,7 @@ def test_a_counter_that_is_added_to_often_leaves_little() -> None:
 
 
 def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
-    log = CleanedLog(default_lease=1)
+    log = CompactedLog(default_lease=1)
     log.done(Function.SET, KEY, b"v")
     for _ in range(2):
         log.ask(Function.NEXT, b"a")
@@ -346,7 +346,7 @@ def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
 
 def test_the_newest_token_outlives_the_records_about_it() -> None:
     """No other segment says it where the log was rolled and nothing was appended since."""
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v")
     token = log.ask(Function.NEXT, b"a", timeout=SECOND).timeout
     log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=token)
@@ -359,7 +359,7 @@ def test_the_newest_token_outlives_the_records_about_it() -> None:
 @pytest.mark.parametrize("done", [False, True])
 def test_the_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool) -> None:
     """The job's own record was looked at while it was live, and is on the disk when it is not."""
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v")
     log.fill(20, key=b"cold/%d")
     first = log.roll()
@@ -386,7 +386,7 @@ def test_the_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool)
 
 
 def test_a_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, b"one", b"v")
     log.fill(20, key=b"cold/%d")
     first = log.roll()
@@ -405,7 +405,7 @@ def test_a_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone
 
 
 def test_a_buried_entry_keeps_its_reason() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.done(Function.SET, KEY, b"v")
     log.done(Function.BURY, KEY, b"why")
     info = log.roll()
@@ -416,7 +416,7 @@ def test_a_buried_entry_keeps_its_reason() -> None:
 
 
 def test_links_and_names_survive() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.done(Function.SET, b"old", b"v")
     log.done(Function.LINK, b"old", uri=b"link")
     log.done(Function.RENAME, b"old", uri=b"new")
@@ -430,8 +430,8 @@ def test_links_and_names_survive() -> None:
     assert log.engine.store.tombstones.find(b"old", log.clock.now) is not None
 
 
-def superseded(**options: int) -> tuple[CleanedLog, int]:
-    log = CleanedLog(**options)
+def superseded(**options: int) -> tuple[CompactedLog, int]:
+    log = CompactedLog(**options)
     log.done(Function.SET, KEY, b"v", uri=b"u")
     reply = log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
     log.pass_time(1)
@@ -484,7 +484,7 @@ def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return()
 
 @pytest.mark.parametrize("bury", [False, True])
 def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     for number in range(200):
         log.done(Function.SET, b"d:1:0:%d" % number, b"v", flags=Flag.OVERWRITE)
     while (reply := log.ask(Function.NEXT, b"d", count=50, timeout=10**6 * SECOND)).pairs:
@@ -512,7 +512,7 @@ def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
 
 
 def test_superseded_work_stays_superseded_where_what_superseded_it_is_gone() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v", uri=b"u")
     log.ask(Function.NEXT, b"a", timeout=1000 * SECOND)
     log.roll()
@@ -530,7 +530,7 @@ def test_superseded_work_stays_superseded_where_what_superseded_it_is_gone() -> 
 
 
 def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(30, key=b"cold/%d")
     first = log.roll()
     log.empty(3, key=b"cold/%d")
@@ -545,7 +545,7 @@ def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() 
 
 
 def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
-    log = CleanedLog(cmdlog_seg_size=10_000)
+    log = CompactedLog(cmdlog_seg_size=10_000)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     log.fill(30)
     log.empty(18)
@@ -560,7 +560,7 @@ def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> N
 
 
 def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192)
+    log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(20, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
     log.done(Function.DELETE, b"key")
@@ -579,7 +579,7 @@ def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone()
 
 
 def test_a_tombstone_that_was_renewed_lasts_from_then_on() -> None:
-    log = CleanedLog(cmdlog_seg_size=8192, tombstone_ttl=10)
+    log = CompactedLog(cmdlog_seg_size=8192, tombstone_ttl=10)
     log.fill(20, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
     log.done(Function.DELETE, b"key")
@@ -650,7 +650,7 @@ def test_who_reads_the_log_postpones_the_replacement() -> None:
 
 
 def test_who_reads_the_log_postpones_a_removal() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(5)
     info = log.roll()
     log.empty(5)
@@ -670,7 +670,7 @@ def test_a_replacement_that_fails_ends_the_daemon() -> None:
 
 
 def test_a_removal_that_fails_ends_the_daemon() -> None:
-    log = CleanedLog()
+    log = CompactedLog()
     log.fill(5)
     info = log.roll()
     log.empty(5)
@@ -680,7 +680,7 @@ def test_a_removal_that_fails_ends_the_daemon() -> None:
 
 
 def test_a_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() -> None:
-    log = CleanedLog(tombstone_ttl=100)
+    log = CompactedLog(tombstone_ttl=100)
     log.fill(10)
     log.roll()
     for number in range(10):
@@ -708,7 +708,7 @@ def test_what_dies_while_a_segment_is_cleaned_does_not_return() -> None:
         log, info = half_dead()
         pauses = iter(range(100))
 
-        def die(log: CleanedLog = log, pauses: Any = pauses, pause: int = pause) -> None:
+        def die(log: CompactedLog = log, pauses: Any = pauses, pause: int = pause) -> None:
             if next(pauses) == pause:
                 log.done(Function.DELETE, b"fill/25", flags=Flag.OVERWRITE)
                 log.done(Function.SET, b"fill/26", b"new", flags=Flag.OVERWRITE)
@@ -718,7 +718,7 @@ def test_what_dies_while_a_segment_is_cleaned_does_not_return() -> None:
 
 
 def test_too_many_small_files_have_what_they_wait_for_cleaned() -> None:
-    log = CleanedLog(cmdlog_seg_size=16384, tombstone_ttl=1)
+    log = CompactedLog(cmdlog_seg_size=16384, tombstone_ttl=1)
     log.fill(60)
     base = log.roll()
     for number in range(25):

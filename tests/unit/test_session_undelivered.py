@@ -17,7 +17,7 @@ from fastjournal.protocol.messages import Request
 from tests.door.places import patch_module
 from tests.door.recovery import recover_engine
 from tests.property.subject import SECOND, request
-from tests.unit.house import HeldSync, House
+from tests.unit.server_fixture import HeldSync, ServerFixture
 from tests.unit.test_session_bounds import Room, codes
 from tests.unit.test_session_limits import NOP, listen, set_
 
@@ -38,7 +38,7 @@ def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
 
 
-def found_after_power_loss(house: House, key: bytes = JOB) -> bool:
+def found_after_power_loss(house: ServerFixture, key: bytes = JOB) -> bool:
     """Whether work waits on what the disk has kept."""
     for seed in range(5):
         disk = house.disk.crash(seed)
@@ -94,7 +94,7 @@ async def test_give_back_of_more_than_one_go(autojump_clock: MockClock) -> None:
 async def test_give_back_where_the_client_is_reset_during_a_sync(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House()
+    house = ServerFixture()
     async with house.open():
         gone, peer = await house.connect(), await house.connect()
         assert (await peer.ask(set_(JOB))).code == ""
@@ -117,7 +117,7 @@ async def test_give_back_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that hangs up during the sync of its lease loses the work to whoever waits."""
-    house = House()
+    house = ServerFixture()
     async with house.open():
         gone, second, peer = [await house.connect() for _ in range(3)]
         for waiting in (gone, second):
