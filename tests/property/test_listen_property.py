@@ -74,8 +74,7 @@ class World:
         """What tells a changed key from one that is as it was."""
         return {
             key: (entry, entry.timestamp, entry.value)
-            for shard in self.engine.store.shards
-            for key, entry in shard.items()
+            for key, entry in self.engine.store.keys.items()
         }
 
     def values(self, copy: Copy) -> dict[bytes, bytes]:

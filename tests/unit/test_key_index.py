@@ -7,27 +7,29 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.door.tables import Domain, Entry, KeyIndex
+from tests.door.tables import KeyIndex
 
-ENTRY = Entry(b"", b"", None, b"", Domain(b""))
-SHARDS = 256
+PIECES = 8
 
 
 class Keys:
-    """Dictionaries like those of the store, and their index."""
+    """Keys in pieces, like those of the key table, and their index."""
 
     def __init__(self, *keys: bytes) -> None:
-        self.shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
+        self.pieces: list[set[bytes]] = [set() for _ in range(PIECES)]
         for key in keys:
-            self.shards[hash(key) & 255][key] = ENTRY
-        self.index = KeyIndex(self.shards)
+            self.piece_of(key).add(key)
+        self.index = KeyIndex(self.pieces, lambda key: key in self.piece_of(key))
+
+    def piece_of(self, key: bytes) -> set[bytes]:
+        return self.pieces[hash(key) % PIECES]
 
     def add(self, key: bytes) -> None:
-        self.shards[hash(key) & 255][key] = ENTRY
+        self.piece_of(key).add(key)
         self.index.pending.add(key)
 
     def remove(self, key: bytes) -> None:
-        self.shards[hash(key) & 255].pop(key, None)
+        self.piece_of(key).discard(key)
         self.index.pending.add(key)
 
     def merge_all(self) -> None:
@@ -36,7 +38,7 @@ class Keys:
         assert self.index.idle()
 
     def standing(self) -> list[bytes]:
-        return sorted(key for shard in self.shards for key in shard)
+        return sorted(key for piece in self.pieces for key in piece)
 
 
 def numbered(*numbers: int) -> list[bytes]:

@@ -80,7 +80,7 @@ class Sifting(Judging):
         if not len(run):
             raise LogCorruptError("there is no valid record", offset=start)
         keep = self._kept.extend
-        shards, past, blocking = self._store.shards, self._past, self._blocking
+        find, past, blocking = self._store.find, self._past, self._blocking
         amended = self._store.journal.records.amended
         segment_of = self._store.journal.usage.segment_of
         try:
@@ -100,7 +100,7 @@ class Sifting(Judging):
                     if head is not None:
                         at = head.end()
                         key = data[at : at + data[at - 1]]
-                        entry = shards[hash(key) & 255].get(key)
+                        entry = find(key)
                         if entry is None or entry.job_id != job_id:
                             stays = None if job_id in amended else False
                         elif not entry.expires:

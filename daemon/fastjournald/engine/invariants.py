@@ -15,7 +15,7 @@ from fastjournald.tables.sorted_entries import Order
 
 def check_store(store: Store, now: int) -> None:
     """Assert that keys, indexes and counters say the same, at this instant. O(n log n)."""
-    entries = list(store)
+    entries = list(store.keys)
     assert len(entries) == store.entries
     domains: dict[bytes, Domain] = {}
     for entry in entries:
@@ -35,12 +35,11 @@ def check_store(store: Store, now: int) -> None:
             domains[entry.domain.name] = entry.domain
         else:
             assert entry.domain is store.plain
-    for shard in store.shards:
-        for key, entry in shard.items():
-            assert key in entry.all_keys()
-            assert store.find(entry.key) is entry
-    if store.key_index is not None:
-        _check_key_index(store.key_index, {key for shard in store.shards for key in shard})
+    for key, entry in store.keys.items():
+        assert key in entry.all_keys()
+        assert store.find(entry.key) is entry
+    if store.keys.index is not None:
+        _check_key_index(store.keys.index, {key for key, _ in store.keys.items()})
     assert domains == store.domains
     for domain in [*domains.values(), store.plain]:
         inside = [entry for entry in entries if entry.domain is domain]

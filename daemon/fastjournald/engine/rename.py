@@ -36,7 +36,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
     elif place == Place.DELAYED:
         store.unqueue(entry)
-    store.drop_key(old)
+    store.drop_key(old, entry)
     store.put_key(key, entry)
     store.locks.move(old, key)
 

@@ -53,18 +53,10 @@ class Store(Leasing):
         """Put a new entry under its keys and into its indexes."""
         if self.changes.wanted:
             self.note_value(entry)
-        shards = self.shards
-        shards[hash(entry.key) & 255][entry.key] = entry
-        uri = entry.uri
-        if uri is not None:
-            shards[hash(uri) & 255][uri] = entry
+        self.keys.add(entry)
         extra = entry.extra
         if extra.links:
             self.work += len(extra.links)
-            for link in extra.links:
-                shards[hash(link) & 255][link] = entry
-        if self.key_index is not None:
-            self.key_index.pending.update(entry.all_keys())
         if self.values is not None:
             self.values.add(entry)
         self.entries += 1
@@ -79,18 +71,13 @@ class Store(Leasing):
         """Take an entry out of everything; other work on its URI may begin."""
         domain = entry.domain
         extra = entry.extra
-        changes = self.changes
         if extra.links:
             self.work += len(extra.links)
-        for key in entry.all_keys() if extra.links else (entry.key, entry.uri):
-            if key is not None:
-                shard = self.shards[hash(key) & 255]
-                if shard.get(key) is entry:
-                    del shard[key]
-                    if changes.wanted:
-                        changes.note(key, entry.key)
-        if self.key_index is not None:
-            self.key_index.pending.update(entry.all_keys())
+        if self.changes.wanted:
+            for key in entry.all_keys():
+                if self.find(key) is entry:
+                    self.changes.note(key, entry.key)
+        self.keys.remove(entry)
         if self.values is not None:
             self.values.discard(entry)
         place = entry.place
@@ -111,18 +98,13 @@ class Store(Leasing):
 
     def put_key(self, key: bytes, entry: Entry) -> None:
         """Let an entry that is there already stand under one more key. O(1)."""
-        self._key_changes(key)
-        self.shards[hash(key) & 255][key] = entry
-
-    def drop_key(self, key: bytes) -> None:
-        """Let nothing stand under a key any more. O(1)."""
-        self._key_changes(key)
-        del self.shards[hash(key) & 255][key]
-
-    def _key_changes(self, key: bytes) -> None:
-        if self.key_index is not None:
-            self.key_index.pending.add(key)
         self.note_key(key)
+        self.keys.put(key, entry)
+
+    def drop_key(self, key: bytes, entry: Entry) -> None:
+        """Let a key lead to this entry no more. O(1)."""
+        self.note_key(key)
+        self.keys.pop(key, entry)
 
     def note_value(self, entry: Entry) -> None:
         """The value of an entry is set: whoever listens to one of its keys is to be told."""

@@ -77,7 +77,7 @@ class _Loading:
         store = self._store
         journal = store.journal
         live = journal.usage.live
-        shards = store.shards
+        add = store.keys.add
         values = store.values
         known = self._queues
         now = self._now.to_bytes(8, "big")
@@ -118,9 +118,7 @@ class _Loading:
             if job.more is not NO_MORE or job.starts or job.token:
                 self._load_more(job, entry, queue)
                 continue
-            shards[hash(key) & 255][key] = entry
-            if uri is not None:
-                shards[hash(uri) & 255][uri] = entry
+            add(entry)
             if values is not None:
                 values.add(entry)
             if domain is store.plain:
@@ -165,7 +163,7 @@ class _Loading:
             entry.value = Cold(more.cold_bytes)
         for key in entry.all_keys():
             if not job.superseded or self._taken.get(key) != entry.key:
-                store.shards[hash(key) & 255][key] = entry
+                store.keys.put(key, entry)
         if store.values is not None:
             store.values.add(entry)
         if job.token:

@@ -17,11 +17,7 @@ given up in slices. n is the number of keys; merging a key is O(log n).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fastjournald.tables.entry import Entry
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 BLOCK_KEYS_MAX = 1024
 """A block with more is split. Adding a key moves the others of its block: 8 KiB at most."""
@@ -34,7 +30,8 @@ class KeyIndex:
     """The keys of all entries, in byte order.
 
     Args:
-        shards: The store's dictionaries, from all keys to their entries.
+        pieces: All keys that stand, in pieces that may be copied in one go.
+        stands: Whether a key stands.
     """
 
     __slots__ = (
@@ -42,19 +39,23 @@ class KeyIndex:
         "_firsts",
         "_loading",
         "_merging",
-        "_shards",
+        "_pieces",
+        "_stands",
         "_unloaded",
         "batch",
         "pending",
     )
 
-    def __init__(self, shards: list[dict[bytes, Entry]]) -> None:
+    def __init__(
+        self, pieces: Sequence[Collection[bytes]], stands: Callable[[bytes], bool]
+    ) -> None:
         self._blocks: list[list[bytes]] = [[]]
         self._firsts = [b""]
         """For each block a key that is not behind its first one, but behind the block before."""
-        self._shards = shards
-        self._unloaded = len(shards)
-        """The first so many of the shards were not looked at yet."""
+        self._pieces = pieces
+        self._stands = stands
+        self._unloaded = len(pieces)
+        """The first so many of the pieces were not looked at yet."""
         self._loading: list[bytes] = []
         self._merging: set[bytes] = set()
         self.batch = 0
@@ -84,7 +85,7 @@ class KeyIndex:
                 source: list[bytes] | set[bytes] = self._loading
             elif self._unloaded:
                 self._unloaded -= 1
-                self._loading = list(self._shards[self._unloaded])
+                self._loading = list(self._pieces[self._unloaded])
                 left -= 1
                 continue
             elif self._merging:
@@ -105,14 +106,14 @@ class KeyIndex:
         self._merge(self.pending, min(keys_max, len(self.pending)))
 
     def _merge(self, source: list[bytes] | set[bytes], number: int) -> None:
-        firsts, blocks, shards = self._firsts, self._blocks, self._shards
+        firsts, blocks, stands = self._firsts, self._blocks, self._stands
         for _ in range(number):
             key = source.pop()
             place = bisect_right(firsts, key) - 1
             block = blocks[place]
             at = bisect_left(block, key)
             found = at < len(block) and block[at] == key
-            if key in shards[hash(key) & 255]:
+            if stands(key):
                 if not found:
                     block.insert(at, key)
                     if len(block) > BLOCK_KEYS_MAX:
@@ -169,7 +170,7 @@ class KeyIndex:
 
     def unmerged(self) -> set[bytes]:
         """Return all keys about which the list may be wrong. O(n), for tests."""
-        unloaded = {key for shard in self._shards[: self._unloaded] for key in shard}
+        unloaded = {key for piece in self._pieces[: self._unloaded] for key in piece}
         return self.pending | self._merging | set(self._loading) | unloaded
 
     def __iter__(self) -> Iterator[bytes]:

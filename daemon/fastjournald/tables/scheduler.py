@@ -20,22 +20,19 @@ from fastjournald.tables.domain import (
     delay_key,
 )
 from fastjournald.tables.entry import Entry, Place
-from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.pauses import Pauses
 from fastjournald.tables.sorted_entries import Order
-
-SHARDS = 256
-"""A dict that grows is rehashed at once: 25 ms at a million keys, 0.1 ms at a 256th of them."""
 
 
 class Queues:
     """Entries by key, the indexes over them, and their numbers."""
 
     def __init__(self) -> None:
-        self.shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
-        self.key_index: KeyIndex | None = None
-        """All keys in byte order; None: no scan has asked for that yet."""
+        self.keys = KeyTable()
+        self.find = self.keys.get
+        """Return the entry under any of its keys. O(1)."""
         self.domains: dict[bytes, Domain] = {}
         self.plain = Domain(b"")
         """Home of plain entries, and of the leases after which nothing comes back to a queue."""
@@ -69,24 +66,11 @@ class Queues:
         worked_on = self.worked_on - self.plain_worked_on
         return self.entries - self.plain.entries - self.delayed - buried - worked_on
 
-    # --- keys -----------------------------------------------------------------------------------
-
-    def find(self, key: bytes) -> Entry | None:
-        """Return the entry under any of its keys. O(1)."""
-        return self.shards[hash(key) & 255].get(key)
-
-    def index_keys(self) -> KeyIndex:
-        """Return the index of all keys in byte order, empty yet where there was none. O(1)."""
-        if self.key_index is None:
-            self.key_index = KeyIndex(self.shards)
-        return self.key_index
-
     def __iter__(self) -> Iterator[Entry]:
         """Every entry once, in no particular order."""
-        for shard in self.shards:
-            for key, entry in shard.items():
-                if key == entry.key:
-                    yield entry
+        return iter(self.keys)
+
+    # --- domains --------------------------------------------------------------------------------
 
     def domain_of(self, name: bytes) -> Domain:
         """Return the domain of that name, made where there is none. O(1)."""

@@ -156,7 +156,7 @@ class Scanning:
     def after_requests(self) -> None:
         """Note that the daemon is not idle; where too much is pending, merge some of it."""
         self._requested = True
-        index = self._server.engine.store.key_index
+        index = self._server.engine.store.keys.index
         if index is not None and len(index.pending) > limits.PENDING_KEYS_MAX:
             index.relieve(limits.RELIEVED_KEYS)
             self._server.engine.store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
@@ -167,7 +167,7 @@ class Scanning:
         while True:
             self._requested = False
             await trio.sleep(IDLE_LOOK_SECONDS)
-            index = self._server.engine.store.index_keys()
+            index = self._server.engine.store.keys.sorted_keys()
             while not self._requested and not index.idle():
                 begin = perf_counter()
                 while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):

@@ -36,9 +36,8 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
     store = context.store
     key, uri, timestamp = request.key, request.second_key, request.timestamp
-    shards = store.shards
-    # as Store.find, without two calls for each SET
-    standing = shards[hash(key) & 255].get(key)
+    find = store.find
+    standing = find(key)
     if standing is not None and standing.timestamp == timestamp and standing.key == key:
         return _listen(context, session, request) if request.flags & LISTEN else ""
     if not key or len(key) > KEY_BYTES_MAX:
@@ -58,7 +57,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     flags = request.flags
     if timestamp > now + context.settings.clock_skew_us_max:
         return CLOCK_SKEW
-    other = None if uri is None else shards[hash(uri) & 255].get(uri)
+    other = None if uri is None else find(uri)
     if other is standing:
         other = None
     if store.locked:

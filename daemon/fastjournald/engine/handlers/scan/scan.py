@@ -130,7 +130,7 @@ class Scan:
         number_max = SCAN_LEASES_MAX if self.leases else PAIRS_MAX
         self._number_max = min(plan.count or number_max, number_max)
         self._room = context.reply_bytes_max - self._reply_bytes
-        self._batch = context.store.index_keys().mark()
+        self._batch = context.store.keys.sorted_keys().mark()
         self._next_key: bytes | None = plan.selection.start
         """Where the search goes on; in the end where the next reply begins, None: nowhere."""
         self._searched = False
@@ -169,7 +169,7 @@ class Scan:
             if why_not:
                 return why_not
         store = context.store
-        index = store.index_keys()
+        index = store.keys.sorted_keys()
         if not index.merged(self._batch):
             store.work += MERGE_WORK * index.merge(SCAN_STEP_WORK // MERGE_WORK)
         elif not self._searched:
@@ -210,7 +210,7 @@ class Scan:
         instructions = selection.instructions
         start = self._next_key
         assert start is not None
-        for key in store.index_keys().between(start, selection.stop):
+        for key in store.keys.sorted_keys().between(start, selection.stop):
             if self._work_left <= 0:
                 self._next_key = key
                 return None
@@ -267,7 +267,7 @@ class Scan:
         assert self._next_key is not None
         keys: list[bytes] = []
         room = MATCHED_WORK_MAX
-        for key in context.store.index_keys().between(self._next_key, selection.stop):
+        for key in context.store.keys.sorted_keys().between(self._next_key, selection.stop):
             keys.append(key)
             room -= selection.instructions * len(key)
             if room < 0 or len(keys) == MATCHED_KEYS_MAX:
@@ -339,7 +339,7 @@ class Scan:
         """Yield entries that the search will come to, as it looks now."""
         selection, store = self._plan.selection, context.store
         assert self._next_key is not None
-        keys = store.index_keys().between(self._next_key, selection.stop)
+        keys = store.keys.sorted_keys().between(self._next_key, selection.stop)
         for key in islice(keys, SCAN_STEP_WORK // _AHEAD_WORK):
             if selection.takes_long(key):
                 return
