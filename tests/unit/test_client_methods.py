@@ -42,7 +42,7 @@ def test_each_call_is_a_method_with_its_arguments_and_docstring(client: type, na
         (SyncClient.release, "None"),
         (Client.stats, "dict[str, Any]"),
         (SyncClient.range, "Iterator[Entry]"),
-        (Client.regex, "Entries"),
+        (Client.regex, "AsyncIterator[Entry]"),
         (SyncClient.listen, "SyncListener"),
         (Client.listen, "Listener"),
     ],

@@ -25,7 +25,7 @@ from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failures import IN_VAIN, LATER, not_connected
 from fastjournal.client.core.jobs import RetryDelay, Terms
 from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo, copy_error
-from fastjournal.client.core.results import Page
+from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
@@ -239,7 +239,7 @@ class Client(TrioMethods):
             await task()
         self._tasks.discard(scope)
 
-    def _listen_to(self, call: Call[Page]) -> Listener:
+    def _listen_to(self, call: Call[Page[Entry]]) -> Listener:
         return Listener(self, call)
 
     # --- many at once ---------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import trio
 from fastjournal.client.aio.link import TrioLink
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
-from fastjournal.client.core.results import Change, Page
+from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.errors import CannotConnectError
 from fastjournal.limits import CLIENT_REPEATS_MAX, LISTENER_PING_S
 
@@ -28,7 +28,7 @@ class Listener:
     (``busy``) where the daemon ended the subscription, because it costs too much.
     """
 
-    def __init__(self, client: Client, call: Call[Page]) -> None:
+    def __init__(self, client: Client, call: Call[Page[Entry]]) -> None:
         self._client = client
         self._call = call
         self._woken = trio.Event()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 import msgspec
 
 from fastjournal.keys import JournalKey, parse_journal_key
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value, decode_value
+
+T = TypeVar("T")
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
@@ -51,17 +54,17 @@ class Entry(msgspec.Struct, gc=False):
         return decode_value(self.value_type, self.value)
 
 
-class Page(msgspec.Struct, gc=False):
+class Page(msgspec.Struct, Generic[T], gc=False):
     """A part of what a scan finds."""
 
-    entries: list[Entry]
+    entries: list[T]
     cursor: bytes | None
-    """Where the next page begins (``calls.cursor_page``); None: this is the last one."""
+    """Where the next page begins (``Scan.following``); None: this is the last one."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self.entries)
 
 

@@ -25,7 +25,7 @@ from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failures import not_connected
 from fastjournal.client.core.jobs import RetryDelay, Terms
 from fastjournal.client.core.multiplexer import Undo, copy_error
-from fastjournal.client.core.results import Page
+from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.sync.jobs import SyncJobLoop
 from fastjournal.client.sync.link import Dialer, SyncLink
@@ -220,7 +220,7 @@ class SyncClient(SyncMethods):
         )
         return SyncJobLoop(self, terms, self._dialer)
 
-    def _listen_to(self, call: Call[Page]) -> SyncListener:
+    def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
         return SyncListener(self._dialer, self._reply_timeout_s, call)
 
     def now_s(self) -> float:

@@ -11,7 +11,7 @@ from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.failures import IN_VAIN, not_connected, timed_out
 from fastjournal.client.core.multiplexer import Pending
-from fastjournal.client.core.results import Change, Page
+from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.link import Dialer, SyncLink
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError
@@ -26,7 +26,9 @@ class SyncListener:
     long; iterating waits without end, and raises CannotConnectError where the daemon stays away.
     """
 
-    def __init__(self, dialer: Dialer, reply_timeout_s: float | None, call: Call[Page]) -> None:
+    def __init__(
+        self, dialer: Dialer, reply_timeout_s: float | None, call: Call[Page[Entry]]
+    ) -> None:
         self._dialer = dialer
         self._reply_timeout_s = reply_timeout_s
         self._call = call

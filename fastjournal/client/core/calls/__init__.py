@@ -13,88 +13,19 @@ caller may want to act on.
 
 from __future__ import annotations
 
-from fastjournal.client.core.calls.base import (
-    Call,
-    refusal,
-    silence_allowed_s,
-)
-from fastjournal.client.core.calls.daemon import (
-    auth,
-    cancellation,
-    daemon_stats,
-    domain_stats,
-    entry_stats,
-    nop,
-    quit_,
-    snapshot,
-    stats,
-)
-from fastjournal.client.core.calls.data import (
-    add,
-    delete,
-    flip,
-    get,
-    link,
-    lock,
-    rename,
-    set_,
-    truncate,
-    unlock,
-)
-from fastjournal.client.core.calls.scans import (
-    Scan,
-    listening,
-    prefix,
-    range_,
-    regex,
-)
-from fastjournal.client.core.calls.work import (
-    WAIT_WITHOUT_END,
-    bury,
-    kick,
-    kick_domain,
-    next_,
-    pause,
-    release,
-    resume,
-    touch,
-)
+from fastjournal.client.core.calls import daemon, data, scans, work
+from fastjournal.client.core.calls.base import Call, Scan, refusal, silence_allowed_s
+from fastjournal.client.core.calls.daemon import *
+from fastjournal.client.core.calls.data import *
+from fastjournal.client.core.calls.scans import *
+from fastjournal.client.core.calls.work import *
 
-__all__ = [
-    "WAIT_WITHOUT_END",
-    "Call",
-    "Scan",
-    "add",
-    "auth",
-    "bury",
-    "cancellation",
-    "daemon_stats",
-    "delete",
-    "domain_stats",
-    "entry_stats",
-    "flip",
-    "get",
-    "kick",
-    "kick_domain",
-    "link",
-    "listening",
-    "lock",
-    "next_",
-    "nop",
-    "pause",
-    "prefix",
-    "quit_",
-    "range_",
-    "refusal",
-    "regex",
-    "release",
-    "rename",
-    "resume",
-    "set_",
-    "silence_allowed_s",
-    "snapshot",
-    "stats",
-    "touch",
-    "truncate",
-    "unlock",
-]
+__all__ = ["Call", "CallMethods", "Scan", "refusal", "silence_allowed_s"]
+__all__ += daemon.__all__
+__all__ += data.__all__
+__all__ += scans.__all__
+__all__ += work.__all__
+
+
+class CallMethods(DataMethods, ScanMethods, WorkMethods, DaemonMethods):
+    """Methods that both clients have: one for each call."""

@@ -1,4 +1,4 @@
-"""What a call is, how a refusal becomes an exception, and the arguments that many calls have."""
+"""What a call and a scan are, how a refusal becomes an exception, arguments of many calls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from fastjournal.client.core.results import Page
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.errors import BadRequestError, LeaseLostError, RefusedError
 from fastjournal.keys import encode_text
 from fastjournal.limits import CLIENT_SNAPSHOT_S, INSTANT_MAX, KEY_BYTES_MAX, PAIRS_MAX
 from fastjournal.numeric import check_integer
-from fastjournal.protocol import Flag, Function, Reply, Request
+from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Flag, Function, Query, Reply, Request
 
 T = TypeVar("T")
 
@@ -24,6 +25,7 @@ PERSIST = int(Flag.PERSIST)
 DATA = int(Flag.DATA)
 LISTEN = int(Flag.LISTEN)
 META = int(Flag.META)
+_CURSOR = int(Query.CURSOR) << QUERY_SHIFT
 
 _SENTENCES = {
     "not-found": "nothing stands under this key",
@@ -80,6 +82,28 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
                 return self.interpret(self.request, Reply(self.request.identifier))
             error.maybe_done = rule.changes
         return error
+
+
+class Scan(msgspec.Struct, Generic[T], frozen=True):
+    """The call for the first page, and those for all that follow it."""
+
+    first: Call[Page[T]]
+
+    def following(self, cursor: bytes) -> Call[Page[T]]:
+        """Return the call for the page behind the one that had this cursor.
+
+        A cursor outlives the connection, and a restart of the daemon. The page has as many
+        entries, at most, as the first one was asked for. It is ``bad-cursor`` where the daemon did
+        not give it.
+        """
+        first = self.first.request
+        request = Request(
+            first.function,
+            flags=first.flags & ~(QUERY_MASK | LISTEN) | _CURSOR,
+            key=cursor,
+            timeout=first.timeout,
+        )
+        return Call(request, self.first.interpret, undo=self.first.undo)
 
 
 def silence_allowed_s(reply_timeout_s: float | None, requests: Iterable[Request]) -> float | None:

@@ -6,9 +6,23 @@ from typing import Any
 
 from fastjournal.client.core.calls import replies
 from fastjournal.client.core.calls.base import DATA, Call, checked_count, key_bytes
+from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import DaemonStats, DomainStats, EntryStats
 from fastjournal.errors import BadRequestError
 from fastjournal.protocol import Function, Request, ValueType
+
+__all__ = [
+    "DaemonMethods",
+    "auth",
+    "cancellation",
+    "daemon_stats",
+    "domain_stats",
+    "entry_stats",
+    "nop",
+    "quit_",
+    "snapshot",
+    "stats",
+]
 
 
 def nop() -> Call[int]:
@@ -97,3 +111,28 @@ def entry_stats(key: str | bytes) -> Call[EntryStats]:
 
 def _stats(key: str | bytes, *, data: bool) -> Request:
     return Request(Function.STATS, flags=DATA if data else 0, key=key_bytes(key))
+
+
+class DaemonMethods:
+    """Methods of both clients about the connection and the daemon itself."""
+
+    nop = method(nop)
+    """Ask for nothing; return the daemon's clock, an instant in microseconds."""
+
+    auth = method(auth)
+    """Say who is there; ``auth=`` of the client does it at every connect."""
+
+    stats = method(stats)
+    """Return counts of the daemon, a domain or an entry as the JSON object that came."""
+
+    daemon_stats = method(daemon_stats)
+    """Return counts of the whole daemon."""
+
+    domain_stats = method(domain_stats)
+    """Return counts of a domain."""
+
+    entry_stats = method(entry_stats)
+    """Return all that is known of an entry but its value."""
+
+    snapshot = method(snapshot)
+    """Take a snapshot; return the path of its directory on the daemon's machine."""

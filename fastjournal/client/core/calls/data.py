@@ -16,11 +16,26 @@ from fastjournal.client.core.calls.base import (
     stamp,
     token_flag,
 )
+from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Entry, Written
 from fastjournal.errors import BadRequestError
 from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.values import Value, encode_value
+
+__all__ = [
+    "DataMethods",
+    "add",
+    "delete",
+    "flip",
+    "get",
+    "link",
+    "lock",
+    "rename",
+    "set_",
+    "truncate",
+    "unlock",
+]
 
 
 def set_(
@@ -328,3 +343,37 @@ def reading_timeout(lease_us: int | None, expires: int | None) -> int | None:
     if expires is None:
         return microseconds("lease_us", lease_us)
     return microseconds("expires", expires)
+
+
+class DataMethods:
+    """Methods of both clients about values and their keys."""
+
+    set = method(set_)
+    """Set a key to a value; return the timestamp of the write."""
+
+    get = method(get)
+    """Return the entry under a key, or lease it, or set its expiry."""
+
+    delete = method(delete)
+    """Delete an entry with all its keys; with its lease token: complete the job."""
+
+    add = method(add)
+    """Add to a stored number; return the entry with the new one."""
+
+    flip = method(flip)
+    """Flip a stored boolean; return the entry with the new one."""
+
+    truncate = method(truncate)
+    """Cut a buffer or string off behind so many bytes, or lengthen it with zero bytes."""
+
+    rename = method(rename)
+    """Move an entry to another primary key."""
+
+    link = method(link)
+    """Put an entry under one more key."""
+
+    lock = method(lock)
+    """Lock an entry for this connection: what others write gets ``locked``."""
+
+    unlock = method(unlock)
+    """End a lock of this connection."""

@@ -66,7 +66,7 @@ def entry(request: Request, reply: Reply) -> Entry:
     return to_entry(only_pair(reply), _token_of(request, reply))
 
 
-def page(request: Request, reply: Reply) -> Page:
+def page(request: Request, reply: Reply) -> Page[Entry]:
     """Read a page of a scan."""
     token = _token_of(request, reply)
     return Page([to_entry(pair, token) for pair in reply.pairs or ()], reply.cursor or None)

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from fastjournal.client.core.calls import replies
-from fastjournal.client.core.calls.base import LISTEN, Call, checked_count, key_bytes
+from fastjournal.client.core.calls.base import LISTEN, Call, Scan, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
-from fastjournal.client.core.results import Page
+from fastjournal.client.core.calls.methods import scan_method
+from fastjournal.client.core.results import Entry, Page
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
 from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
-from fastjournal.protocol import QUERY_MASK, QUERY_SHIFT, Function, Query, Request
+from fastjournal.protocol import QUERY_SHIFT, Function, Query, Request
+
+__all__ = [
+    "ScanMethods",
+    "listening",
+    "prefix",
+    "range_",
+    "regex",
+]
 
 _REGEX = int(Query.REGEX) << QUERY_SHIFT
-_CURSOR = int(Query.CURSOR) << QUERY_SHIFT
-
-
-class Scan(msgspec.Struct, frozen=True):
-    """The call for the first page, and those for all that follow it."""
-
-    first: Call[Page]
-
-    def following(self, cursor: bytes) -> Call[Page]:
-        """Return the call for the page behind the one that had this cursor.
-
-        A cursor outlives the connection, and a restart of the daemon. The page has as many
-        entries, at most, as the first one was asked for. It is ``bad-cursor`` where the daemon did
-        not give it.
-        """
-        first = self.first.request
-        request = Request(
-            Function.GET,
-            flags=first.flags & ~(QUERY_MASK | LISTEN) | _CURSOR,
-            key=cursor,
-            timeout=first.timeout,
-        )
-        return Call(request, self.first.interpret, undo=self.first.undo)
 
 
 def range_(
@@ -49,7 +33,7 @@ def range_(
     lease_us: int | None = None,
     expires: int | None = None,
     skip_worked_on: bool = False,
-) -> Scan:
+) -> Scan[Entry]:
     """Iterate over the entries under the keys from ``start`` to ``end``, in byte order.
 
     An entry comes under each of its keys in the range; a key that stands there throughout comes
@@ -91,7 +75,7 @@ def prefix(
     lease_us: int | None = None,
     expires: int | None = None,
     skip_worked_on: bool = False,
-) -> Scan:
+) -> Scan[Entry]:
     """Iterate over the entries under the keys that begin with ``prefix``, in byte order.
 
     All else is as for ``range``, which this is.
@@ -118,7 +102,7 @@ def regex(
     lease_us: int | None = None,
     expires: int | None = None,
     skip_worked_on: bool = False,
-) -> Scan:
+) -> Scan[Entry]:
     """Iterate over the entries under the keys that the expression matches anywhere.
 
     The expression has RE2 syntax and at most 4,096 bytes, and matches bytes, not characters: so
@@ -141,7 +125,7 @@ def listening(
     start: str | bytes | None = None,
     end: str | bytes = b"",
     regex: str | bytes | None = None,
-) -> Call[Page]:
+) -> Call[Page[Entry]]:
     """Listen to changes of one key, of all under a prefix, in a range, or that match an expression.
 
     Told is each key that gets a value or loses it, also by this client; not leases, burial or
@@ -187,7 +171,7 @@ def prefix_bounds(prefix: str | bytes) -> tuple[bytes, bytes]:
     return first, first.ljust(KEY_BYTES_MAX, b"\xff")
 
 
-def _scan(request: Request, lease_us: int | None) -> Scan:
+def _scan(request: Request, lease_us: int | None) -> Scan[Entry]:
     undo = None if lease_us is None else replies.release_all
     return Scan(Call(request, replies.page, undo=undo))
 
@@ -199,3 +183,16 @@ def _regex_request(expression: str | bytes) -> Request:
             f"expression has {len(pattern)} bytes, over {KEY_BYTES_MAX}", code="bad-regex"
         )
     return Request(Function.GET, flags=_REGEX, key=pattern)
+
+
+class ScanMethods:
+    """Methods of both clients that read page after page."""
+
+    range = scan_method(range_)
+    """Iterate over the entries under the keys of a range, in byte order."""
+
+    prefix = scan_method(prefix)
+    """Iterate over the entries under the keys that begin with a prefix, in byte order."""
+
+    regex = scan_method(regex)
+    """Iterate over the entries under the keys that an expression matches, in byte order."""

@@ -14,9 +14,23 @@ from fastjournal.client.core.calls.base import (
     microseconds,
     token_flag,
 )
+from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Jobs
 from fastjournal.limits import INSTANT_MAX
 from fastjournal.protocol import Function, Request, ValueType
+
+__all__ = [
+    "WAIT_WITHOUT_END",
+    "WorkMethods",
+    "bury",
+    "kick",
+    "kick_domain",
+    "next_",
+    "pause",
+    "release",
+    "resume",
+    "touch",
+]
 
 WAIT_WITHOUT_END = INSTANT_MAX
 """As ``wait_us``: wait until there is work, however long that takes."""
@@ -185,3 +199,31 @@ def resume(domain: str | bytes) -> Call[None]:
         RefusedError: ``bad-key``.
     """
     return pause(domain, 0)
+
+
+class WorkMethods:
+    """Methods of both clients about work."""
+
+    next = method(next_)
+    """Lease what is due, most urgent first, or wait for it."""
+
+    release = method(release)
+    """Give a leased entry back."""
+
+    touch = method(touch)
+    """Extend a lease and return the new token, or without a token move the expiry."""
+
+    bury = method(bury)
+    """Set an entry aside: NEXT hands it out no more until it is kicked."""
+
+    kick = method(kick)
+    """Make a buried entry ready again; return 1, or 0 where it is not buried."""
+
+    kick_domain = method(kick_domain)
+    """Make buried entries of a domain ready again; return how many."""
+
+    pause = method(pause)
+    """Have NEXT hand out nothing of a domain for a while."""
+
+    resume = method(resume)
+    """End the pause of a domain."""

@@ -1,0 +1,134 @@
+"""Methods of both clients, described once: each sends a call, or gives what a scan finds.
+
+    class WorkMethods:
+        release = method(release)
+
+``SyncClient`` and ``Client`` have all that is described so. What an editor and mypy see is the
+signature of the call, and what the client at hand returns; ``add_methods`` makes the functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from fastjournal.client.core.calls.base import Call, Scan
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+"""What a method of ``SyncClient`` returns."""
+A = TypeVar("A")
+"""What a method of ``Client`` returns."""
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+
+
+class Caller(ABC):
+    """Whoever sends a call and waits for its result."""
+
+    @abstractmethod
+    def call(self, call: Call[T]) -> T:
+        """Send one of ``fastjournal.client.core.calls``; return its result."""
+
+
+class AsyncCaller(ABC):
+    """Whoever sends a call, and can do something else until the result is there."""
+
+    @abstractmethod
+    async def call(self, call: Call[T]) -> T:
+        """Send one of ``fastjournal.client.core.calls``; return its result."""
+
+
+class Method(Generic[P, R, A]):
+    """One method of both clients, by the function that builds its call or scan."""
+
+    def __init__(self, build: Callable[P, Any], *, scans: bool) -> None:
+        self.build = build
+        self.scans = scans
+
+    if TYPE_CHECKING:
+        # At run time there is a function of the client's own in its place.
+
+        @overload
+        def __get__(self, client: Caller, owner: object) -> Callable[P, R]: ...
+
+        @overload
+        def __get__(self, client: AsyncCaller, owner: object) -> Callable[P, A]: ...
+
+        @overload
+        def __get__(
+            self, client: None, owner: type[Caller]
+        ) -> Callable[Concatenate[Caller, P], R]: ...
+
+        @overload
+        def __get__(
+            self, client: None, owner: type[AsyncCaller]
+        ) -> Callable[Concatenate[AsyncCaller, P], A]: ...
+
+        def __get__(self, client: object, owner: object) -> Any: ...
+
+
+def method(build: Callable[P, Call[T]]) -> Method[P, T, Coroutine[Any, Any, T]]:
+    """Describe a method that sends the call and returns its result."""
+    return Method(build, scans=False)
+
+
+def scan_method(build: Callable[P, Scan[T]]) -> Method[P, Iterator[T], AsyncIterator[T]]:
+    """Describe a method that gives what a scan finds, a page in memory at a time."""
+    return Method(build, scans=True)
+
+
+def add_methods(
+    client: type,
+    make_method: Callable[[Callable[..., Call[Any]]], Callable[..., Any]],
+    make_scan: Callable[[Callable[..., Scan[Any]]], Callable[..., Any]],
+    iterator: str,
+) -> None:
+    """Give a class the functions for all methods that it has a description of.
+
+    Args:
+        client: The class.
+        make_method: Makes the function that sends a call.
+        make_scan: Makes the function that gives what a scan finds.
+        iterator: Name of the type of what that returns.
+    """
+    for base in client.__mro__:
+        for name, described in list(vars(base).items()):
+            if isinstance(described, Method):
+                build, returns = described.build, None
+                make: Callable[..., Callable[..., Any]] = make_method
+                if described.scans:
+                    make, returns = make_scan, f"{iterator}[{_inside(build, 'Scan')}]"
+                setattr(client, name, wrap(make(build), build, name, returns))
+
+
+def wrap(function: F, build: Callable[..., Any], name: str, returns: str | None = None) -> F:
+    """Give a function the docstring of ``build``, and its signature with ``self`` before it.
+
+    Args:
+        function: What becomes the method.
+        build: Of ``fastjournal.client.core.calls``.
+        name: That of the method.
+        returns: The name of what the method returns; None: what the ``Call`` of ``build`` gives.
+    """
+    functools.update_wrapper(function, build)
+    function.__name__ = function.__qualname__ = name
+    signature = inspect.signature(build)
+    returns = returns or _inside(build, "Call")
+    function.__annotations__ = {**build.__annotations__, "return": returns}
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[_SELF, *signature.parameters.values()],
+        return_annotation=returns,
+    )
+    return function
+
+
+def _inside(build: Callable[..., Any], kind: str) -> str:
+    """Return the type that the ``Call`` or ``Scan`` of ``build`` is about."""
+    annotation: str = build.__annotations__["return"]
+    return annotation.removeprefix(f"{kind}[").removesuffix("]")
