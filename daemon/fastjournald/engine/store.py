@@ -123,8 +123,7 @@ class Store(Leasing):
         """A SET with this timestamp took the URI of a waiting entry: it is gone."""
         self.remove(entry, now)
         self.tombstones.put(entry.key, timestamp, now)
-        if entry.persistent:
-            self.journal.completed(entry, timestamp, now, replaced)
+        self.journal.completed(entry, timestamp, now, replaced)
 
     def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
         """A SET with this timestamp took its URI from an entry that is worked on."""
@@ -225,16 +224,14 @@ class Store(Leasing):
             extra.attempts += 1
             if entry.journal and 0 < self.attempts_max <= extra.attempts:
                 self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
-                if entry.persistent:
-                    self.journal.buried(entry, now)
+                self.journal.buried(entry, now)
                 return
         # behind work, a URI may be put off anew from here
         extra.first_due = max(entry.not_before, min(now, token))
-        if entry.persistent:
-            if delayed:
-                self.journal.released_with_delay(entry, now)
-            else:
-                self.journal.lease_over(entry, now)
+        if delayed:
+            self.journal.released_with_delay(entry, now)
+        else:
+            self.journal.lease_over(entry, now)
         if entry.journal:
             self.queue(entry, now)
 
@@ -243,16 +240,13 @@ class Store(Leasing):
         if entry.superseded:
             self.remove(entry, now)
             self.tombstones.put(entry.key, entry.superseded, now)
-            if entry.persistent:
-                journal = self.journal
-                by_record = entry.job_id in journal.records.displaced
-                replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
-                journal.completed(entry, entry.superseded, now, replaced)
+            by_record = entry.job_id in self.journal.records.displaced
+            replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
+            self.journal.completed(entry, entry.superseded, now, replaced)
             return True
         if 0 < entry.expires <= now:
             self.remove(entry, now)
-            if entry.persistent:
-                self.journal.expired(entry, now)
+            self.journal.expired(entry, now)
             return True
         return False
 
@@ -264,8 +258,7 @@ class Store(Leasing):
         if place == Place.BURIED:
             if reason != entry.reason:
                 entry.own().reason = reason
-                if entry.persistent:
-                    self.journal.buried_again(entry, now)
+                self.journal.buried_again(entry, now)
             return
         if place == Place.LEASED:
             if self._is_dropped(entry, now):
@@ -276,8 +269,7 @@ class Store(Leasing):
         elif place != Place.PLAIN:
             self.unqueue(entry)
         self.set_aside(entry, reason)
-        if entry.persistent:
-            self.journal.buried(entry, now)
+        self.journal.buried(entry, now)
 
     def kick(self, entries: list[Entry], now: int) -> None:
         """Make buried entries ready again, or delayed until their instant."""
@@ -286,9 +278,7 @@ class Store(Leasing):
             extra = entry.own()
             extra.reason = None
             extra.first_due = max(entry.not_before, now)
-        persistent = [entry for entry in entries if entry.persistent]
-        if persistent:
-            self.journal.kicked(persistent, now)
+        self.journal.kicked(entries, now)
         for entry in entries:
             if entry.journal:
                 self.queue(entry, now)
@@ -340,8 +330,7 @@ class Store(Leasing):
             assert entry is not None
             entry.own().expires = 0
             self.remove(entry, now)
-            if entry.persistent:
-                self.journal.expired(entry, now)
+            self.journal.expired(entry, now)
         number_max = max(0, work_over - self.work) // ENTRY_WORK
         self.work += ENTRY_WORK * self.locks.drop_over(now, number_max)
         self.wake = self.next_instant()

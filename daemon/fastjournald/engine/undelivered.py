@@ -91,6 +91,5 @@ def _restore(store: Store, entry: Entry, now: int) -> None:
     if entry.links:
         entry.own().links = [link for link in entry.links if store.find(link) is None] or None
     entry.domain = store.domain_of(entry.domain.name)
-    if entry.persistent:
-        store.journal.restored(entry, now)
+    store.journal.restored(entry, now)
     store.insert(entry, now)

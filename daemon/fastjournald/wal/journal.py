@@ -5,6 +5,9 @@ All records of one call are one append, so that a write is cut between requests 
 cut inside one, recovery settles it: the new stands before the removal of the old, and a group
 (operation with ``following``) is all or nothing.
 
+It ignores what is not persistent: no caller has to ask. Entries for which ``stored`` was called
+are; a tombstone, a pause or a segment always is.
+
 The journal has an encoder (``wal.record_encoder``), an index of the records that carry live entries
 (``wal.entry_records``), and the segment usage table (``wal.segment_usage``).
 """
@@ -106,6 +109,8 @@ class Journal:
             now: The present.
             replaced: What takes its place, see ``cmdlog.recovery.removals``.
         """
+        if entry.run is None:
+            return
         job_id = self.records.remove(entry)
         encode = self._encode
         if entry.extra.reason is None:
@@ -123,25 +128,33 @@ class Journal:
         )
         self._append(b"".join(parts), len(parts), now)
 
+    def superseded(self, entry: Entry) -> None:
+        """A persistent SET took the URI of the entry, which is worked on; its record says so."""
+        if entry.run is not None:
+            self.records.displaced.setdefault(entry.job_id, False)
+
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
-        self._append_group(
-            [
-                self._encode.completion(self.records.remove(each), each.key, each.timestamp, now)
-                for each in entries
-            ],
-            now,
-        )
+        parts = [
+            self._encode.completion(self.records.remove(each), each.key, each.timestamp, now)
+            for each in entries
+            if each.run is not None
+        ]
+        if parts:
+            self._append_group(parts, now)
 
     def restored(self, entry: Entry, now: int) -> None:
         """What NEXT removed stands again: as a new job, for the old one is complete to workq."""
+        if entry.run is None:
+            return
         entry.run = None
         entry.facts = entry.facts[:FACTS_BYTES]
         self.stored(entry, now, erases=True)
 
     def deleted(self, entry: Entry, now: int, replaced: int = REPLACED_BY_NONE) -> None:
         """The entry is gone without trace; ``replaced``: what takes its place."""
-        self.removed_before(self.records.remove(entry), now, replaced)
+        if entry.run is not None:
+            self.removed_before(self.records.remove(entry), now, replaced)
 
     def removed_before(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> None:
         """A job is gone for another reason than a record that is there: it must not return.
@@ -155,21 +168,29 @@ class Journal:
 
     def expired(self, entry: Entry, now: int) -> None:
         """The entry's life is over."""
-        self._append(self._encode.expiry(self.records.remove(entry), now), 1, now)
+        if entry.run is not None:
+            self._append(self._encode.expiry(self.records.remove(entry), now), 1, now)
 
     def buried(self, entry: Entry, now: int) -> None:
         """The entry is a dead letter now, with its reason, which ends its lease."""
+        if entry.run is None:
+            return
         job_id = self.records.amend(entry)
         self._append(self._encode.failure(job_id, entry.reason or b"", now), 1, now)
 
     def buried_again(self, entry: Entry, now: int) -> None:
         """The entry, a dead letter already, has another reason: workq fails a job once."""
+        if entry.run is None:
+            return
         self._append_operation(envelope.Batch(3), now)
         self._store_again(entry, now)
         self.buried(entry, now)
 
     def kicked(self, entries: list[Entry], now: int) -> None:
         """The entries, dead letters so far, wait again: as new jobs, for workq never does that."""
+        entries = [entry for entry in entries if entry.run is not None]
+        if not entries:
+            return
         self._append_operation(envelope.Batch(2 * len(entries)), now)
         for entry in entries:
             self._store_again(entry, now)
@@ -187,6 +208,10 @@ class Journal:
             now: The present.
             touched: Those of them whose expiry it moves.
         """
+        entries = [entry for entry in entries if entry.run is not None]
+        if not entries:
+            return
+        touched = [entry for entry in touched if entry.run is not None]
         for entry in entries:
             if entry.extra.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
@@ -204,10 +229,13 @@ class Journal:
 
     def lease_over(self, entry: Entry, now: int) -> None:
         """The lease ran out or was given back: the entry waits again."""
-        self._append(self._encode.timeout(entry.job_id, now), 1, now)
+        if entry.run is not None:
+            self._append(self._encode.timeout(entry.job_id, now), 1, now)
 
     def released_with_delay(self, entry: Entry, now: int) -> None:
         """The lease was given back, and the entry must not start before its new instant."""
+        if entry.run is None:
+            return
         parts = (
             self._encode.operation(envelope.Batch(2), now),
             self._encode.operation(envelope.Delay(entry.job_id, entry.not_before), now),
@@ -217,6 +245,8 @@ class Journal:
 
     def extended(self, entry: Entry, now: int) -> None:
         """The lease ends at the entry's token instead."""
+        if entry.run is None:
+            return
         self._append_operation(envelope.Extend(entry.job_id, entry.token), now)
         self.last_token = entry.token
 
@@ -224,7 +254,8 @@ class Journal:
 
     def touched(self, entry: Entry, now: int) -> None:
         """The expiry moved."""
-        self._amend(entry, envelope.Touch(entry.job_id, entry.expires), now)
+        if entry.run is not None:
+            self._amend(entry, envelope.Touch(entry.job_id, entry.expires), now)
 
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
@@ -233,12 +264,16 @@ class Journal:
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""
+        if entry.run is None:
+            return
         value = entry.value
         assert isinstance(value, bytes), "what ADD and NOT change stays in memory"
         self._amend(entry, envelope.Value(entry.job_id, value, entry.timestamp), now)
 
     def resized(self, entry: Entry, before: int, now: int) -> None:
         """The value of ``before`` bytes was cut, or filled up with zero bytes."""
+        if entry.run is None:
+            return
         size = len(entry.value)
         trimmed = self.records.trimmed
         trimmed[entry.job_id] = min(trimmed.get(entry.job_id, before), size)
@@ -246,7 +281,8 @@ class Journal:
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:
         """The entry stands under one more key."""
-        self._amend(entry, envelope.Link(entry.job_id, key), now)
+        if entry.run is not None:
+            self._amend(entry, envelope.Link(entry.job_id, key), now)
 
     def renamed(
         self, entry: Entry, old: bytes, replaced: Entry | None, now: int, *, tombstone: bool

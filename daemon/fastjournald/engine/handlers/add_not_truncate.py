@@ -123,8 +123,7 @@ def truncate(context: Context, session: Hashable, request: Request, now: int) ->
         value = before[:size].ljust(size, b"\0")
     context.store.set_value(entry, value)
     _written(context, entry, request, now)
-    if entry.persistent:
-        context.journal.resized(entry, len(before), now)
+    context.journal.resized(entry, len(before), now)
     return ""
 
 
@@ -149,8 +148,7 @@ def _change(
         return READ_ONLY
     context.store.set_value(entry, value)
     _written(context, entry, request, now)
-    if entry.persistent:
-        context.journal.revalued(entry, now)
+    context.journal.revalued(entry, now)
     return pair_reply(context.store, entry, request.key, request.flags | DATA, now)
 
 

@@ -59,7 +59,7 @@ def bury(context: Context, session: Hashable, request: Request, now: int) -> str
         if entry is None:
             return ErrorCode.NOT_FOUND.value
     is_again = entry.place == Place.BURIED and request.value != entry.reason
-    if is_again and entry.persistent and isinstance(entry.value, Cold):
+    if is_again and isinstance(entry.value, Cold):
         # another reason takes another record of the whole entry
         why_not = why_unreadable(store, entry)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])

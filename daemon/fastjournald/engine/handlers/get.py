@@ -118,8 +118,7 @@ def get_key(
         store.take(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-        if entry.persistent:
-            context.journal.leased([entry], token, now, touched=[entry] if moved else ())
+        context.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
         if context.handouts is not None:
             context.handouts.note(session, token, [entry])
@@ -152,5 +151,5 @@ def move_expiry(context: Context, entry: Entry, request: Request, now: int) -> b
 
 def keep_expiry(context: Context, entry: Entry, request: Request, now: int) -> None:
     """Let the log know of an expiry that moved; of one that reading moved, if there is room."""
-    if entry.persistent and (request.timeout is not None or not context.read_only):
+    if request.timeout is not None or not context.read_only:
         context.journal.touched(entry, now)

@@ -64,8 +64,7 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
         if store.values is not None:
             store.values.link(key)
     store.put_key(key, entry)
-    if entry.persistent:
-        context.journal.linked(entry, key, now)
+    context.journal.linked(entry, key, now)
     return ""
 
 

@@ -91,19 +91,16 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
         return nothing_due(context, request)
     store, journal = context.store, context.journal
     store.work += ENTRY_WORK * len(entries)
-    persistent = [entry for entry in entries if entry.persistent]
     reply = Reply(flags=TWO_KEYS)
     if request.flags & OVERWRITE:
         for entry in entries:
             store.remove(entry, now)
             store.tombstones.put(entry.key, entry.timestamp, now)
-        if persistent:
-            journal.popped(persistent, now)
+        journal.popped(entries, now)
         token = 0
     else:
         token = context.lease_token(entries, context.lease_deadline(request.timeout, now))
-        if persistent:
-            journal.leased(persistent, token, now)
+        journal.leased(entries, token, now)
         for entry in entries:
             store.lease(entry, token)
             store.access(entry, now)

@@ -60,12 +60,10 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         if context.read_only:
             return READ_ONLY
         store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
-        if entry.persistent:
-            context.journal.touched(entry, now)
+        context.journal.touched(entry, now)
         return ""
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
     store.extend(entry, context.lease_token([entry], now + request.ttl), now)
-    if entry.persistent:
-        context.journal.extended(entry, now)
+    context.journal.extended(entry, now)
     return Reply(timeout=entry.token)

@@ -98,8 +98,8 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         if other.place == Place.LEASED:
             assert uri is not None
             store.supersede(other, uri, timestamp)
-            if flags & PERSIST and other.persistent:
-                journal.records.displaced.setdefault(other.job_id, False)
+            if flags & PERSIST:
+                journal.superseded(other)
         else:
             created = other.created
             waited = other
@@ -152,8 +152,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     store.insert(entry, now)
     if standing is not None:
         store.remove(standing, now)
-        if standing.persistent:
-            journal.deleted(standing, now, 1 if kept else REPLACED_BY_NONE)
+        journal.deleted(standing, now, 1 if kept else REPLACED_BY_NONE)
     if other is not None and not other.superseded:
         replaced = 1 + (standing is not None and standing.persistent) if kept else REPLACED_BY_NONE
         store.replace_by_uri(other, timestamp, now, replaced)
@@ -221,8 +220,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         return ErrorCode.STALE.value
     store.remove(entry, now)
     if request.flags & OVERWRITE:
-        if entry.persistent:
-            context.journal.deleted(entry, now)
+        context.journal.deleted(entry, now)
     else:
         store.tombstones.put(entry.key, timestamp, now)
         if entry.run is not None:

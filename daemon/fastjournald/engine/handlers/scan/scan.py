@@ -427,12 +427,10 @@ class Scan:
         moved = []
         for entry in entries:
             store.access(entry, now)
-            if move_expiry(context, entry, self.request, now) and entry.persistent:
+            if move_expiry(context, entry, self.request, now):
                 moved.append(entry)
             store.take(entry)
-        persistent = [entry for entry in entries if entry.persistent]
-        if persistent:
-            context.journal.leased(persistent, self._token, now, touched=moved)
+        context.journal.leased(entries, self._token, now, touched=moved)
         for key, entry in leased:
             store.lease(entry, self._token)
             self._add(context, entry, key, now)

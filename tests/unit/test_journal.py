@@ -1,0 +1,98 @@
+"""Journal: what is not persistent leaves no record and no trace in its account."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fastjournal.cmdlog.format.packed_entry import pack_facts
+from fastjournal.cmdlog.format.segments import pack_position
+from tests.door.tables import Domain, Entry
+from tests.door.wal import Journal
+
+NOW = 10
+
+CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
+    "completed": lambda journal, entry: journal.completed(entry, NOW, NOW),
+    "superseded": lambda journal, entry: journal.superseded(entry),
+    "popped": lambda journal, entry: journal.popped([entry], NOW),
+    "restored": lambda journal, entry: journal.restored(entry, NOW),
+    "deleted": lambda journal, entry: journal.deleted(entry, NOW),
+    "expired": lambda journal, entry: journal.expired(entry, NOW),
+    "buried": lambda journal, entry: journal.buried(entry, NOW),
+    "buried_again": lambda journal, entry: journal.buried_again(entry, NOW),
+    "kicked": lambda journal, entry: journal.kicked([entry], NOW),
+    "leased": lambda journal, entry: journal.leased([entry], 1000, NOW, touched=[entry]),
+    "lease_over": lambda journal, entry: journal.lease_over(entry, NOW),
+    "released_with_delay": lambda journal, entry: journal.released_with_delay(entry, NOW),
+    "extended": lambda journal, entry: journal.extended(entry, NOW),
+    "touched": lambda journal, entry: journal.touched(entry, NOW),
+    "revalued": lambda journal, entry: journal.revalued(entry, NOW),
+    "resized": lambda journal, entry: journal.resized(entry, 3, NOW),
+    "linked": lambda journal, entry: journal.linked(entry, b"link", NOW),
+}
+"""By name, all methods that tell of a change of an entry that is there already."""
+
+ABOUT_MORE = {"stored", "copied_forward", "renamed"}
+"""Those that make an entry persistent, take only such, or leave a tombstone besides."""
+
+
+class Log:
+    """A journal, and the number of records that it has appended."""
+
+    def __init__(self) -> None:
+        self.appended = 0
+        self.journal = Journal(self.append, seed=b"12345678", lease_us=1)
+
+    def append(self, data: bytes, records: int, now: int) -> int:
+        self.appended += records
+        return pack_position(3, self.appended)
+
+
+def an_entry(arrival: int) -> Entry:
+    facts = pack_facts(1, 2, arrival, 4, 5, 6)
+    return Entry(facts, b"a:1:2:x%d" % arrival, None, b"value", Domain(b"a"))
+
+
+def test_every_change_of_an_entry_is_among_those_tried() -> None:
+    taking_entries = {
+        name
+        for name, method in vars(Journal).items()
+        if not name.startswith("_")
+        and {"entry", "entries"} & set(getattr(method, "__annotations__", ()))
+    }
+    assert taking_entries == CHANGES.keys() | ABOUT_MORE
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_journal_ignores_an_entry_that_is_not_persistent(change: str) -> None:
+    log = Log()
+    CHANGES[change](log.journal, an_entry(1))
+    records = log.journal.records
+    assert log.appended == 0
+    kept = (records.amended, records.displaced, records.erasers, records.trimmed)
+    assert not any(kept)
+    assert records.live_bytes == 0
+    assert log.journal.last_token == 0
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_journal_tells_of_a_persistent_entry(change: str) -> None:
+    log = Log()
+    entry = an_entry(1)
+    log.journal.stored(entry, NOW)
+    before = log.appended
+    CHANGES[change](log.journal, entry)
+    # that a URI was taken stands in the record of the SET that took it
+    assert (log.appended == before) == (change == "superseded")
+
+
+def test_journal_leaves_those_out_of_a_lease_that_are_not_persistent() -> None:
+    log = Log()
+    persistent, other = an_entry(1), an_entry(2)
+    log.journal.stored(persistent, NOW)
+    log.journal.leased([other, persistent], 1000, NOW, touched=[other])
+    # the lease, and the attempt of one
+    assert log.appended == 1 + 2
+    assert list(log.journal.records.amended.values()) == [persistent]
