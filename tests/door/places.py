@@ -19,7 +19,7 @@ PLACES = {
         SERVED_MAX engine.REPLIES_BYTES_MAX
     """,
     "fastjournald.engine.handlers.bury_kick": "KICK_ENTRIES_MAX KICK_LOOKS_MAX",
-    "fastjournald.engine.handlers.connection_stats": "OLDEST_DUE_LOOKS_MAX",
+    "fastjournald.engine.handlers.stats": "OLDEST_DUE_LOOKS_MAX",
     "fastjournald.engine.handlers.lock_unlock": "LOCKS_MAX",
     "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
     "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",

@@ -1,4 +1,4 @@
-"""NOP, QUIT, AUTH, CANCEL and STATS: the connection and the daemon itself."""
+"""STATS: figures of the daemon, of a domain, or of an entry."""
 
 from __future__ import annotations
 
@@ -7,92 +7,21 @@ from collections.abc import Hashable
 import msgspec
 
 from fastjournal.cmdlog.format.segments import unpack_position
-from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX, TOKENS_A_UNIT
+from fastjournal.limits import KEY_BYTES_MAX, OLDEST_DUE_LOOKS_MAX
 from fastjournal.protocol import (
     ErrorCode,
     Pair,
     Reply,
     Request,
     ValueType,
-    encode_error,
-    encode_success,
 )
-from fastjournald.engine.authorization import AUTH_FAILED, AUTH_REQUIRED
 from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, NOT_A_DOMAIN, is_key
-from fastjournald.engine.handlers.next import nothing_due
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import PLACE_NAMES, Entry
 
-_NO_COUNT = f"{ErrorCode.BAD_REQUEST} CANCEL needs COUNT: the identifier of what is to end"
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
-
-
-def nop(_context: Context, _session: Hashable, _request: Request, _now: int) -> str:
-    """Do nothing, with success."""
-    return ""
-
-
-def auth(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
-    """Let the session do what its token gives; where no token is asked for, any will do."""
-    grants = context.grants
-    if grants is None:
-        return ""
-    context.store.work += len(grants) // TOKENS_A_UNIT
-    grant = grants.find(request.value)
-    ended = b""
-    if grant is None or grants.sessions.get(session) != grant:
-        # it listens, waits and locks by the rights that it had
-        context.subscriptions.forget(session)
-        context.store.unlock_all(session, now)
-        ended = _end_waits(context, session, AUTH_REQUIRED, now)
-    if grant is not None:
-        grants.sessions[session] = grant
-        return ended + encode_success(request.identifier, now) if ended else ""
-    grants.sessions.pop(session, None)
-    context.auth_failures[session] = context.auth_failures.get(session, 0) + 1
-    if ended:
-        context.count_error(request.function, AUTH_FAILED)
-        return ended + encode_error(request.identifier, now, AUTH_FAILED)
-    return AUTH_FAILED
-
-
-def _end_waits(context: Context, session: Hashable, error: str, now: int) -> bytes:
-    """Return the replies to what a session waits for."""
-    answers = [
-        context.answer(waiter, Reply(error=error), now)[1]
-        for waiter in context.waiters.of_session(session)
-    ]
-    context.stop_watching()
-    return b"".join(answers)
-
-
-def quit_(context: Context, session: Hashable, request: Request, now: int) -> bytes:
-    """End what waits on this connection, then say goodbye."""
-    answers = [
-        context.answer(waiter, nothing_due(context, waiter.request), now)[1]
-        for waiter in context.waiters.of_session(session)
-    ]
-    context.stop_watching()
-    context.subscriptions.forget(session)
-    return b"".join(answers) + encode_success(request.identifier, now)
-
-
-def cancel(context: Context, session: Hashable, request: Request, now: int) -> str | bytes:
-    """Cancel what has the identifier in count: end a subscription, answer NEXTs that wait."""
-    identifier = request.count
-    if identifier is None:
-        return _NO_COUNT
-    answers = [
-        context.answer(waiter, nothing_due(context, waiter.request), now)[1]
-        for waiter in context.waiters.of_session(session)
-        if waiter.request.identifier == identifier
-    ]
-    context.stop_watching()
-    if not context.subscriptions.end(session, identifier) and not answers:
-        return ErrorCode.NOT_FOUND.value
-    return b"".join(answers) + encode_success(request.identifier, now)
 
 
 def stats(context: Context, _session: Hashable, request: Request, now: int) -> str | Reply:
