@@ -300,7 +300,7 @@ NEWS_TURNS_A_ROUND = 4
 """Connections that are sent such a piece in one round of the event loop, where many listen to the
 same: others wait some 4 ms at most."""
 
-ROUSED_A_ROUND = 25
+WOKEN_A_ROUND = 25
 """Connections that begin to be told in one round of the event loop, 2 ms of work."""
 
 TOLD_EARLY_BYTES_MAX = 4 * 1024 * 1024

@@ -26,11 +26,11 @@ INLINE_SECONDS_MAX = 0.001
 """Mean time of a sync from which on it runs in a thread: longer would hold up other clients."""
 
 MEAN_WEIGHT = 0.1
-"""Of the newest sync in the moving mean: a single one under 10 ms changes nothing, and after a
-slower one the thread is left again when some 20 have been fast."""
+"""Weight of the newest sync in the moving mean: a single one under 10 ms changes nothing, and after
+a slower one the thread is left again when some 20 have been fast."""
 
 
-class Commit:
+class GroupCommit:
     """Makes appended records as durable as the sync policy says.
 
     Args:
@@ -42,9 +42,9 @@ class Commit:
         self.writer = writer
         self._policy = policy
         self.batch_bytes = Histogram(26)
-        """Of each write, up to 64 MiB."""
+        """Histogram of bytes per write, up to 64 MiB."""
         self.sync_us = Histogram(24)
-        """Of each sync, up to 16.8 s."""
+        """Histogram of microseconds per sync, up to 16.8 s."""
         self._mean_seconds = 0.0
         self._led = False
         self._others = trio.lowlevel.ParkingLot()

@@ -234,14 +234,14 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
-        server = Server(config, settings, engine, writer, disk, clock, security)
+        server = Server(config, engine, writer, disk, clock, security)
         trio.run(_serve, server, Reloader(server, given, load), early_hangups)
     LOG.info("event=stopped")
     return 0
 
 
 async def _serve(server: Server, reloader: Reloader, early_hangups: set[int]) -> None:
-    config = server.config
+    config = server.runtime.config
     stopped = trio.Event()
 
     def ready(addresses: list[str]) -> None:

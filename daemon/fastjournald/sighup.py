@@ -32,7 +32,7 @@ RELOADED = frozenset(
         "send_timeout",
     )
 )
-"""What counts at once. Everything else needs a restart."""
+"""Options that count at once. Everything else needs a restart."""
 
 
 class Reloader:
@@ -71,7 +71,7 @@ class Reloader:
         return config, load_security(config)
 
     def _apply(self, config: Config, security: Security) -> None:
-        given, running = self._given, self._server.config
+        given, running = self._given, self._server.runtime.config
         changed = [
             name
             for name in Config.__struct_fields__

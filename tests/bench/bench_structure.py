@@ -57,15 +57,15 @@ class Measure(NamedTuple):
 
 
 MEASURES: dict[str, Measure] = {
-    "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 36, 18),
-    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 38, 20),
+    "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 39, 18),
+    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 40, 20),
     "files entered by the DELETE that completes a job": Measure(
-        lambda: files_entered("DELETE"), 36, 18
+        lambda: files_entered("DELETE"), 39, 18
     ),
-    "files entered by a GET": Measure(lambda: files_entered("GET"), 28, 14),
-    "import cycles in the daemon": Measure(source_measures.import_cycles, 3, 0),
+    "files entered by a GET": Measure(lambda: files_entered("GET"), 30, 14),
+    "import cycles in the daemon": Measure(source_measures.import_cycles, 1, 0),
     "modules in no layer": Measure(source_measures.modules_in_no_layer, 0, 0),
-    "names of modules in import contracts": Measure(source_measures.contract_mentions, 30, 32),
+    "names of modules in import contracts": Measure(source_measures.contract_mentions, 32, 32),
     "long functions": Measure(source_measures.long_functions, 5, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
     "terms that lead to code and decisions": Measure(

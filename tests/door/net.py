@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastjournald.net.accept import accept
-from fastjournald.net.connection_limit import Newcomers
 from fastjournald.net.credentials import load_grants
 from fastjournald.net.listeners import origin_of_host
 from fastjournald.net.session import Session

@@ -13,6 +13,7 @@ PLACES = {
     "fastjournal.client.sync.sockets": "SOCKET_WAIT_S_MAX",
     "fastjournal.cmdlog.recovery.replay_state": "replay.PAUSED_BYTES_MAX",
     "fastjournal.limits": "SCANS_MAX limits.REPLIES_BYTES_MAX",
+    "fastjournald.compaction.backpressure": "bytes_slowed",
     "fastjournald.compaction.replace_segment": "WRITTEN_BYTES_MAX _write_pieces",
     "fastjournald.engine.engine": """
         ADVANCE_WORK_MAX CHANGES_STOP_BYTES MATCH_STEPS_MAX NEWS_TURN_BYTES READY_DOMAINS_MAX
@@ -37,7 +38,6 @@ PLACES = {
     "fastjournald.observability.metrics": "STATM metrics.SLICE_SECONDS",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.sorted_entries": "order.CHUNK_MAX order._CHUNK_MIN",
-    "fastjournald.tasks.backpressure": "bytes_slowed",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
     "fastjournald.tasks.scan_runner": "SLICE_WORK",
 }

@@ -153,7 +153,6 @@ def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:
     assert get(daemon, "/metrics", "POST")[0] == 405
 
 
-@pytest.mark.rule("STATS: `read_only`")
 def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**50)) as daemon:
         wait_until(lambda: "event=read-only" in daemon.said(), what="the log tells")
@@ -176,7 +175,7 @@ async def test_a_stopping_daemon_says_so_until_its_end(
     config = Config(cmdlog_path=path, listen=["127.0.0.1:0"], http=HTTP[1])
     settings = config.settings()
     engine, writer = recover_engine(disk, config, settings, clock, seed=bytes(8))
-    server = Server(config, settings, engine, writer, disk, clock)
+    server = Server(config, engine, writer, disk, clock)
     addresses: list[str] = []
     ready, stopped = trio.Event(), trio.Event()
 

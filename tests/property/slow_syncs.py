@@ -80,10 +80,9 @@ class SlowRoom(Room):
         sync_seconds_max: float = 0.1,
         **options: Any,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(clock=TrioClock(), **options)
         self.disk.capacity_bytes = None
         self.draw = Random(seed)
-        self.server.clock = TrioClock()
         self.on_message: Callable[[Reply], None] = lambda _: None
         """Called when a message is about to leave."""
         self.messages_sent = 0
@@ -120,7 +119,7 @@ class SlowRoom(Room):
 
     def stop(self) -> None:
         """Tell all who wait that the daemon stops."""
-        self.server.deliver(self.engine.shut_down(self.server.clock.now_us()))
+        self.server.connections.deliver(self.engine.shut_down(self.clock.now_us()))
 
     def connect_watched(self, *, lockstep: bool = False) -> Peer:
         """Connect a client whose stream is watched."""

@@ -89,7 +89,7 @@ class Client:
                     asked = []
                     for _ in range(burst):
                         identifier += 1
-                        drawn = draw_request(self._draw, self._room.server.clock.now_us())
+                        drawn = draw_request(self._draw, self._room.clock.now_us())
                         drawn.identifier = identifier
                         asked.append(encode_request(drawn))
                     if self._draw.random() < 0.02:
@@ -155,7 +155,7 @@ async def test_power_lost_when_a_second_waiting_next_was_answered_during_a_sync(
         for seed in range(5):
             disk = room.disk.crash(seed)
             engine, writer = recover_engine(
-                disk, room.config, room.config.settings(), room.server.clock, seed=bytes(8)
+                disk, room.config, room.config.settings(), room.clock, seed=bytes(8)
             )
             for pair in reply.pairs:
                 entry = engine.store.find(pair.key)

@@ -7,18 +7,14 @@ and four segments, for writers are slowed down.
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from fastjournal.limits import REMNANTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from tests.door.compaction import TIERS, bytes_usual, candidates
-from tests.door.tasks import Backpressure
+from tests.door.compaction import TIERS, Backpressure, bytes_usual, candidates
 from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 
@@ -227,13 +223,7 @@ class Saturated:
         """How often a client had to wait."""
         self._step = step
         self._requests = requests
-        server: Any = SimpleNamespace(
-            engine=self.log.engine,
-            writer=self.log.writer,
-            config=self.log.config,
-            log=logging.getLogger("test"),
-        )
-        self.pressure = Backpressure(server)
+        self.pressure = Backpressure(self.log.engine, self.log.writer, compacts=True)
 
     def run(self, steps: int) -> None:
         """Let clients ask so often, while the log is cleaned behind them."""
@@ -252,7 +242,7 @@ class Saturated:
                     break
             self.pressure.look()
             if self.pressure.needed and not freed:
-                self.pressure.give_up()
+                self.pressure.stop_slowing()
 
     def _ask_often(self) -> None:
         for _ in range(self._requests):

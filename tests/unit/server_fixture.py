@@ -65,10 +65,10 @@ class Peer:
 class ServerFixture:
     """A server and its parts."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, clock: Any = None, **options: Any) -> None:
         self.disk = SimulatedDisk(capacity_bytes=1 << 20)
         self.disk.mkdir(LOG)
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.config = Config(
             cmdlog_path=LOG, listen=["127.0.0.1:0"], min_free_bytes=1 << 18, **options
         )
@@ -78,7 +78,7 @@ class ServerFixture:
         self.engine, self.writer = recover_engine(
             self.disk, self.config, settings, self.clock, seed=bytes(8)
         )
-        self.server = Server(self.config, settings, self.engine, self.writer, self.disk, self.clock)
+        self.server = Server(self.config, self.engine, self.writer, self.disk, self.clock)
         self.stopped = trio.Event()
         self._addresses: list[str] = []
         self._peers: list[Peer] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from itertools import count
@@ -15,9 +14,11 @@ import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.protocol import Flag, Function, Request, encode_request
-from tests.door.compaction import bytes_slowed, bytes_usual
+from tests.door.admission import bytes_of, grows
+from tests.door.compaction import GRANTED, Backpressure, bytes_slowed, bytes_usual
+from tests.door.daemon import Counters
 from tests.door.places import patch_module
-from tests.door.tasks import GRANTED, Backpressure, Cleaner, bytes_of
+from tests.door.tasks import Compactor
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer
@@ -27,24 +28,22 @@ OVER = Flag.PERSIST | Flag.OVERWRITE
 SEGMENT_BYTES = 16 * 1024
 
 
-def server_of(log: CompactedLog) -> Any:
+def runtime_of(log: CompactedLog) -> Any:
     async def durable(mark: int) -> None:
         log.flush()
 
-    server: Any = SimpleNamespace(
+    return SimpleNamespace(
         engine=log.engine,
         writer=log.writer,
         disk=log.disk,
         config=log.config,
         clock=log.clock,
-        timers=SimpleNamespace(look=lambda: None),
+        wake_tasks=lambda: None,
         commit=SimpleNamespace(wait_durable=durable),
         segments_free=trio.Lock(),
-        log=logging.getLogger("fastjournald"),
+        counters=Counters(),
+        backpressure=Backpressure(log.engine, log.writer, compacts=True),
     )
-    server.backpressure = Backpressure(server)
-    server.cleaner = Cleaner(server)
-    return server
 
 
 def overgrown() -> CompactedLog:
@@ -65,7 +64,7 @@ def log() -> CompactedLog:
 
 @pytest.fixture
 def pressure(log: CompactedLog) -> Backpressure:
-    pressure: Backpressure = server_of(log).backpressure
+    pressure = Backpressure(log.engine, log.writer, compacts=True)
     pressure.look()
     assert pressure.closed
     return pressure
@@ -136,12 +135,12 @@ async def test_backpressure_gives_the_next_what_a_batch_did_not_use(pressure: Ba
 async def test_backpressure_ends_when_the_log_is_small_enough(
     log: CompactedLog, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = server_of(log)
-    pressure = server.backpressure
+    runtime = runtime_of(log)
+    pressure = runtime.backpressure
     pressure.look()
     async with trio.open_nursery() as nursery:
         gone = await in_order(pressure, [10**9], nursery)
-        nursery.start_soon(server.cleaner.run)
+        nursery.start_soon(Compactor(runtime).run)
         await until(lambda: bool(gone))
         nursery.cancel_scope.cancel()
     assert not pressure.closed
@@ -152,13 +151,13 @@ async def test_backpressure_ends_when_the_log_is_small_enough(
 async def test_backpressure_wakes_cleaning_at_once(
     log: CompactedLog, autojump_clock: trio.testing.MockClock
 ) -> None:
-    server = server_of(log)
+    runtime = runtime_of(log)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.cleaner.run)
+        nursery.start_soon(Compactor(runtime).run)
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
-        server.backpressure.look()
-        await until(lambda: not server.backpressure.closed)
+        runtime.backpressure.look()
+        await until(lambda: not runtime.backpressure.closed)
         assert trio.current_time() - began < 1
         nursery.cancel_scope.cancel()
 
@@ -166,28 +165,27 @@ async def test_backpressure_wakes_cleaning_at_once(
 async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
     log: CompactedLog, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = server_of(log)
+    runtime = runtime_of(log)
     reader = lock_read(log.disk, LOG)
     async with trio.open_nursery() as nursery:
-        server.backpressure.look()
-        gone = await in_order(server.backpressure, [10**9], nursery)
-        nursery.start_soon(server.cleaner.run)
+        runtime.backpressure.look()
+        gone = await in_order(runtime.backpressure, [10**9], nursery)
+        nursery.start_soon(Compactor(runtime).run)
         await until(lambda: bool(gone))
         assert "event=writers-not-slowed" in caplog.text
         # they are slowed down again once the log has grown by much
-        assert server.backpressure.look_at >= log.writer.appended + SEGMENT_BYTES
+        assert runtime.backpressure.look_at >= log.writer.appended + SEGMENT_BYTES
         reader.close()
         usual = bytes_usual(log.engine.store, log.writer)
         await until(lambda: log.writer.log_bytes <= usual)
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("why", ["read-only", "never cleaned", "stopping"])
+@pytest.mark.parametrize("why", ["read-only", "stopping"])
 async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
     log: CompactedLog, why: str
 ) -> None:
-    server = server_of(log)
-    pressure = server.backpressure
+    pressure = Backpressure(log.engine, log.writer, compacts=True)
     pressure.look()
     async with trio.open_nursery() as nursery:
         gone = await in_order(pressure, [10**9], nursery)
@@ -196,15 +194,18 @@ async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
             # what frees room may stand behind what does not
             log.engine.read_only = True
             pressure.look()
-        elif why == "never cleaned":
-            log.config.cmdlog_clean_int = 0
-            pressure.look()
         else:
             pressure.end()
         await trio.testing.wait_all_tasks_blocked()
         assert gone == [0]
         pressure.look()
         assert not pressure.closed
+
+
+def test_backpressure_holds_nobody_where_the_log_is_never_compacted(log: CompactedLog) -> None:
+    pressure = Backpressure(log.engine, log.writer, compacts=False)
+    pressure.look()
+    assert not pressure.closed
 
 
 LARGE = b"v" * 8000
@@ -215,7 +216,7 @@ READS = {"short": [], "long": [GET] * 20, "scan": [SCAN]}
 
 async def overgrow(room: Room) -> Peer:
     """Let a client write until writers have to wait."""
-    pressure, peer = room.server.backpressure, room.connect_in_memory()
+    pressure, peer = room.server.runtime.backpressure, room.connect_in_memory()
     for at in range(START, START + 30):
         if pressure.closed:
             break
@@ -240,7 +241,7 @@ async def test_backpressure_lets_others_go_while_a_client_does_not_read(
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():
-        pressure, writer = room.server.backpressure, room.writer
+        pressure, writer = room.server.runtime.backpressure, room.writer
         other = await overgrow(room)
         # in lockstep: what is not read is not sent
         silent = room.connect_in_memory(lockstep=True)
@@ -281,7 +282,7 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
         async def turn_comes(size: int) -> None:
             sizes.append(size)
 
-        monkeypatch.setattr(room.server.backpressure, "wait_turn", turn_comes)
+        monkeypatch.setattr(room.server.runtime.backpressure, "wait_turn", turn_comes)
         patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 100_000)
         asked = two_writes(room, *READS[answer])
         await peer.send(*asked)
@@ -293,23 +294,23 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
         assert sizes == [total, bytes_of(asked[behind:])]
 
 
-def test_backpressure_is_for_what_makes_the_log_grow(pressure: Backpressure) -> None:
-    def grows(function: Function, timeout: int | None = None) -> bool:
-        return pressure.grows([Request(function, 1, key=b"k", timeout=timeout)])
+def test_backpressure_is_for_what_makes_the_log_grow() -> None:
+    def one_grows(function: Function, timeout: int | None = None) -> bool:
+        return grows([Request(function, 1, key=b"k", timeout=timeout)])
 
-    assert grows(Function.SET)
-    assert grows(Function.NEXT)
-    assert grows(Function.TOUCH)
-    assert grows(Function.GET, timeout=1)
-    assert not grows(Function.GET)
+    assert one_grows(Function.SET)
+    assert one_grows(Function.NEXT)
+    assert one_grows(Function.TOUCH)
+    assert one_grows(Function.GET, timeout=1)
+    assert not one_grows(Function.GET)
     for function in (Function.DELETE, Function.RELEASE, Function.NOP, Function.STATS):
-        assert not grows(function), function
-    assert not grows(Function.CANCEL)
+        assert not one_grows(function), function
+    assert not one_grows(Function.CANCEL)
 
 
 def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:
     log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
-    pressure: Backpressure = server_of(log).backpressure
+    pressure = Backpressure(log.engine, log.writer, compacts=True)
     looks = 0
     # most of what is written stays live, so nobody has to wait
     log.fill(400, size=10)

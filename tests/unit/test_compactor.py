@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 from typing import Any
 
 import trio
 import trio.testing
 
-from tests.door.compaction import bytes_usual
+from tests.door.compaction import Backpressure, bytes_usual
+from tests.door.daemon import Counters
 from tests.door.places import patch_module
-from tests.door.tasks import Backpressure, Cleaner
+from tests.door.tasks import Compactor
 from tests.property.compacted_log import CompactedLog
 
 SEGMENT_BYTES = 16 * 1024
 
 
-def cleaner_of(log: CompactedLog) -> Cleaner:
+def compactor_of(log: CompactedLog) -> Compactor:
     async def durable(mark: int) -> None:
         log.flush()
 
-    server: Any = SimpleNamespace(
+    runtime: Any = SimpleNamespace(
         engine=log.engine,
         writer=log.writer,
         disk=log.disk,
         config=log.config,
         clock=log.clock,
-        timers=SimpleNamespace(look=lambda: None),
+        wake_tasks=lambda: None,
         commit=SimpleNamespace(wait_durable=durable),
         segments_free=trio.Lock(),
-        log=logging.getLogger("test"),
+        counters=Counters(),
+        backpressure=Backpressure(log.engine, log.writer, compacts=True),
     )
-    server.backpressure = Backpressure(server)
-    return Cleaner(server)
+    return Compactor(runtime)
 
 
 def overgrown() -> CompactedLog:
@@ -54,14 +54,15 @@ async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log = overgrown()
-    cleaner = cleaner_of(log)
+    compactor = compactor_of(log)
+    outcomes = compactor._runtime.counters.compaction_outcomes
     assert log.log_bytes() > 2 * bound(log)
-    await cleaner.clean(only_excess=True)
+    await compactor.compact(only_excess=True)
     assert bound(log) - 2 * SEGMENT_BYTES < log.log_bytes() <= bound(log)
-    cleaned = cleaner.outcomes.total()
-    await cleaner.clean(only_excess=True)
-    assert cleaner.outcomes.total() == cleaned
-    await cleaner.clean()
+    cleaned = outcomes.total()
+    await compactor.compact(only_excess=True)
+    assert outcomes.total() == cleaned
+    await compactor.compact()
     assert log.log_bytes() < bound(log) - SEGMENT_BYTES
     log.check()
 
@@ -90,7 +91,7 @@ async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
 
     monkeypatch.setattr(log.disk, "create", counting)
     patch_module(monkeypatch, "WRITTEN_BYTES_MAX", 1000)
-    await cleaner_of(log).clean()
+    await compactor_of(log).compact()
     assert len(syncs) > 3
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500
     assert syncs[-1] == log.writer.sealed[0].bytes == log.disk.size("/log/000000001.log")

@@ -10,7 +10,7 @@ import trio.testing
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.daemon import INLINE_SECONDS_MAX, Commit
+from tests.door.daemon import INLINE_SECONDS_MAX, GroupCommit
 from tests.door.places import patch_module
 
 LOG = "/log"
@@ -31,7 +31,7 @@ class Log:
             sealed=[],
             segment_start=lambda _previous, _now: b"start",
         )
-        self.commit = Commit(self.writer, policy)
+        self.commit = GroupCommit(self.writer, policy)
         self.told: list[str] = []
 
     @property
@@ -56,7 +56,6 @@ class Log:
                 nursery.start_soon(self.client, f"c{number}")
 
 
-@pytest.mark.rule("Durability: `always`")
 async def test_all_who_wait_share_one_write_and_one_sync() -> None:
     log = Log()
     await log.clients(50)
@@ -84,7 +83,6 @@ async def test_a_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -
             await later
 
 
-@pytest.mark.rule("Durability: `os`")
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
 async def test_other_policies_wait_for_the_write_only(policy: SyncPolicy) -> None:
     log = Log(policy)
@@ -286,7 +284,6 @@ async def test_a_failure_in_the_thread_reaches_all_who_wait(
 # --- the policy interval ------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Durability: `interval`")
 async def test_each_interval_is_synced_once_and_only_if_something_was_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

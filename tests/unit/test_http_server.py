@@ -29,7 +29,7 @@ async def converse(
 ) -> None:
     """Let a client talk to a server; the test fails if the server raises or goes on for ever."""
     ours, theirs = trio.testing.memory_stream_pair()
-    server = server or HttpServer({"/page": page})
+    server = server or HttpServer({"/page": page}, lambda _: "")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve, theirs)
         await talk(ours)
@@ -225,7 +225,7 @@ async def test_a_client_that_does_not_read_is_closed(
 ) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpServer({"/page": page}).serve, theirs)
+        nursery.start_soon(HttpServer({"/page": page}, lambda _: "").serve, theirs)
         await ours.send_all(GET)
         await trio.sleep(limits.HTTP_SECONDS_MAX + 1)
         with pytest.raises(trio.BrokenResourceError):
@@ -248,7 +248,7 @@ async def test_a_closing_connection_lingers_for_a_second(
 
 
 async def test_the_connection_that_asked_longest_ago_makes_room() -> None:
-    server = HttpServer({"/page": page}, connections_max=2)
+    server = HttpServer({"/page": page}, lambda _: "", connections_max=2)
     async with trio.open_nursery() as nursery:
         scraper, silent, newcomer = [trio.testing.memory_stream_pair() for _ in range(3)]
         for _, theirs in (scraper, silent):

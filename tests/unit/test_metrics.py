@@ -48,7 +48,7 @@ class Subject:
         self.clock = HandClock()
         settings = config.settings()
         engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
-        self.server = Server(config, settings, engine, writer, disk, self.clock)
+        self.server = Server(config, engine, writer, disk, self.clock)
         self.engine = engine
 
     def ask(
@@ -74,10 +74,10 @@ class Subject:
 
     def figures(self) -> dict[str, float]:
         """Return every sample: ``name{label,...}`` to its value."""
-        return samples(trio.run(Metrics(self.server).text))
+        return samples(trio.run(Metrics(self.server.runtime).text))
 
     def page(self, path: str) -> Answer:
-        return trio.run(pages_of(self.server)[path])
+        return trio.run(pages_of(self.server.runtime, self.server.unready)[path])
 
 
 def samples(text: bytes) -> dict[str, float]:
@@ -238,7 +238,7 @@ def test_any_domain_names_give_series_that_can_be_told_apart(names: set[bytes]) 
         subject.set(name + b":1:0:x")
     labels = {domain_label(name) for name in names}
     assert len(labels) == len(names)
-    text = trio.run(Metrics(subject.server).text).decode()
+    text = trio.run(Metrics(subject.server.runtime).text).decode()
     found = {
         sample.labels["domain"]
         for family in text_string_to_metric_families(text)
@@ -259,7 +259,7 @@ def test_others_have_their_turn_while_many_domains_are_added_up(
         texts: list[bytes] = []
 
         async def ask() -> None:
-            texts.append(await Metrics(s.server).text())
+            texts.append(await Metrics(s.server.runtime).text())
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
@@ -269,7 +269,7 @@ def test_others_have_their_turn_while_many_domains_are_added_up(
                 # the table of domains changes while it is gone through
                 s.set(b"d%d:1:0:x" % number)
                 assert s.ask(Function.DELETE, b"d%d:1:0:x" % (number - 50)) == ""
-        return texts[0], await Metrics(s.server).text()
+        return texts[0], await Metrics(s.server.runtime).text()
 
     during, afterwards = trio.run(take_turns)
     assert samples(during)["fastjournal_domains"] == 50
@@ -280,11 +280,11 @@ def test_the_log_is_measured(s: Subject) -> None:
     s.set(b"a:1:0:x", int(Flag.PERSIST))
 
     async def settle() -> None:
-        await s.server.commit.wait_settled(s.server.writer.appended)
+        await s.server.runtime.commit.wait_settled(s.server.runtime.writer.appended)
 
     trio.run(settle)
     figures = s.figures()
-    appended = s.server.writer.appended
+    appended = s.server.runtime.writer.appended
     assert figures["fastjournal_log_bytes"] == appended
     assert figures["fastjournal_commit_bytes_sum"] == appended
     assert figures["fastjournal_commit_bytes_count"] == 1
@@ -319,9 +319,9 @@ def test_values_out_of_memory_are_counted_where_there_is_a_limit(s: Subject) -> 
     assert s.ask(Function.SET, b"key", Flag.PERSIST, value=b"x" * 1000) == ""
     before = s.figures()
     assert before["fastjournal_entries_memory_bytes"] > 1000
-    s.server.writer.write()
-    s.server.writer.sync()
-    assert not s.server.fetching.evict()
+    s.server.runtime.writer.write()
+    s.server.runtime.writer.sync()
+    assert not s.server.evictor.evict()
     after = s.figures()
     assert after["fastjournal_entries_memory_bytes"] < before["fastjournal_entries_memory_bytes"]
     assert after["fastjournal_entries_memory_limit_bytes"] == 1
@@ -332,8 +332,8 @@ def test_the_documentation_lists_every_metric_with_its_type_and_labels() -> None
     s = Subject(memory_limit=1)
     s.set(b"a:1:0:x")
     s.ask(Function.DELETE, b"none")
-    s.server.protocol_errors["bad-request"] += 1
-    families = text_string_to_metric_families(trio.run(Metrics(s.server).text).decode())
+    s.server.runtime.counters.protocol_errors["bad-request"] += 1
+    families = text_string_to_metric_families(trio.run(Metrics(s.server.runtime).text).decode())
     served = set()
     for family in families:
         labels = {name for sample in family.samples for name in sample.labels} - {"le"}
@@ -395,7 +395,7 @@ def trouble_none(_subject: Subject) -> None:
 
 
 def trouble_log(subject: Subject) -> None:
-    subject.server.writer.close()
+    subject.server.runtime.writer.close()
 
 
 def trouble_space(subject: Subject) -> None:

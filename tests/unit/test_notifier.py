@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import trio
 import trio.testing
 
-from fastjournal.limits import NEWS_TURNS_A_ROUND, ROUSED_A_ROUND
+from fastjournal.limits import NEWS_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
 from tests.door.engine import Engine
 from tests.door.tasks import Notifier
@@ -31,19 +31,19 @@ def most_in_two(rounds: list[int]) -> int:
     return max(sum(number in (one, one + 1) for number in rounds) for one in set(rounds))
 
 
-async def test_few_sessions_are_roused_in_one_round_and_all_in_the_end() -> None:
+async def test_few_sessions_are_woken_in_one_round_and_all_in_the_end() -> None:
     engine = Engine()
     engine.handle(0, request(Function.SET, b"k", b"v"), START)
     for session in range(SESSIONS):
         engine.handle(session, request(Function.GET, b"k", flags=Flag.LISTEN), START)
-    roused: dict[Hashable, int] = {}
+    woken: dict[Hashable, int] = {}
     rounds = Rounds()
     trio.lowlevel.add_instrument(rounds)
 
-    def rouse(session: Hashable) -> None:
-        roused[session] = rounds.number
+    def wake(session: Hashable) -> None:
+        woken[session] = rounds.number
 
-    notifier = Notifier(engine, rouse, roused.pop)
+    notifier = Notifier(engine, wake, woken.pop)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(notifier.run)
         nursery.start_soon(notifier.pace)
@@ -53,8 +53,8 @@ async def test_few_sessions_are_roused_in_one_round_and_all_in_the_end() -> None
         notifier.look()
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-    assert set(roused) == set(range(SESSIONS))
-    assert most_in_two(list(roused.values())) <= 2 * ROUSED_A_ROUND
+    assert set(woken) == set(range(SESSIONS))
+    assert most_in_two(list(woken.values())) <= 2 * WOKEN_A_ROUND
 
 
 async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
@@ -65,7 +65,7 @@ async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
 
     async def tell() -> None:
         for _ in range(3):
-            await notifier.wait_turn()
+            await notifier.wait_news_turn()
             told.append(rounds.number)
 
     async with trio.open_nursery() as pacing:

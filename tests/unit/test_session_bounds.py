@@ -39,19 +39,20 @@ class Room(ServerFixture):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.account = self.server.account
+        self.memory = self.server.runtime.memory
+        self.closed = self.server.runtime.counters.connections_closed
         self.nursery: trio.Nursery | None = None
         self.ended: list[Peer] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Room]:
         async with trio.open_nursery() as nursery:
-            self.nursery = self.server._nursery = nursery
-            nursery.start_soon(self.account.watch)
+            self.nursery = self.server.connections.nursery = nursery
+            nursery.start_soon(self.server.timeouts.run)
             yield self
             nursery.cancel_scope.cancel()
-        assert self.account.bytes == 0, "all that was held was given back"
-        assert not self.account.scarce
+        assert self.memory.bytes == 0, "all that was held was given back"
+        assert not self.memory.scarce
 
     def connect_in_memory(
         self,
@@ -68,7 +69,7 @@ class Room(ServerFixture):
         peer = Peer(cast(trio.SocketStream, pair[0]))
 
         async def serve() -> None:
-            await self.server._attend(wrap(pair[1]), "peer=memory")
+            await self.server.connections.attend(wrap(pair[1]), "peer=memory")
             self.ended.append(peer)
 
         self.nursery.start_soon(serve)
@@ -76,7 +77,7 @@ class Room(ServerFixture):
 
     @property
     def sessions(self) -> list[Session]:
-        return list(self.server._sessions)
+        return list(self.server.connections.sessions)
 
 
 def get(key: bytes, **fields: Any) -> Request:
@@ -87,7 +88,6 @@ def codes(replies: Iterable[Reply | None]) -> list[str | None]:
     return [reply and reply.code for reply in replies]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
 async def test_half_a_request_is_waited_for_so_long_and_no_longer(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,7 +108,7 @@ async def test_half_a_request_is_waited_for_so_long_and_no_longer(
         assert (told.code, told.identifier) == ("bad-request", 7)
         assert "10 s" in told.error
         assert await peer.reply() is None
-        assert room.account.closed["request-timeout"] == 1
+        assert room.closed["request-timeout"] == 1
     assert "event=request-timeout connections=1" in caplog.text
 
 
@@ -158,7 +158,6 @@ async def test_the_time_in_which_the_daemon_does_not_read_does_not_count(
             assert codes([await peer.reply()]) == [""]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
 async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
     room = Room(idle_timeout=100)
     async with room.open():
@@ -170,7 +169,7 @@ async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockC
         assert await silent.reply() is None
         await trio.sleep(110)
         assert room.ended == [silent, talks]
-        assert room.account.closed["idle-timeout"] == 2
+        assert room.closed["idle-timeout"] == 2
 
 
 async def test_who_waits_for_work_is_not_idle(autojump_clock: MockClock) -> None:
@@ -195,7 +194,6 @@ async def test_an_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> 
         assert codes([await peer.ask(NOP)]) == [""]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
 async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,7 +207,7 @@ async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at
         assert not room.ended
         await trio.sleep(5)
         assert room.ended == [gone]
-        assert room.account.closed["send-timeout"] == 1
+        assert room.closed["send-timeout"] == 1
         again = await peer.ask(request(Function.NEXT, b"a", flags=Flag.META))
         assert again.pairs
         assert again.pairs[0].meta is not None
@@ -228,7 +226,7 @@ async def test_what_is_pushed_to_a_client_that_takes_nothing_ends_it_too(
         assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
         await trio.sleep(40)
         assert room.ended == [gone]
-        assert room.account.closed["send-timeout"] == 1
+        assert room.closed["send-timeout"] == 1
 
 
 async def test_a_client_that_takes_a_little_now_and_then_is_not_closed(
@@ -254,7 +252,7 @@ async def fill(room: Room, peer: Peer) -> None:
     """Let the daemon hold more than a small max-inflight for one client that reads nothing."""
     await peer.stream.send_all(encode_request(get(b"large")) * 3)
     await trio.testing.wait_all_tasks_blocked()
-    assert room.account.scarce
+    assert room.memory.scarce
 
 
 async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_closed(
@@ -277,8 +275,8 @@ async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_cl
         assert codes([await peer.ask(request(Function.GET, b"large"))]) == [""], "no data, no size"
         await trio.sleep(limits.SLOW_READER_SECONDS + 2)
         assert room.ended == [slow]
-        assert room.account.closed["slow-reader"] == 1
-        assert not room.account.scarce
+        assert room.closed["slow-reader"] == 1
+        assert not room.memory.scarce
         found = await peer.ask(get(b"large"))
         assert found.pairs
         assert len(found.pairs[0].value) == 100_000
@@ -302,7 +300,6 @@ async def test_only_as_many_are_closed_as_give_room(autojump_clock: MockClock) -
         assert found.pairs
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
 async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_than_it_returns(
     autojump_clock: MockClock,
 ) -> None:
@@ -326,7 +323,6 @@ async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_tha
         room.engine.check()
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
 async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:
@@ -339,7 +335,6 @@ async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
         assert room.engine.store.worked_on == 0
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
 async def test_while_memory_is_scarce_there_is_no_room_for_large_requests(
     autojump_clock: MockClock,
 ) -> None:
@@ -354,7 +349,7 @@ async def test_while_memory_is_scarce_there_is_no_room_for_large_requests(
         assert codes(replies) == ["", "busy", None]
         assert replies[1] is not None
         assert replies[1].identifier == 9
-        assert room.account.closed["busy"] == 1
+        assert room.closed["busy"] == 1
         assert codes([await peer.ask(request(Function.SET, b"k", bytes(20_000)))]) == [""]
 
 
@@ -369,7 +364,7 @@ async def test_halves_of_large_requests_that_stand_still_make_room(
             await holder.stream.send_all(half[: len(half) - 1])
         await trio.sleep(limits.SLOW_READER_SECONDS + 3)
         assert len(room.ended) == 1
-        assert not room.account.scarce
+        assert not room.memory.scarce
         assert codes([await room.ended[0].reply()]) == ["busy"]
 
 
@@ -380,16 +375,16 @@ async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock)
         whole = encode_request(request(Function.SET, b"k", bytes(1000)))
         await peer.stream.send_all(whole[:600])
         await trio.testing.wait_all_tasks_blocked()
-        assert room.account.bytes == 600
+        assert room.memory.bytes == 600
         assert [session.held_bytes for session in room.sessions] == [600]
         await peer.stream.send_all(whole[600:])
         assert codes([await peer.reply()]) == [""]
         await trio.testing.wait_all_tasks_blocked()
-        assert room.account.bytes == 0
+        assert room.memory.bytes == 0
         slow = room.connect_in_memory(lockstep=True)
         await slow.stream.send_all(encode_request(get(b"k")))
         await trio.testing.wait_all_tasks_blocked()
-        assert 1000 < room.account.bytes < 1200
+        assert 1000 < room.memory.bytes < 1200
 
 
 async def test_all_connections_together_wait_for_so_much_work(

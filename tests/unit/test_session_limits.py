@@ -41,14 +41,14 @@ async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         assert (await waiting.ask(listen(b"b"), NOP)).code == ""
         ballast = house.disk.create("/ballast")
         ballast.write(bytes((1 << 20) - (1 << 18)))
-        house.server.check_space()
+        house.server.free_space.check()
         assert house.engine.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == "read-only"
         assert (await peer.ask(request(Function.NEXT, b"a"))).code == "read-only"
         done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
         assert (await peer.ask(done)).code == ""
         house.disk.unlink("/ballast")
-        house.server.check_space()
+        house.server.free_space.check()
         assert not house.engine.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
         woken = await waiting.reply()
@@ -105,11 +105,11 @@ async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room(
         assert (await peer.ask(set_(b"a:1:%d:x" % (START + 1000)))).code == ""
         assert (await waiting.ask(listen(b"a"), NOP)).code == ""
         house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
-        house.server.check_space()
+        house.server.free_space.check()
         house.clock.now += 2000
         assert (await peer.ask(NOP)).code == ""
         house.disk.unlink("/ballast")
-        house.server.check_space()
+        house.server.free_space.check()
         woken = await waiting.reply()
         assert woken is not None
         assert woken.pairs
@@ -134,7 +134,6 @@ async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
         assert replies[0].pairs
 
 
-@pytest.mark.rule("Flags of a request: 9 PERSIST", "Durability: `always`")
 async def test_no_reply_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,7 +237,6 @@ async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: st
     assert not any(answers)
 
 
-@pytest.mark.rule("Errors: `shutting-down`")
 async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
     house = ServerFixture()
     async with house.open():
@@ -268,7 +266,7 @@ async def test_a_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> No
             newcomer = await house.connect()
             assert (await newcomer.ask(NOP)).code == ""
             assert await ended(peer)
-        assert house.server.account.closed["made-room"] == 2
+        assert house.server.runtime.counters.connections_closed["made-room"] == 2
         late = await house.connect()
         refused = await late.reply()
         assert refused is not None

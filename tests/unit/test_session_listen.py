@@ -12,6 +12,7 @@ import trio.testing
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.places import patch_module
+from tests.door.tasks import Notifier
 from tests.property.subject import SECOND, START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
@@ -75,7 +76,6 @@ async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
             assert (told.identifier, told.code) == (identifier, "not-found")
 
 
-@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
 async def test_no_notification_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -94,7 +94,6 @@ async def test_no_notification_leaves_before_what_it_shows_is_durable(
         assert value_of(await peer.reply()) == b"new"
 
 
-@pytest.mark.rule("Order: Notifications come between replies")
 async def test_no_notification_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,7 +118,6 @@ async def test_no_notification_comes_between_a_request_and_its_reply(
         assert value_of(replies[2]) == b"new"
 
 
-@pytest.mark.rule("Order: Notifications come between replies")
 async def test_the_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -156,7 +154,6 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
         assert (await slow.ask(NOP)).code == ""
 
 
-@pytest.mark.rule("Notifications: A client that does not read, while keys of 16 MiB")
 async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,7 +170,7 @@ async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
         for round_ in range(1, 9):
             for key in keys:
                 assert (await other.ask(put(key, bytes(100_000), at=START + round_))).code == ""
-        assert house.server.account.closed["overrun"] == 1
+        assert house.server.runtime.counters.connections_closed["overrun"] == 1
         assert len(house.engine.subscriptions) == 0
         with trio.fail_after(SILENCE_S):
             try:
@@ -190,16 +187,16 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
     patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)
     patch_module(monkeypatch, "notifier.SLICE_SECONDS", 0.0)
     patch_module(monkeypatch, "MATCH_STEPS_MAX", 1)
-    house = ServerFixture()
     waits = 0
-    wait_room = house.server.notifier.wait_room
+    wait_matched = Notifier.wait_matched
 
-    async def counted() -> None:
+    async def counted(notifier: Notifier) -> None:
         nonlocal waits
         waits += house.engine.behind
-        await wait_room()
+        await wait_matched(notifier)
 
-    monkeypatch.setattr(house.server.notifier, "wait_room", counted)
+    monkeypatch.setattr(Notifier, "wait_matched", counted)
+    house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
         await peer.ask(put(b"k0"))

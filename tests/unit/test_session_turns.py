@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from fastjournal.limits import BATCH_WORK, TURN_WORK
 from fastjournal.protocol.constants import Function
+from tests.door.admission import Share
 from tests.door.engine import Scan
-from tests.door.tasks import Share
 from tests.property.subject import START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP
@@ -52,7 +52,7 @@ async def test_turn_serves_so_many_clients_that_come_at_the_same_instant(
     room, turns = Room(), Turns()
     async with room.open(), trio.open_nursery() as background:
         peers = [room.connect_in_memory() for _ in range(CLIENTS)]
-        background.start_soon(room.server.scheduler.run)
+        background.start_soon(room.server.turn_scheduler.run)
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.add_instrument(turns)
         if what == "request":
@@ -78,14 +78,15 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
     room = Room()
     ended: list[str] = []
     async with room.open(), trio.open_nursery() as background:
-        scheduler, store = room.server.scheduler, room.engine.store
+        scheduler, store = room.server.turn_scheduler, room.engine.store
+        turns = room.server.runtime.turns
         background.start_soon(scheduler.run)
         await trio.testing.wait_all_tasks_blocked()
 
         async def be_busy() -> None:
             share = Share()
             while True:
-                if not scheduler.admits(share):
+                if not turns.admits(share):
                     await scheduler.wait(share)
                 store.work += TURN_WORK
                 await scheduler.pass_on(share)
@@ -93,8 +94,7 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
         async def scan(name: str, share: Share) -> None:
             found = room.engine.handle(name, request(Function.GET, b"a", uri=b"z"), START)
             assert isinstance(found, Scan)
-            stream = trio.testing.memory_stream_pair()[0]
-            await room.server.scanning.run(found, stream, share)
+            await room.server.scan_runner.run(found, lambda: False, share)
             ended.append(name)
 
         for _ in range(2):

@@ -11,8 +11,10 @@ import trio
 import trio.testing
 
 from fastjournal.limits import CREDIT_WORK, TURN_WORK
+from tests.door.admission import Share, TurnBudget
+from tests.door.daemon import Histogram
 from tests.door.engine import Store
-from tests.door.tasks import Scheduler, Share
+from tests.door.tasks import TurnScheduler
 
 SMALL = 10
 
@@ -22,7 +24,9 @@ class Loop:
 
     def __init__(self) -> None:
         self.store = SimpleNamespace(work=0)
-        self.scheduler = Scheduler(cast(Store, self.store))
+        self.turn_us = Histogram(24)
+        self.turns = TurnBudget(cast(Store, self.store))
+        self.scheduler = TurnScheduler(self.turns, self.turn_us)
         self.by_turn: Counter[int] = Counter()
         self.turn = 0
         self.order: list[str] = []
@@ -40,12 +44,12 @@ class Loop:
     async def client(self, name: str, works: list[int]) -> None:
         """Do these pieces of work, one after the other, as soon as it may."""
         share = Share()
-        if not self.scheduler.admits(share):
+        if not self.turns.admits(share):
             await self.scheduler.wait(share, works[0])
         for work in works:
             self.do(name, work)
             if self.store.work - share.began >= TURN_WORK:
-                self.scheduler.charge(share)
+                self.turns.charge(share)
                 await self.scheduler.pass_on(share)
 
     async def run(self, *clients: tuple[str, list[int]]) -> None:
@@ -85,16 +89,16 @@ async def test_busy_clients_have_equal_shares_whatever_they_ask_for_at_a_time(lo
 
 
 async def test_client_that_was_idle_begins_before_those_that_are_busy(loop: Loop) -> None:
-    scheduler, store = loop.scheduler, loop.store
+    scheduler, turns, store = loop.scheduler, loop.turns, loop.store
     shares = [Share() for _ in range(20)]
     began: list[object] = []
 
     async def wait(share: Share, name: object, expected: int) -> None:
-        if not scheduler.admits(share):
+        if not turns.admits(share):
             await scheduler.wait(share, expected)
         began.append(name)
         store.work += expected
-        scheduler.charge(share)
+        turns.charge(share)
 
     with trio.fail_after(60):
         async with trio.open_nursery() as background:
@@ -116,34 +120,34 @@ async def test_client_that_was_idle_begins_before_those_that_are_busy(loop: Loop
 
 
 async def test_call_over_the_budget_is_taken_off_the_next_turns(loop: Loop) -> None:
-    scheduler, store = loop.scheduler, loop.store
+    scheduler, turns, store = loop.scheduler, loop.turns, loop.store
     with trio.fail_after(60):
         async with trio.open_nursery() as background:
             background.start_soon(scheduler.run)
             await trio.testing.wait_all_tasks_blocked()
             busy = Share()
-            assert scheduler.admits(busy)
+            assert turns.admits(busy)
             store.work += 4 * TURN_WORK
-            scheduler.charge(busy)
+            turns.charge(busy)
             rested = 0
-            while not scheduler.open:
+            while not turns.open:
                 rested += 1
-                assert not scheduler.admits(busy)
+                assert not turns.admits(busy)
                 await trio.lowlevel.checkpoint()
             assert rested >= 3
             background.cancel_scope.cancel()
 
 
 async def test_waiting_client_that_is_cancelled_leaves_the_others_their_turn(loop: Loop) -> None:
-    scheduler, store = loop.scheduler, loop.store
+    scheduler, turns, store = loop.scheduler, loop.turns, loop.store
     with trio.fail_after(60):
         async with trio.open_nursery() as background:
             background.start_soon(scheduler.run)
             await trio.testing.wait_all_tasks_blocked()
             first, gone, last = Share(), Share(), Share()
-            assert scheduler.admits(first)
+            assert turns.admits(first)
             store.work += 10 * TURN_WORK
-            scheduler.charge(first)
+            turns.charge(first)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(scheduler.wait, gone)
                 await trio.lowlevel.checkpoint()
@@ -154,21 +158,21 @@ async def test_waiting_client_that_is_cancelled_leaves_the_others_their_turn(loo
 
 def test_virtual_time_of_an_idle_client_follows_the_others(loop: Loop) -> None:
     """Who has done much alone is not behind for ever, and who slept long is not ahead for ever."""
-    scheduler, store = loop.scheduler, loop.store
+    turns, store = loop.turns, loop.store
     alone, idle = Share(), Share()
     for _ in range(100):
-        assert scheduler.admits(alone)
+        assert turns.admits(alone)
         store.work += TURN_WORK
-        scheduler.charge(alone)
-    assert scheduler.admits(idle)
+        turns.charge(alone)
+    assert turns.admits(idle)
     assert idle.virtual >= alone.virtual - TURN_WORK - CREDIT_WORK
-    assert scheduler.admits(alone)
+    assert turns.admits(alone)
 
 
 async def test_turns_are_measured(loop: Loop) -> None:
     with trio.fail_after(60):
         await loop.run(("one", [TURN_WORK] * 8))
-    assert loop.scheduler.turn_us.cumulative()[-1] >= 5
+    assert loop.turn_us.cumulative()[-1] >= 5
 
 
 async def test_newcomers_without_end_do_not_keep_a_busy_client_from_its_turn(loop: Loop) -> None:
@@ -177,7 +181,7 @@ async def test_newcomers_without_end_do_not_keep_a_busy_client_from_its_turn(loo
     async def come_again_and_again() -> None:
         while True:
             share = Share()
-            if not loop.scheduler.admits(share):
+            if not loop.turns.admits(share):
                 await loop.scheduler.wait(share)
             loop.do("newcomer", 2 * TURN_WORK)
             await trio.lowlevel.checkpoint()

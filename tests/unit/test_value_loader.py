@@ -12,6 +12,7 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
 from tests.door.places import patch_module
 from tests.door.tables import Cold
+from tests.door.tasks import Evictor
 from tests.property.subject import request
 from tests.unit.server_fixture import SILENCE_S, ServerFixture
 
@@ -124,7 +125,7 @@ async def test_nobody_is_told_of_a_record_that_is_gone_with_its_entry(
         gone = await peer.reply()
         assert gone is not None
         assert gone.code == "not-found"
-        assert house.server.fetching.failed == 0
+        assert house.server.runtime.counters.values_unreadable == 0
 
 
 async def test_workers_who_want_the_same_jobs_read_each_value_once(
@@ -141,7 +142,7 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
             # in memory for as long as the limit has room for it
             assert (await peer.ask(set_(b"a:1:0:%02d" % number))).code == ""
         values.kept_bytes = 0
-        house.server.fetching.evict()
+        house.server.evictor.evict()
         values.kept_bytes = 3 * workers * len(LONG)
         assert values.cold == 3 * workers
         held = HeldRead(house, monkeypatch)
@@ -161,7 +162,7 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
                 if left:
                     await other.send(asked)
         assert len(set(keys)) == 3 * workers
-        assert house.server.fetching.count == 3 * workers
+        assert house.server.runtime.counters.values_read == 3 * workers
 
 
 async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one(
@@ -218,7 +219,7 @@ class LateTurn:
         self._house = house
 
     async def __aenter__(self) -> None:
-        self._house.server.fetching.evict()
+        self._house.server.evictor.evict()
 
     async def __aexit__(self, *_error: object) -> None:
         await trio.lowlevel.checkpoint()
@@ -233,7 +234,7 @@ async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_tu
         for number in range(20):
             assert (await peer.ask(set_(b"key/%02d" % number))).code == ""
         assert (await peer.ask(NOP)).code == ""
-        monkeypatch.setattr(house.server.scanning, "_turn", LateTurn(house))
+        monkeypatch.setattr(house.server.scan_runner, "_turn", LateTurn(house))
         reply = await peer.ask(get_all(b"", b""))
         assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
 
@@ -249,6 +250,22 @@ async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> N
             house.disk.fail_at(count, "read_slice", errno.EMFILE)
         assert (await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))).pairs
         assert house.engine.store.buried == 0
+
+
+async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nobody_asks() -> None:
+    house = ServerFixture(memory_limit=1)
+    async with house.open():
+        peer, waits = await house.connect(), await house.connect()
+        key = b"a:1:%d:x" % (house.clock.now + 1)
+        assert (await peer.ask(set_(key), NOP)).code == ""
+        assert await peer.reply() is not None
+        assert is_cold(house, key)
+        await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
+        assert await waits.reply() is not None
+        house.clock.now += 1
+        woken = await waits.reply()
+        assert woken is not None
+        assert [pair.value for pair in woken.pairs or ()] == [LONG]
 
 
 async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
@@ -276,7 +293,7 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
         with trio.fail_after(SILENCE_S):
             while house.engine.awaited:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
-        assert house.server.fetching.failed == 1
+        assert house.server.runtime.counters.values_unreadable == 1
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
         assert reply.pairs
         assert house.engine.store.buried == 0
@@ -285,6 +302,8 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
 async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    evict, evicts = Evictor.evict, True
+    monkeypatch.setattr(Evictor, "evict", lambda evictor: evicts and evict(evictor))
     house = ServerFixture(memory_limit=1)
     store = house.engine.store
     async with house.open():
@@ -296,7 +315,7 @@ async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanw
         first = store.find(b"a:1:0:x")
         assert first is not None
         # somebody else had this one read; whatever is in memory leaves it with the next read
-        monkeypatch.setattr(house.server.fetching, "evict", lambda: False)
+        evicts = False
         store.warm_up(first, first.job_id, LONG)
         read_slice = house.disk.read_slice
 

@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     from fastjournald.engine.store import Store
     from fastjournald.tables.entry import Entry
 
+OUTCOMES = ("removed", "moved", "rewritten", "left", "failed")
+"""Ends of the compaction of a segment; ``failed``: it is damaged, or is being read, or there is no
+room."""
+
 LEFT_MAX = 0.75
 """Of its bytes that stay: a segment of which more stays is left as it is."""
 

@@ -12,8 +12,9 @@ to it that no reply shows anybody a change that a crash could undo.
 
 from __future__ import annotations
 
+import logging
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
 
 import trio
 
@@ -28,18 +29,19 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_error,
 )
+from fastjournald.admission.close_reason import CloseReason
+from fastjournald.admission.log_growth import bytes_of, grows
+from fastjournald.admission.memory_budget import NEVER
+from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.engine.prefetch import missing_soon
-from fastjournald.net.admission import NEVER
+from fastjournald.net.hangup import is_lost
+from fastjournald.net.services import Services
 from fastjournald.net.session_writer import Sending
-from fastjournald.tasks.backpressure import bytes_of
-from fastjournald.tasks.turn_budget import Share
+from fastjournald.runtime import Runtime
+from fastjournald.tables.entry import Entry
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from fastjournald.server import Server
-    from fastjournald.tables.entry import Entry
+LOG = logging.getLogger("fastjournald")
 
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
@@ -57,35 +59,45 @@ class Session(Sending):
     """A client's connection, from its first byte to its last.
 
     Args:
-        server: Engine, commit and clock.
+        runtime: Engine, commit and clock.
+        services: Background tasks that it waits for.
         stream: The connected socket, or TLS on it.
-        peer: Who connected, for the log.
+        peer: Name of the client, for the log.
+        wake_session: Lets a session send what the client did not ask for just now.
     """
 
-    def __init__(self, server: Server, stream: trio.abc.HalfCloseableStream, peer: str) -> None:
-        super().__init__(server, stream)
+    def __init__(
+        self,
+        runtime: Runtime,
+        services: Services,
+        stream: trio.abc.HalfCloseableStream,
+        peer: str,
+        wake_session: Callable[[Hashable], None],
+    ) -> None:
+        super().__init__(runtime, services, stream)
         self._peer = peer
-        self._connection = ServerConnection(value_bytes_max=server.settings.value_bytes_max)
+        self._wake_session = wake_session
+        self._connection = ServerConnection(value_bytes_max=runtime.engine.settings.value_bytes_max)
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
         self._life = trio.CancelScope()
         self._done = False
-        self._given_up = False
+        self._abandoned = False
         self._undecoded = b""
         self._taken_bytes = 0
         """Of the requests that are being served."""
         self._turn_bytes = 0
         """Of requests that may make the log grow, although that is far too large."""
-        # what the account looks at; times are its own
+        # what the timeouts look at, on the clock of the memory budget
         self.partial_bytes = 0
         """Of a request that is cut short."""
         self.partial_since = NEVER
         """When its first byte came."""
         self.receiving_since = NEVER
         """Since when nothing comes; NEVER: this is not what the session waits for."""
-        self.unknown = server.engine.grants is not None
+        self.unknown = runtime.engine.grants is not None
         """AUTH has not succeeded so far, and has to."""
-        self.connected_since = self._account.now
+        self.connected_since = self._memory.now
         self._share = Share()
         self.on_first_request: Callable[[], object] | None = None
         """Called once, when it has asked for something, after AUTH where that is needed."""
@@ -103,20 +115,25 @@ class Session(Sending):
                 except ProtocolError as error:
                     # it is kept by the connection: with a traceback that is a reference cycle
                     error.__traceback__ = None
-                    self._server.forget(self)
-                    self._server.protocol_errors[error.code] += 1
-                    now = self._server.clock.now_us()
+                    self._forget()
+                    self._runtime.counters.protocol_errors[error.code] += 1
+                    now = self._runtime.clock.now_us()
                     self._put(encode_error(error.identifier, now, f"{error.code} {error}"))
                 await self._close()
             except trio.BrokenResourceError:
-                self._server.log.debug("event=client-lost")
+                LOG.debug("event=client-lost")
             finally:
-                self._server.forget(self)
+                self._forget()
                 self._give_back(pushed_only=False)
                 self._hold(-self.held_bytes)
                 self._over = True
                 self.receiving_since = self.sending_since = NEVER
                 await trio.aclose_forcefully(self._stream)
+
+    def _forget(self) -> None:
+        """The connection is about to end; others may get what it had locked."""
+        self._runtime.engine.forget(self)
+        self._runtime.wake_tasks()
 
     async def _converse(self) -> None:
         connection = self._connection
@@ -124,34 +141,34 @@ class Session(Sending):
             requests = connection.next_events()
             if requests:
                 try:
-                    if self._server.backpressure.closed:
+                    if self._runtime.backpressure.closed:
                         await self._wait_room(requests, self._taken_bytes)
                     await self._serve(requests)
                 finally:
                     self._end_turn()
-                self.partial_since = self._account.now
+                self.partial_since = self._memory.now
                 if self.on_first_request is not None and not self.unknown:
                     self.on_first_request()
                     self.on_first_request = None
             elif connection.next_event() is CONNECTION_CLOSED:
                 # from here on nothing is handed out to it
-                self._server.engine.store.work += BATCH_WORK
-                self._server.forget(self)
+                self._runtime.engine.store.work += BATCH_WORK
+                self._forget()
                 return
             else:
                 if self._outbox.pieces or self._has_news():
                     # who does not read what was pushed is not listened to
                     await self._flush()
-                    self.partial_since = self._account.now
-                    self._server.rouse(self)
-                if self._server.engine.behind:
-                    await self._server.notifier.wait_room()
+                    self.partial_since = self._memory.now
+                    self._wake_session(self)
+                if self._runtime.engine.behind:
+                    await self._services.wait_matched()
                 await self._receive()
 
     async def _wait_room(self, requests: list[Request], size: int) -> None:
         """Wait while the log is far too large, holding what was decoded."""
-        pressure = self._server.backpressure
-        if pressure.grows(requests):
+        pressure = self._runtime.backpressure
+        if grows(requests):
             held = size + len(requests) * limits.REQUEST_OBJECT_BYTES
             self._hold(held)
             await pressure.wait_turn(size)
@@ -165,7 +182,7 @@ class Session(Sending):
             unused: Bytes of the requests that were not carried out; another turn is for them.
         """
         if self._turn_bytes:
-            self._server.backpressure.turn_over(self._turn_bytes, unused)
+            self._runtime.backpressure.turn_over(self._turn_bytes, unused)
             self._turn_bytes = 0
 
     def _unused(self, requests: list[Request], at: int) -> int:
@@ -174,48 +191,53 @@ class Session(Sending):
 
     async def _wait_rest(self, requests: list[Request], at: int) -> None:
         """Wait with the requests from this one on, while the log is far too large."""
-        if self._server.backpressure.closed and not self._turn_bytes and at < len(requests):
+        if self._runtime.backpressure.closed and not self._turn_bytes and at < len(requests):
             await self._wait_room(requests[at:], bytes_of(requests[at:]))
 
     async def _receive(self) -> None:
-        account, connection = self._account, self._connection
+        memory, connection = self._memory, self._connection
         data: bytes | bytearray | None = self._undecoded
         if data:
             self._hold(-len(data))
             self._undecoded = b""
         else:
             data = None
-            self.receiving_since = account.now
+            self.receiving_since = memory.now
             with trio.CancelScope(deadline=self._receive_until) as self._receiving:
                 data = await self._stream.receive_some(limits.RECEIVE_BYTES_MAX)
             self.receiving_since = NEVER
             if data is None:
                 # the daemon stops, or has waited for the rest of a request long enough
-                self._done = not self._given_up
+                self._done = not self._abandoned
                 return
-        if account.scarce and len(data) > limits.SCARCE_BYTES:
+        if memory.scarce and len(data) > limits.SCARCE_BYTES:
             # decoded requests take ten times as much
             self._undecoded = bytes(data[limits.SCARCE_BYTES :])
             self._hold(len(self._undecoded))
             data = data[: limits.SCARCE_BYTES]
-        if not self._server.scheduler.admits(self._share):
+        if not self._runtime.turns.admits(self._share):
             await self._wait_turn(len(data))
         connection.receive_data(data)
         before, partial = self.partial_bytes, connection.unfinished_bytes
         self._taken_bytes = before + len(data) - partial
         if partial or before:
-            self._server.engine.store.work += BATCH_WORK
+            self._runtime.engine.store.work += BATCH_WORK
             self._hold(partial - before)
             self.partial_bytes = partial
             if not before:
-                self.partial_since = account.now
-            if account.scarce and partial > limits.SCARCE_PARTIAL_BYTES:
-                account.refuse(self)
+                self.partial_since = memory.now
+            if memory.scarce and partial > limits.SCARCE_PARTIAL_BYTES:
+                self.refuse_request()
 
-    def give_up(self, sentence: str, code: str) -> None:
+    def refuse_request(self) -> None:
+        """Tell the client that there is no room for the rest of its request."""
+        self._runtime.counters.connections_closed[CloseReason.NO_ROOM] += 1
+        self.abandon("connections hold max-inflight bytes; send it again later", "busy")
+
+    def abandon(self, sentence: str, code: str) -> None:
         """Wait no longer for the rest of a request: tell the client, and close."""
         self._connection.abandon(sentence, code)
-        self._given_up = True
+        self._abandoned = True
         self._hold(-self.partial_bytes)
         self.partial_bytes = 0
         self._receiving.cancel()
@@ -228,35 +250,35 @@ class Session(Sending):
         """Wait until requests of ``size`` bytes may be decoded and carried out; 0: none follow."""
         self._hold(size)
         expected = BATCH_WORK + limits.REQUEST_WORK + size // limits.READ_BYTES_A_UNIT
-        await self._server.scheduler.wait(self._share, expected)
+        await self._services.wait_turn(self._share, expected)
         self._hold(-size)
 
     async def _pass_on(self, replies: list[bytes], now: int) -> int:
         """Put replies into the outbox and let others have their turn; return the instant then."""
-        server = self._server
-        server.scheduler.charge(self._share)
+        runtime = self._runtime
+        runtime.turns.charge(self._share)
         if replies:
             # they leave together with those that follow
             self._put(b"".join(replies))
             replies.clear()
-        server.after_requests(now)
-        await server.scheduler.pass_on(self._share)
-        return server.clock.now_us()
+        runtime.after_requests(now)
+        await self._services.pass_on(self._share)
+        return runtime.clock.now_us()
 
     def _go_on(self) -> int:
         """Begin another piece of work, after others had theirs; return the instant."""
-        server = self._server
-        self._share.began = server.engine.store.work
-        return server.clock.now_us()
+        runtime = self._runtime
+        self._share.began = runtime.engine.store.work
+        return runtime.clock.now_us()
 
     async def _serve(self, requests: list[Request]) -> None:
-        server = self._server
-        engine = server.engine
+        runtime = self._runtime
+        engine = runtime.engine
         handle = engine.handle
-        account = self._account
-        now = server.clock.now_us()
+        memory = self._memory
+        now = runtime.clock.now_us()
         replies: list[bytes] = []
-        room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
+        room = limits.SCARCE_BYTES if memory.scarce else limits.REPLIES_BYTES_MAX
         store, share = engine.store, self._share
         store.work += BATCH_WORK + len(requests)
         ahead_bytes = self._taken_bytes + len(requests) * limits.REQUEST_OBJECT_BYTES
@@ -265,7 +287,7 @@ class Session(Sending):
         for at, request in enumerate(requests):
             if request.function == _SNAPSHOT:
                 await self._finish(replies, now, self._unused(requests, at + 1))
-                replies.append(await server.take_snapshot(self, request))
+                replies.append(await self._services.take_snapshot(self, request))
                 await self._wait_rest(requests, at + 1)
                 now = self._go_on()
                 continue
@@ -282,10 +304,10 @@ class Session(Sending):
                 if room < 0:
                     await self._finish(replies, now, self._unused(requests, at + 1))
                     await self._wait_rest(requests, at + 1)
-                    room = limits.SCARCE_BYTES if account.scarce else limits.REPLIES_BYTES_MAX
+                    room = limits.SCARCE_BYTES if memory.scarce else limits.REPLIES_BYTES_MAX
                     now = self._go_on()
                 elif store.work - share.began > TURN_WORK:
-                    if server.backpressure.closed and not self._turn_bytes:
+                    if runtime.backpressure.closed and not self._turn_bytes:
                         await self._finish(replies, now)
                         await self._wait_rest(requests, at + 1)
                     now = await self._pass_on(replies, now)
@@ -318,8 +340,8 @@ class Session(Sending):
 
         Values that the requests ahead of it will need are read together with its own.
         """
-        server = self._server
-        engine = server.engine
+        runtime = self._runtime
+        engine = runtime.engine
         reply: bytes | Scan | Missing | None = outcome
         had: dict[Entry, None] = {}
         while isinstance(reply, Missing):
@@ -328,17 +350,17 @@ class Session(Sending):
             had = {entry: None for entry in had if entry.place == place}
             in_vain = any(entry in had for entry in reply.entries)
             missing = missing_soon(engine, reply, ahead)
-            await server.fetching.fetch(missing, had if in_vain else ())
+            await self._services.fetch(missing, had if in_vain else ())
             had.update((entry, None) for entry in reply.entries if isinstance(entry.value, bytes))
-            reply = engine.handle(self, request, server.clock.now_us())
+            reply = engine.handle(self, request, runtime.clock.now_us())
         if isinstance(reply, Scan):
-            reply = await server.scanning.run(reply, self._stream, self._share)
+            reply = await self._services.run_scan(reply, lambda: is_lost(self._stream), self._share)
         return reply
 
     async def _slow_down(self) -> None:
         """Let whoever has shown a wrong token wait, and end the connection after some of them."""
-        self._server.log.info("event=auth-failed %s", self._peer)
-        self._done = self._server.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
+        LOG.info("event=auth-failed %s", self._peer)
+        self._done = self._runtime.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
         await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def _finish(self, replies: list[bytes], now: int, unused: int = 0) -> None:
@@ -349,17 +371,17 @@ class Session(Sending):
             now: The present.
             unused: Bytes of the requests behind these.
         """
-        server = self._server
-        server.scheduler.charge(self._share)
+        runtime = self._runtime
+        runtime.turns.charge(self._share)
         data = b"".join(replies)
         if data:
             self._put(data)
             replies.clear()
-        server.after_requests(now)
-        writer = server.writer
+        runtime.after_requests(now)
+        writer = runtime.writer
         if writer.settled < writer.appended:
-            await server.commit.wait_settled(writer.appended)
-        server.fetching.evict()
+            await runtime.commit.wait_settled(writer.appended)
+        self._services.evict()
         # a client that does not read must hold up no other
         self._end_turn(unused)
         if self._outbox.pieces:
@@ -373,7 +395,7 @@ class Session(Sending):
         """Tell the client that no more comes, and let it read what was sent."""
         while self._outbox.pieces or self._has_news():
             await self._flush()
-        self._server.forget(self)
+        self._forget()
         while self._sending:
             await self._senders.park()
         self._sending = True
@@ -391,9 +413,9 @@ class Session(Sending):
         try:
             if not silently:
                 with trio.move_on_after(LINGER_SECONDS):
-                    self._put(encode_error(0, self._server.clock.now_us(), sentence))
+                    self._put(encode_error(0, self._runtime.clock.now_us(), sentence))
                     await self._close()
         except trio.BrokenResourceError:
-            self._server.log.debug("event=client-lost")
+            LOG.debug("event=client-lost")
         finally:
             await trio.aclose_forcefully(self._stream)

@@ -1,4 +1,4 @@
-"""What a session sends: replies, what is pushed to it, and news of what it listens to.
+"""Writer of a session: replies, answers of waiting requests, and news of what it listens to.
 
 All of it goes through one outbox, in the order in which it was made: so replies go out in the order
 of the requests, and nothing leaves before what was appended when it was made is durable.
@@ -6,31 +6,34 @@ of the requests, and nothing leaves before what was appended when it was made is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from fastjournal import limits
+from fastjournald.admission.memory_budget import NEVER
 from fastjournald.engine.prefetch import missing_news
-from fastjournald.net.admission import NEVER
 from fastjournald.net.hangup import has_hung_up
 from fastjournald.net.outbox import Outbox
-
-if TYPE_CHECKING:
-    from fastjournald.server import Server
+from fastjournald.net.services import Services
+from fastjournald.runtime import Runtime
 
 
 class Sending:
     """The half of a session that sends.
 
     Args:
-        server: Engine, commit and clock.
+        runtime: Engine, commit and clock.
+        services: Background tasks that it waits for.
         stream: The connected socket, or TLS on it.
     """
 
-    def __init__(self, server: Server, stream: trio.abc.HalfCloseableStream) -> None:
-        self._server = server
-        self._account = server.account
+    def __init__(
+        self, runtime: Runtime, services: Services, stream: trio.abc.HalfCloseableStream
+    ) -> None:
+        self._runtime = runtime
+        self._services = services
+        self._memory = runtime.memory
+        assert runtime.engine.handouts is not None
+        self._handouts = runtime.engine.handouts
         self._stream = stream
         self._sending = False
         """Some task does. Not a ``trio.Lock``: to take one that nobody holds is one more turn of
@@ -42,7 +45,7 @@ class Sending:
         self._serving = False
         """Replies are owed: no notification comes between a request and its reply."""
         self._over = False
-        # what the account looks at; times are its own
+        # what the timeouts look at, on the clock of the memory budget
         self.held_bytes = 0
         """All that is in memory for this connection."""
         self.sending_since = NEVER
@@ -52,24 +55,23 @@ class Sending:
         """Count that many bytes more, or fewer, that are in memory for this connection."""
         if not self._over:
             self.held_bytes += change
-            self._account.hold(change)
+            self._memory.hold(change)
 
     def _put(self, data: bytes, *, pushed: bool = False) -> None:
         """Let messages leave, in their turn, once all that was appended until now is settled."""
-        server = self._server
-        handouts = server.handouts.take(self)
-        self._hold(self._outbox.put(data, server.writer.appended, handouts, pushed=pushed))
+        handouts = self._handouts.take(self)
+        self._hold(self._outbox.put(data, self._runtime.writer.appended, handouts, pushed=pushed))
 
     async def _send_pieces(self, data: bytes) -> None:
-        account, bytes_max = self._account, limits.SEND_BYTES_MAX
-        self.sending_since = account.now
+        memory, bytes_max = self._memory, limits.SEND_BYTES_MAX
+        self.sending_since = memory.now
         if len(data) <= bytes_max:
             await self._stream.send_all(data)
         else:
             view = memoryview(data)
             for start in range(0, len(data), bytes_max):
                 await self._stream.send_all(view[start : start + bytes_max])
-                self.sending_since = account.now
+                self.sending_since = memory.now
         self.sending_since = NEVER
 
     def _end_sending(self) -> None:
@@ -80,7 +82,7 @@ class Sending:
 
     async def _send_settled(self) -> None:
         """Send what is settled by now, and all that stood in the outbox before it."""
-        outbox, writer = self._outbox, self._server.writer
+        outbox, writer = self._outbox, self._runtime.writer
         while self._sending:
             await self._senders.park()
         self._sending = True
@@ -102,16 +104,16 @@ class Sending:
     def push(self, data: bytes, nursery: trio.Nursery) -> None:
         """Send, as soon as it may be shown, what the client did not ask for just now."""
         self._put(data, pushed=True)
-        self.rouse(nursery)
+        self.wake(nursery)
 
-    def rouse(self, nursery: trio.Nursery) -> None:
+    def wake(self, nursery: trio.Nursery) -> None:
         """There may be something to send that the client did not ask for just now."""
         if not self._pushing and (self._outbox.pieces or self._has_news()):
             self._pushing = True
             nursery.start_soon(self._send_pushed)
 
     def _has_news(self) -> bool:
-        return not self._serving and self._server.engine.has_news(self)
+        return not self._serving and self._runtime.engine.has_news(self)
 
     async def _send_pushed(self) -> None:
         try:
@@ -131,19 +133,19 @@ class Sending:
         """Let work wait again that stands in the outbox: the client is gone."""
         handouts, held = self._outbox.withdraw(pushed_only=pushed_only)
         self._hold(-held)
-        self._server.give_back(handouts)
+        self._runtime.give_back(handouts)
 
     async def _flush(self) -> None:
         """Send all that is in the outbox, then some of the changes that the client listens to."""
-        server = self._server
+        engine, services = self._runtime.engine, self._services
         await self._send_all()
         if self._has_news():
-            await server.notifier.wait_turn()
-        while (missing := missing_news(server.engine, self)) is not None:
-            await server.fetching.fetch(missing)
+            await services.wait_news_turn()
+        while (missing := missing_news(engine, self)) is not None:
+            await services.fetch(missing)
         if self._has_news() and not self._outbox.pieces:
             # what stands there now is told, and not what did when it changed
-            data = server.engine.tell(self, server.clock.now_us())
+            data = engine.tell(self, self._runtime.clock.now_us())
             if data:
                 self._put(data)
                 await self._send_all()
@@ -151,5 +153,5 @@ class Sending:
     async def _send_all(self) -> None:
         """Send all that is in the outbox, as it gets settled."""
         while self._outbox.pieces:
-            await self._server.commit.wait_settled(self._outbox.mark)
+            await self._runtime.commit.wait_settled(self._outbox.mark)
             await self._send_settled()

@@ -10,7 +10,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.protocol import encode_error
-from fastjournald.net.connection_limit import Newcomers
+from fastjournald.admission.eviction_queue import EvictionQueue
 
 GOODBYE_SECONDS = 1.0
 """To tell a peer that takes nothing that this is the end."""
@@ -138,7 +138,7 @@ class Handshakes:
     """
 
     def __init__(self) -> None:
-        self._begun: Newcomers[trio.CancelScope] = Newcomers()
+        self._begun: EvictionQueue[trio.CancelScope] = EvictionQueue()
         self._why_cut = "made room for another one"
         self._steps = trio.Semaphore(limits.HANDSHAKE_STEPS_A_TURN)
 

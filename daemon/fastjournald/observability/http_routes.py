@@ -1,32 +1,34 @@
-"""The pages of --http: is the daemon alive, does it take requests, and its figures."""
+"""HTTP routes: health, readiness and metrics, the pages of --http."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from fastjournald.observability.http_server import Answer, Page
 from fastjournald.observability.metrics import Metrics
-
-if TYPE_CHECKING:
-    from fastjournald.server import Server
+from fastjournald.runtime import Runtime
 
 
-def pages_of(server: Server) -> Mapping[str, Page]:
-    """Return the pages of a daemon, by path."""
-    figures = Metrics(server)
+def pages_of(runtime: Runtime, unready: Callable[[], str]) -> Mapping[str, Page]:
+    """Return the pages of a daemon, by path.
+
+    Args:
+        runtime: The daemon's parts.
+        unready: Returns why the daemon does not take all requests; empty: it does.
+    """
+    figures = Metrics(runtime)
 
     async def metrics() -> Answer:
         return Answer(HTTPStatus.OK, await figures.text(), CONTENT_TYPE_LATEST)
 
     async def healthz() -> Answer:
-        return _state("the log has failed" if server.writer.failed else "")
+        return _state("the log has failed" if runtime.writer.failed else "")
 
     async def readyz() -> Answer:
-        return _state(server.unready())
+        return _state(unready())
 
     return {"/metrics": metrics, "/healthz": healthz, "/readyz": readyz}
 

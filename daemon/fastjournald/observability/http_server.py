@@ -16,8 +16,7 @@ import h11
 import trio
 
 from fastjournal import limits
-from fastjournald.net.connection_limit import Newcomers
-from fastjournald.net.listeners import origin_of
+from fastjournald.admission.eviction_queue import EvictionQueue
 
 LOG = logging.getLogger("fastjournald")
 
@@ -31,7 +30,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """Content of a page."""
 
     status: HTTPStatus
     body: bytes
@@ -46,21 +45,27 @@ class HttpServer:
 
     Args:
         pages: By path.
+        origin_of: Returns the address that shares what each address may have.
         connections_max: At once; for one more, one that asked longest ago is closed.
     """
 
     def __init__(
-        self, pages: Mapping[str, Page], *, connections_max: int = limits.HTTP_CONNECTIONS_MAX
+        self,
+        pages: Mapping[str, Page],
+        origin_of: Callable[[trio.SocketStream], str],
+        *,
+        connections_max: int = limits.HTTP_CONNECTIONS_MAX,
     ) -> None:
         self._pages = pages
-        self._connections_max = connections_max
-        self._clients: Newcomers[trio.CancelScope] = Newcomers()
+        self._clients: EvictionQueue[trio.CancelScope] = EvictionQueue()
         """All of them; those that asked longest ago come first."""
+        self._origin_of = origin_of
+        self._connections_max = connections_max
 
     async def serve(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Serve one client until it goes, is too slow, or sends what is not HTTP; then close."""
         clients = self._clients
-        origin = origin_of(stream) if isinstance(stream, trio.SocketStream) else ""
+        origin = self._origin_of(stream) if isinstance(stream, trio.SocketStream) else ""
         if len(clients) >= self._connections_max and (oldest := clients.pop()) is not None:
             LOG.debug("event=http-made-room connections=%d", self._connections_max)
             oldest.cancel()

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from heapq import heappush, heappushpop
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -28,14 +27,11 @@ from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Function
 from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.engine.engine import Engine
 from fastjournald.histogram import Histogram
+from fastjournald.runtime import Runtime
+from fastjournald.tables.domain import Domain
 from fastjournald.tables.locks import LOCK_BYTES
-from fastjournald.tasks.compactor import OUTCOMES
-
-if TYPE_CHECKING:
-    from fastjournald.engine.engine import Engine
-    from fastjournald.server import Server
-    from fastjournald.tables.domain import Domain
 
 SLICE_SECONDS = 0.002
 """So long are domains looked at before others have their turn."""
@@ -84,11 +80,11 @@ class Metrics(Collector):
     """Reads the counters of a daemon.
 
     Args:
-        server: The daemon.
+        runtime: The daemon's parts.
     """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._totals = Totals()
         self._one_at_a_time = trio.Lock()
         self._registry = CollectorRegistry()
@@ -97,7 +93,7 @@ class Metrics(Collector):
     async def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""
         async with self._one_at_a_time:
-            self._totals = await total(self._server.engine)
+            self._totals = await total(self._runtime.engine)
             return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -110,8 +106,8 @@ class Metrics(Collector):
         yield from self._process()
 
     def _requests(self) -> Iterator[Metric]:
-        server = self._server
-        engine = server.engine
+        runtime = self._runtime
+        engine = runtime.engine
         requests = CounterMetricFamily(
             "fastjournal_requests", "Requests taken, by function.", labels=["function"]
         )
@@ -131,26 +127,26 @@ class Metrics(Collector):
             "Connections ended because of bytes that are no request, by error code.",
             labels=["code"],
         )
-        for code, count in sorted(server.protocol_errors.items()):
+        for code, count in sorted(runtime.counters.protocol_errors.items()):
             malformed.add_metric([code], count)
         yield malformed
         yield CounterMetricFamily(
             "fastjournal_connections_refused",
             "Connections refused because there were max-connections.",
-            server.connections_refused,
+            runtime.counters.connections_refused,
         )
         closed = CounterMetricFamily(
             "fastjournal_connections_closed",
             "Connections that the daemon closed because they stood still or held too much.",
             labels=["reason"],
         )
-        for reason, count in sorted(server.account.closed.items()):
+        for reason, count in sorted(runtime.counters.connections_closed.items()):
             closed.add_metric([reason], count)
         yield closed
         yield GaugeMetricFamily(
             "fastjournal_inflight_bytes",
             "Held for connections: half requests, and replies that nobody has taken.",
-            server.account.bytes,
+            runtime.memory.bytes,
         )
         yield GaugeMetricFamily(
             "fastjournal_subscriptions",
@@ -169,7 +165,7 @@ class Metrics(Collector):
         )
 
     def _entries(self) -> Iterator[Metric]:
-        store, totals = self._server.engine.store, self._totals
+        store, totals = self._runtime.engine.store, self._totals
         entries = GaugeMetricFamily(
             "fastjournal_entries",
             "Entries by state; due and delayed ones wait, plain ones are in no queue.",
@@ -190,7 +186,7 @@ class Metrics(Collector):
             "Domains that are paused, with entries or without.",
             len(store.pauses),
         )
-        now = self._server.clock.now_us()
+        now = self._runtime.clock.now_us()
         yield GaugeMetricFamily(
             "fastjournal_oldest_due_seconds",
             "Since when the oldest entry is due that nobody has taken; 0: none is due.",
@@ -222,8 +218,8 @@ class Metrics(Collector):
         )
 
     def _log(self) -> Iterator[Metric]:
-        commit = self._server.commit
-        gauges = self._server.engine.gauges(self._server.clock.now_us())
+        commit, counters = self._runtime.commit, self._runtime.counters
+        gauges = self._runtime.engine.gauges(self._runtime.clock.now_us())
         yield histogram(
             "fastjournal_commit_bytes",
             "Bytes that one write to the log made safe for all who waited.",
@@ -241,7 +237,7 @@ class Metrics(Collector):
             ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
-        pressure = self._server.backpressure
+        pressure = self._runtime.backpressure
         yield GaugeMetricFamily(
             "fastjournal_writers_waiting",
             "Clients whose requests wait because the log is far larger than what is live in it.",
@@ -262,13 +258,13 @@ class Metrics(Collector):
             "Segments that cleaning looked at, by what became of them.",
             labels=["outcome"],
         )
-        for outcome in OUTCOMES:
-            cleaned.add_metric([outcome], self._server.cleaner.outcomes[outcome])
+        for outcome, count in counters.compaction_outcomes.items():
+            cleaned.add_metric([outcome], count)
         yield cleaned
         yield CounterMetricFamily(
             "fastjournal_log_freed_bytes",
             "Bytes by which cleaning made segments smaller.",
-            self._server.cleaner.freed_bytes,
+            counters.compaction_freed_bytes,
         )
         yield GaugeMetricFamily(
             "fastjournal_clock_behind_seconds",
@@ -282,7 +278,7 @@ class Metrics(Collector):
         )
 
     def _values(self) -> Iterator[Metric]:
-        store, fetching = self._server.engine.store, self._server.fetching
+        store, counters = self._runtime.engine.store, self._runtime.counters
         values = store.values
         if values is None:
             return
@@ -301,22 +297,22 @@ class Metrics(Collector):
         )
         for name, text, count in (
             ("evicted", "Values that left memory.", values.evicted),
-            ("read", "Values that were read from the disk.", fetching.count),
-            ("not_readable", "Reads of a value that failed.", fetching.failed),
+            ("read", "Values that were read from the disk.", counters.values_read),
+            ("not_readable", "Reads of a value that failed.", counters.values_unreadable),
         ):
             yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
         yield histogram(
             "fastjournal_value_read_seconds",
             "How long requests waited for values from the disk.",
-            fetching.read_us,
+            counters.value_read_us,
             1e-6,
         )
 
     def _memory(self) -> Iterator[Metric]:
-        server = self._server
-        engine = server.engine
+        runtime = self._runtime
+        engine = runtime.engine
         store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
-        gauges = engine.gauges(server.clock.now_us())
+        gauges = engine.gauges(runtime.clock.now_us())
         memory = GaugeMetricFamily(
             "fastjournal_memory_bytes",
             "Memory that is bounded by kind, as counted; entries are not among it.",
@@ -324,7 +320,7 @@ class Metrics(Collector):
         )
         for kind, size in (
             ("connections", CONNECTION_BYTES * gauges["connections"]),
-            ("inflight", server.account.bytes),
+            ("inflight", runtime.memory.bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
             ("news", subscriptions.news_bytes),
             ("pauses", store.pauses.bytes),
@@ -337,28 +333,29 @@ class Metrics(Collector):
         yield memory
 
     def _process(self) -> Iterator[Metric]:
+        counters = self._runtime.counters
         yield histogram(
             "fastjournal_event_loop_lag_seconds",
             "How much later than asked for a timer wakes, four times a second.",
-            self._server.timers.lag_us,
+            counters.lag_us,
             1e-6,
         )
         yield histogram(
             "fastjournal_turn_seconds",
             "How long turns of the event loop were, from one look at the sockets to the next.",
-            self._server.scheduler.turn_us,
+            counters.turn_us,
             1e-6,
         )
         yield histogram(
             "fastjournal_scan_slice_seconds",
             "How long a slice of a scan held the event loop.",
-            self._server.scanning.slice_us,
+            counters.scan_slice_us,
             1e-6,
         )
         yield GaugeMetricFamily(
             "fastjournal_scans",
             "Scans that are being carried out or wait to begin.",
-            self._server.scanning.count,
+            counters.scans,
         )
         memory = resident_bytes()
         if memory is not None:

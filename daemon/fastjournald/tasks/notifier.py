@@ -1,7 +1,7 @@
-"""Brings changes to those who listen: matches them in slices, and rouses the sessions concerned.
+"""Notifier: matches changes with subscriptions in slices, and wakes the sessions concerned.
 
 A hundred thousand may listen to one key. So in one round of the event loop only so many sessions
-are roused and only so many tell, each about so many bytes: whoever asks for something else in the
+are woken and only so many tell, each about so many bytes: whoever asks for something else in the
 meantime waits for these few.
 """
 
@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from itertools import islice
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import trio
 
-from fastjournal.limits import NEWS_TURNS_A_ROUND, ROUSED_A_ROUND
-
-if TYPE_CHECKING:
-    from fastjournald.engine.engine import Engine
+from fastjournal.limits import NEWS_TURNS_A_ROUND, WOKEN_A_ROUND
+from fastjournald.engine.engine import Engine
 
 SLICE_SECONDS = 0.002
 """So long are changes matched before others have their turn."""
@@ -28,35 +25,35 @@ class Notifier:
 
     Args:
         engine: Where changes are noted.
-        rouse: Called with a session that has news.
+        wake: Called with a session that has news.
         overrun: Called with a session that fell behind so far that its connection has to end.
     """
 
     def __init__(
         self,
         engine: Engine,
-        rouse: Callable[[Hashable], None],
+        wake: Callable[[Hashable], None],
         overrun: Callable[[Hashable], None],
     ) -> None:
         self._engine = engine
-        self._rouse = rouse
+        self._wake = wake
         self._overrun = overrun
         self._some = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
-        self._to_rouse: dict[Hashable, None] = {}
+        self._to_wake: dict[Hashable, None] = {}
         self._turns = NEWS_TURNS_A_ROUND
         """Sessions that may still tell in this round."""
         self._telling = trio.lowlevel.ParkingLot()
         self._some_long = trio.Event()
         self._busy = trio.Event()
-        """Set while there is somebody to rouse, or turns were taken."""
+        """Set while there is somebody to wake, or turns were taken."""
 
     def look(self) -> None:
         """The engine changed: perhaps somebody is to be told."""
         if self._engine.unmatched:
             self._some.set()
 
-    async def wait_room(self) -> None:
+    async def wait_matched(self) -> None:
         """Return when no longer so many changes wait that no more should come."""
         while self._engine.behind:
             await self._room.park()
@@ -70,11 +67,11 @@ class Notifier:
                 await self._some.wait()
             slice_over = perf_counter() + SLICE_SECONDS
             while engine.unmatched:
-                roused, overrun = engine.match_changes()
+                woken, overrun = engine.match_changes()
                 for session in overrun:
                     self._overrun(session)
-                if roused:
-                    self._to_rouse.update(dict.fromkeys(roused))
+                if woken:
+                    self._to_wake.update(dict.fromkeys(woken))
                     self._busy.set()
                 if perf_counter() > slice_over:
                     break
@@ -96,7 +93,7 @@ class Notifier:
                 subscriptions.take_long(match, await trio.to_thread.run_sync(match.run))
                 self.look()
 
-    async def wait_turn(self) -> None:
+    async def wait_news_turn(self) -> None:
         """Return when the caller may tell a session some of its news."""
         self._busy.set()
         if self._turns and not self._telling:
@@ -105,13 +102,13 @@ class Notifier:
             await self._telling.park()
 
     async def pace(self) -> None:
-        """Rouse sessions and let them tell, a few in each round of the event loop."""
+        """Wake sessions and let them tell, a few in each round of the event loop."""
         while True:
             self._turns = NEWS_TURNS_A_ROUND - len(self._telling.unpark(count=NEWS_TURNS_A_ROUND))
-            for session in list(islice(self._to_rouse, ROUSED_A_ROUND)):
-                del self._to_rouse[session]
-                self._rouse(session)
-            if self._turns == NEWS_TURNS_A_ROUND and not self._to_rouse:
+            for session in list(islice(self._to_wake, WOKEN_A_ROUND)):
+                del self._to_wake[session]
+                self._wake(session)
+            if self._turns == NEWS_TURNS_A_ROUND and not self._to_wake:
                 self._busy = trio.Event()
                 await self._busy.wait()
             await trio.lowlevel.checkpoint()

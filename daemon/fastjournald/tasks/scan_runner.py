@@ -1,4 +1,4 @@
-"""Scans beside everything else: one slice of one of them in every few rounds of the event loop.
+"""Scan runner: carries out range and regex scans in slices, beside everything else.
 
 A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
 share one turnstile, so that fifty of them hold the loop no longer than one: whoever waits in a
@@ -11,20 +11,17 @@ The index that they go through is also brought up to date here, while nobody ask
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 import trio
 
 from fastjournal import limits
 from fastjournal.protocol import ErrorCode, encode_error
+from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import LongMatches, Missing, Scan
-from fastjournald.histogram import Histogram
-from fastjournald.net.hangup import is_lost
-from fastjournald.tasks.turn_budget import Share
-
-if TYPE_CHECKING:
-    from fastjournald.server import Server
+from fastjournald.runtime import Runtime
 
 SLICE_WORK = 2500
 """A slice ends with the first step that ends with so much work done: steps are far shorter."""
@@ -47,105 +44,117 @@ HANG_UP_SLICES = 100
 """Between two looks whether the client is still there."""
 
 
-class Scanning:
+class ScanRunner:
     """Carries out the scans of all sessions.
 
     Args:
-        server: Engine and clock.
+        runtime: Engine and clock.
+        fetch: Reads values that are missing.
+        wait_turn: Waits for a client's turn, for an expected work.
     """
 
-    def __init__(self, server: Server) -> None:
-        self.slice_us = Histogram(24)
-        """How long the slices took, up to 16.8 s."""
-        self.count = 0
-        """Scans that are being carried out or wait to begin."""
-        self._server = server
+    def __init__(
+        self,
+        runtime: Runtime,
+        fetch: Callable[[Missing], Awaitable[None]],
+        wait_turn: Callable[[Share, int], Awaitable[None]],
+    ) -> None:
+        self._runtime = runtime
+        self._fetch = fetch
+        self._wait_turn = wait_turn
         self._gathering = trio.CapacityLimiter(limits.SCANS_MAX)
         self._turn = trio.Lock()
         self._matching = trio.CapacityLimiter(1)
-        """Of its own: what hangs elsewhere does not hold it up. One processor at the most."""
+        """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
         self._scanned = trio.Event()
         self._requested = False
 
     # --- scans ----------------------------------------------------------------------------------
 
-    async def run(self, scan: Scan, stream: trio.abc.Stream, share: Share) -> bytes:
+    async def run(self, scan: Scan, is_lost: Callable[[], bool], share: Share) -> bytes:
         """Carry out a scan and return the encoded reply.
 
         Args:
             scan: As the engine returned it.
-            stream: To the client.
-            share: What the client has of the turns.
+            is_lost: Whether nothing reaches the client any more.
+            share: The client's account of the turns.
 
         Raises:
             BrokenResourceError: The client is not there any more.
         """
         self._scanned.set()
-        self.count += 1
-        done = False
-        scheduler, store = self._server.scheduler, self._server.engine.store
+        runtime = self._runtime
+        runtime.counters.scans += 1
+        reply: bytes | None = None
         try:
             async with self._gathering:
-                slices = 0
-                fetch = self._server.fetching.fetch
-                missing: Missing | None = None
-                matches: LongMatches | None = None
-                while True:
-                    if matches is not None:
-                        await trio.to_thread.run_sync(
-                            matches.run, abandon_on_cancel=True, limiter=self._matching
-                        )
-                    if missing is not None:
-                        await fetch(missing)
-                    if not scheduler.admits(share):
-                        # not in its turn, where the scans of those who have had less would wait too
-                        await scheduler.wait(share, SLICE_WORK)
-                    async with self._turn:
-                        share.began = store.work
-                        reply = self._slice(scan)
-                        if _is_in_vain(reply, missing):
-                            # what was read left memory before its turn: so within it
-                            await fetch(reply)
-                            reply = self._slice(scan)
-                        scheduler.charge(share)
-                        missing = reply if isinstance(reply, Missing) else None
-                        matches = reply if isinstance(reply, LongMatches) else None
-                        if isinstance(reply, bytes):
-                            done = True
-                            return reply
-                        for _ in range(REST_ROUNDS):
-                            await trio.lowlevel.checkpoint()
-                    if trio.current_time() > self._stop_at:
-                        return self._stop_short(scan)
-                    slices += 1
-                    if slices % HANG_UP_SLICES == 0 and is_lost(stream):
-                        raise trio.BrokenResourceError
+                reply = await self._run_slices(scan, is_lost, share)
+                return reply
         finally:
-            self.count -= 1
-            if not done:
-                self._server.give_back(scan.leased)
+            runtime.counters.scans -= 1
+            if reply is None:
+                runtime.give_back(scan.leased)
+
+    async def _run_slices(self, scan: Scan, is_lost: Callable[[], bool], share: Share) -> bytes:
+        outcome: bytes | Missing | LongMatches | None = None
+        slices = 0
+        while True:
+            if isinstance(outcome, LongMatches):
+                await trio.to_thread.run_sync(
+                    outcome.run, abandon_on_cancel=True, limiter=self._matching
+                )
+            elif isinstance(outcome, Missing):
+                await self._fetch(outcome)
+            if not self._runtime.turns.admits(share):
+                # not in its turn, where the scans of those who have had less would wait too
+                await self._wait_turn(share, SLICE_WORK)
+            async with self._turn:
+                outcome = await self._take_turn(scan, outcome, share)
+                if isinstance(outcome, bytes):
+                    return outcome
+                for _ in range(REST_ROUNDS):
+                    await trio.lowlevel.checkpoint()
+            if trio.current_time() > self._stop_at:
+                return self._stop_short(scan)
+            slices += 1
+            if slices % HANG_UP_SLICES == 0 and is_lost():
+                raise trio.BrokenResourceError
+
+    async def _take_turn(
+        self, scan: Scan, before: bytes | Missing | LongMatches | None, share: Share
+    ) -> bytes | Missing | LongMatches | None:
+        """Carry out one slice, after the one that had the outcome ``before``."""
+        runtime = self._runtime
+        share.began = runtime.engine.store.work
+        outcome = self._slice(scan)
+        if _is_in_vain(outcome, before):
+            # what was read left memory before its turn: so within it
+            await self._fetch(outcome)
+            outcome = self._slice(scan)
+        runtime.turns.charge(share)
+        return outcome
 
     def _slice(self, scan: Scan) -> bytes | Missing | LongMatches | None:
-        server = self._server
-        step = server.engine.step
-        store = server.engine.store
-        now = server.clock.now_us()
+        runtime = self._runtime
+        step = runtime.engine.step
+        store = runtime.engine.store
+        now = runtime.clock.now_us()
         begin = perf_counter()
         work_over = store.work + SLICE_WORK
         reply = step(scan, now)
         while reply is None and store.work < work_over:
             reply = step(scan, now)
-        self.slice_us.add(round((perf_counter() - begin) * 1_000_000))
+        runtime.counters.scan_slice_us.add(round((perf_counter() - begin) * 1_000_000))
         if not isinstance(reply, bytes):
             # else the session goes on at once: nothing comes between its work and its reply
-            server.after_requests(now)
+            runtime.after_requests(now)
         return reply
 
     def _stop_short(self, scan: Scan) -> bytes:
         error = ErrorCode.SHUTTING_DOWN
-        self._server.engine.end(scan, error)
-        return encode_error(scan.request.identifier, self._server.clock.now_us(), error)
+        self._runtime.engine.end(scan, error)
+        return encode_error(scan.request.identifier, self._runtime.clock.now_us(), error)
 
     def stop(self) -> None:
         """The daemon stops: scans that are not done soon are not carried out."""
@@ -156,10 +165,10 @@ class Scanning:
     def after_requests(self) -> None:
         """Note that the daemon is not idle; where too much is pending, merge some of it."""
         self._requested = True
-        index = self._server.engine.store.keys.index
+        index = self._runtime.engine.store.keys.index
         if index is not None and len(index.pending) > limits.PENDING_KEYS_MAX:
             index.relieve(limits.RELIEVED_KEYS)
-            self._server.engine.store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
+            self._runtime.engine.store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
 
     async def keep_index(self) -> None:
         """Bring the index up to date whenever no request came for a while."""
@@ -167,7 +176,7 @@ class Scanning:
         while True:
             self._requested = False
             await trio.sleep(IDLE_LOOK_SECONDS)
-            index = self._server.engine.store.keys.sorted_keys()
+            index = self._runtime.engine.store.keys.sorted_keys()
             while not self._requested and not index.idle():
                 begin = perf_counter()
                 while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):
@@ -175,10 +184,10 @@ class Scanning:
                 await trio.lowlevel.checkpoint()
 
 
-def _is_in_vain(reply: object, missing: Missing | None) -> TypeGuard[Missing]:
+def _is_in_vain(outcome: object, before: object) -> TypeGuard[Missing]:
     """Whether a scan that had values read needs the same ones again."""
     return (
-        missing is not None
-        and isinstance(reply, Missing)
-        and reply.entries[0] is missing.entries[0]
+        isinstance(before, Missing)
+        and isinstance(outcome, Missing)
+        and outcome.entries[0] is before.entries[0]
     )

@@ -1,29 +1,25 @@
-"""What happens by the clock: leases and lives that end, delays that are over, a disk that fills."""
+"""Timers: advance the engine when a lease, life or delay ends, and watch the clock."""
 
 from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import TYPE_CHECKING
 
 import trio
 
 from fastjournal.limits import REPLIES_BYTES_MAX
-from fastjournald.histogram import Histogram
+from fastjournald.runtime import Runtime
 from fastjournald.tables.domain import NEVER
-
-if TYPE_CHECKING:
-    from fastjournald.server import Server
 
 LOG = logging.getLogger("fastjournald")
 
 SLEEP_SECONDS_MAX = 1.0
 """The machine's clock may be set at any time: so long at most until that is noticed."""
 
-SPACE_SECONDS = 0.25
-"""Between two looks at the free space: one process appends less than the default min-free-bytes
-(64 MiB) in that time."""
+CLOCK_SECONDS = 0.25
+"""Between two looks at the clock."""
 
 CLOCK_BEHIND_US = 1_000_000
 """A clock that is set back by more than this is worth a word: leases and delays stand still."""
@@ -36,20 +32,21 @@ class Timers:
     """Wakes the engine when its next instant has come.
 
     Args:
-        server: Engine, commit and clock.
+        runtime: Engine, commit and clock.
+        wait_matched: Returns when no longer so many changes wait to be matched that no more should
+            come.
     """
 
-    def __init__(self, server: Server) -> None:
-        self.lag_us = Histogram(24)
-        """How much later than asked for the event loop wakes this task, up to 16.8 s."""
-        self._server = server
+    def __init__(self, runtime: Runtime, wait_matched: Callable[[], Awaitable[None]]) -> None:
+        self._runtime = runtime
+        self._wait_matched = wait_matched
         self._sleeping_until = NEVER
         self._sooner = trio.Event()
         self._behind = False
 
     def look(self) -> None:
         """The engine changed: wake sooner if its next instant is sooner."""
-        instant = self._server.engine.next_wake()
+        instant = self._runtime.engine.next_wake()
         if instant is not None and instant < self._sleeping_until:
             self._sooner.set()
 
@@ -59,19 +56,19 @@ class Timers:
         Raises:
             LogFailedError: The log failed.
         """
-        server = self._server
-        engine = server.engine
+        runtime = self._runtime
+        engine, writer = runtime.engine, runtime.writer
         while True:
-            now = server.clock.now_us()
+            now = runtime.clock.now_us()
             instant = engine.next_wake()
             if instant is not None and instant <= now:
                 engine.advance(now)
-                server.deliver(engine.serve_waiters(now))
-                server.notifier.look()
-                await server.notifier.wait_room()
-                unsettled = server.writer.appended - server.writer.settled
+                runtime.deliver(engine.serve_waiters(now))
+                runtime.wake_tasks()
+                await self._wait_matched()
+                unsettled = writer.appended - writer.settled
                 if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.store.behind):
-                    await server.commit.wait_settled(server.writer.appended)
+                    await runtime.commit.wait_settled(writer.appended)
                 else:
                     await trio.lowlevel.checkpoint()
                 continue
@@ -94,7 +91,7 @@ class Timers:
 
         Until it has caught up, the engine's time stands still: no lease, delay or life ends.
         """
-        behind = self._server.engine.now - self._server.clock.now_us()
+        behind = self._runtime.engine.now - self._runtime.clock.now_us()
         if behind > CLOCK_BEHIND_US and not self._behind:
             self._behind = True
             LOG.warning(
@@ -106,16 +103,11 @@ class Timers:
             self._behind = False
             LOG.info("event=clock-caught-up")
 
-    async def watch_space(self) -> None:
-        """Make the engine read-only in time, and writable again, as the disk fills and empties.
-
-        Raises:
-            LogFailedError: The file system cannot be asked.
-        """
-        server = self._server
+    async def watch_clock(self) -> None:
+        """Look at the clock, and measure how late the event loop wakes this task."""
         while True:
-            server.check_space()
             self.check_clock()
-            asleep_until = trio.current_time() + SPACE_SECONDS
+            asleep_until = trio.current_time() + CLOCK_SECONDS
             await trio.sleep_until(asleep_until)
-            self.lag_us.add(round((trio.current_time() - asleep_until) * 1_000_000))
+            lag = trio.current_time() - asleep_until
+            self._runtime.counters.lag_us.add(round(lag * 1_000_000))

@@ -1,4 +1,4 @@
-"""Whom a newcomer pushes out: the oldest of the address that holds most."""
+"""Eviction queue: a new connection pushes out the oldest of the address that has most."""
 
 from __future__ import annotations
 
@@ -6,35 +6,36 @@ from random import Random
 
 import pytest
 
-from tests.door.net import Newcomers, origin_of_host
+from tests.door.admission import EvictionQueue
+from tests.door.net import origin_of_host
 
 
-def test_newcomers_push_out_the_oldest_of_the_address_that_has_most() -> None:
-    newcomers: Newcomers[int] = Newcomers()
+def test_eviction_queue_gives_the_oldest_of_the_address_that_has_most() -> None:
+    queue: EvictionQueue[int] = EvictionQueue()
     for client, origin in enumerate(("a", "b", "b", "c", "b", "c")):
-        newcomers.add(origin, client)
-    assert [newcomers.pop() for _ in range(2)] == [1, 3]
-    assert len(newcomers) == 4
+        queue.add(origin, client)
+    assert [queue.pop() for _ in range(2)] == [1, 3]
+    assert len(queue) == 4
 
 
-def test_newcomers_agree_with_a_naive_list() -> None:
+def test_eviction_queue_agrees_with_a_naive_list() -> None:
     for seed in range(30):
         draw = Random(seed)
-        newcomers: Newcomers[int] = Newcomers()
+        queue: EvictionQueue[int] = EvictionQueue()
         naive: list[tuple[str, int]] = []
         for client in range(300):
             match draw.choices("adpo", (5, 2, 2, 1))[0]:
                 case "a":
                     origin = draw.choice("vwxyz")
-                    newcomers.add(origin, client)
+                    queue.add(origin, client)
                     naive.append((origin, client))
                 case "d":
                     one = draw.choice(naive) if naive and draw.random() < 0.8 else ("v", -1)
-                    assert newcomers.discard(*one) is (one in naive)
+                    assert queue.discard(*one) is (one in naive)
                     naive = [other for other in naive if other != one]
                 case "p":
                     number = {origin: sum(o == origin for o, _ in naive) for origin, _ in naive}
-                    popped = newcomers.pop()
+                    popped = queue.pop()
                     assert (popped is None) is (not naive)
                     if popped is not None:
                         (origin,) = [o for o, c in naive if c == popped]
@@ -44,14 +45,14 @@ def test_newcomers_agree_with_a_naive_list() -> None:
                 case _ if naive:
                     origin = draw.choice(naive)[0]
                     oldest = next(c for o, c in naive if o == origin)
-                    assert newcomers.pop_oldest_of(origin) == oldest
+                    assert queue.pop_oldest_of(origin) == oldest
                     naive.remove((origin, oldest))
-            assert len(newcomers) == len(naive)
+            assert len(queue) == len(naive)
             for origin in "vwxyz":
-                assert newcomers.number_of(origin) == sum(o == origin for o, _ in naive)
-        while newcomers.pop() is not None:
+                assert queue.number_of(origin) == sum(o == origin for o, _ in naive)
+        while queue.pop() is not None:
             pass
-        assert vars(newcomers) == vars(Newcomers())
+        assert vars(queue) == vars(EvictionQueue())
 
 
 @pytest.mark.parametrize(

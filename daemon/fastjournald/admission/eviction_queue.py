@@ -1,8 +1,8 @@
-"""Admission control: where there is no room for a newcomer, one that has shown nothing makes it.
+"""Eviction queue of connections: where a new one has no room, one that has shown nothing is closed.
 
-Connecting costs a client nothing, so silent sockets could keep out everybody else. Newcomers are
-let in all the same: in turn the oldest one goes of the address that has most of them, so a flood
-pushes out itself first. Pure.
+Connecting costs a client nothing, so silent sockets could keep out everybody else. New connections
+are taken all the same: in turn the oldest one is closed of the address that has most of them, so a
+flood evicts its own connections first. Pure.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Generic, TypeVar
 Client = TypeVar("Client", bound=Hashable)
 
 
-class Newcomers(Generic[Client]):
-    """Clients that have shown nothing so far, by address; oldest first."""
+class EvictionQueue(Generic[Client]):
+    """Connections that have shown nothing so far, by address; oldest first."""
 
     def __init__(self) -> None:
         self._by_origin: dict[str, dict[Client, None]] = {}
         self._origins: dict[int, dict[str, None]] = {}
-        """By how many clients they have."""
+        """Addresses by how many clients they have."""
         self._most = 0
         self._count = 0
 
@@ -31,7 +31,7 @@ class Newcomers(Generic[Client]):
         return len(self._by_origin.get(origin, ()))
 
     def add(self, origin: str, client: Client) -> None:
-        """Add a client that just came. O(1)."""
+        """Add a client that just connected. O(1)."""
         clients = self._by_origin.setdefault(origin, {})
         clients[client] = None
         self._count += 1

@@ -1,27 +1,25 @@
 """Backpressure: clients that make the log grow wait while compaction cannot keep up.
 
-While the log is far larger than it should be (``candidates.bytes_slowed``), a session takes a batch
-of requests that make it grow only in its turn. What cleaning frees is shared out by bytes, in the
-order in which sessions came: a quarter of it, because records are larger than small requests, so
-the log shrinks while all go on slowly. Who reads, completes or deletes goes on as ever. Where
-cleaning frees nothing, because somebody reads the log or its disk fails, nobody waits: that would
-not help.
+While the log is far larger than it should be (``policy.bytes_slowed``), a session takes a batch of
+requests that make it grow only in its turn. The bytes that compaction frees are shared out, in the
+order in which sessions came: a quarter of them, because records are larger than small requests, so
+the log shrinks while all go on slowly. A client that reads, completes or deletes goes on as ever.
+Where compaction frees nothing, because somebody reads the log or its disk fails, nobody waits: that
+would not help.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import trio
 
-from fastjournal.protocol import Function, Request
-from fastjournal.protocol.functions import LogEffect
+from fastjournal.cmdlog.writer import LogWriter
 from fastjournald.compaction.policy import bytes_slowed
+from fastjournald.engine.engine import Engine
 
-if TYPE_CHECKING:
-    from fastjournald.server import Server
+LOG = logging.getLogger("fastjournald")
 
 GRANTED = 1 / 4
 """Share of the bytes that compaction frees which may be taken from clients meanwhile."""
@@ -32,23 +30,17 @@ RELIEF = 15 / 16
 LOOKS = 16
 """In the time in which a segment is written; the log is looked at so often at least."""
 
-_GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
-_GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)
-
-
-def bytes_of(requests: Iterable[Request]) -> int:
-    """Return the bytes of requests, without what each of them takes in any case."""
-    return sum(len(request.key) + len(request.value) for request in requests)
-
 
 class Backpressure:
-    """Slows writers down while the log is far too large.
+    """Queue of writers while the log is far too large.
 
     Args:
-        server: Engine and log.
+        engine: Its live bytes are compared with the log.
+        writer: The log.
+        compacts: Whether the log is compacted at all.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, engine: Engine, writer: LogWriter, *, compacts: bool) -> None:
         self.closed = False
         """Whether writers wait for their turns."""
         self.waiting = 0
@@ -59,7 +51,9 @@ class Backpressure:
         """How long, all together."""
         self.look_at = 0
         """Bytes appended from which on another look at the log is of use."""
-        self._server = server
+        self._engine = engine
+        self._writer = writer
+        self._compacts = compacts
         self._asked = 0
         self._granted = 0
         self._gone = 0
@@ -70,14 +64,6 @@ class Backpressure:
         self._ended = False
 
     # --- for sessions -----------------------------------------------------------------------------
-
-    def grows(self, requests: Iterable[Request]) -> bool:
-        """Whether these requests make the log grow."""
-        return any(
-            request.function in _GROWING
-            or (request.timeout is not None and request.function in _GROWING_BY_LEASE)
-            for request in requests
-        )
 
     async def wait_turn(self, size: int) -> None:
         """Wait until a batch of so many bytes may be carried out; ``turn_over`` ends the turn."""
@@ -107,23 +93,22 @@ class Backpressure:
         """A batch of so many bytes was carried out, but for ``unused``: these are for others."""
         self._going -= size
         self._granted += unused
-        self._let_go()
+        self._admit()
 
     @property
     def needed(self) -> bool:
-        """Whether writers wait for cleaning, and not only for each other."""
+        """Whether writers wait for compaction, and not only for each other."""
         return self._needed.is_set()
 
-    # --- for cleaning -----------------------------------------------------------------------------
+    # --- for compaction ---------------------------------------------------------------------------
 
     async def wait_needed(self) -> None:
-        """Wait until writers wait for cleaning."""
+        """Wait until writers wait for compaction."""
         await self._needed.wait()
 
     def look(self) -> None:
         """Compare the size of the log with what it should be. O(number of segments)."""
-        server = self._server
-        writer, store = server.writer, server.engine.store
+        writer, store = self._writer, self._engine.store
         size, most = writer.log_bytes, bytes_slowed(store, writer)
         if not self._helps():
             self._open(size)
@@ -138,20 +123,20 @@ class Backpressure:
         self.look_at = writer.appended + (0 if self.closed else max(most - size, step))
 
     def freed(self, size: int) -> None:
-        """Cleaning has freed so many bytes."""
+        """Compaction has freed so many bytes."""
         if not self.closed:
             return
-        spare = self._server.writer.segment_bytes_max
+        spare = self._writer.segment_bytes_max
         granted = self._granted + int(GRANTED * max(size, 0))
         self._granted = min(granted, self._asked + spare)
-        self._let_go()
+        self._admit()
         self.look()
 
-    def give_up(self) -> None:
-        """Cleaning cannot free anything: let all go on, until the log has grown by much."""
-        writer = self._server.writer
+    def stop_slowing(self) -> None:
+        """Let all writers go on until the log has grown by much: compaction frees nothing."""
+        writer = self._writer
         size = writer.log_bytes
-        self._server.log.warning("event=writers-not-slowed log_bytes=%d", size)
+        LOG.warning("event=writers-not-slowed log_bytes=%d", size)
         self._open(size)
         self.look_at = writer.appended + max(size // LOOKS, writer.segment_bytes_max)
 
@@ -163,23 +148,21 @@ class Backpressure:
     # --- inside -----------------------------------------------------------------------------------
 
     def _helps(self) -> bool:
-        """Whether cleaning goes on at all, and writers can be told to wait for it."""
-        server = self._server
-        cleans = server.config.cmdlog_clean_int > 0 and not server.engine.read_only
-        return cleans and not self._ended
+        """Whether compaction goes on at all, and writers can be told to wait for it."""
+        return self._compacts and not self._engine.read_only and not self._ended
 
     def _close(self, size: int) -> None:
         self._needed.set()
         if not self.closed:
-            live = self._server.engine.journal.records.live_bytes
-            self._server.log.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
+            live = self._engine.journal.records.live_bytes
+            LOG.warning("event=writers-slowed log_bytes=%d live_bytes=%d", size, live)
             self.closed = True
             self._granted = self._gone = self._asked
 
     def _open(self, size: int) -> None:
         self._rest()
         if self.closed:
-            self._server.log.warning(
+            LOG.warning(
                 "event=writers-free log_bytes=%d waited=%d seconds=%.3f",
                 size,
                 self.waited,
@@ -187,7 +170,7 @@ class Backpressure:
             )
             self.closed = False
             self._granted = self._asked
-            self._let_go()
+            self._admit()
 
     def _share(self, room: int, relieved: bool) -> None:
         """Let go who fits into the room that there is, and one in any case if there is enough."""
@@ -196,13 +179,13 @@ class Backpressure:
         self._granted = max(self._granted, self._gone + int(GRANTED * room) - self._going)
         if relieved and self._turns and not self._going:
             self._granted = max(self._granted, self._turns[0][0])
-        self._let_go()
+        self._admit()
 
     def _rest(self) -> None:
         if self._needed.is_set():
             self._needed = trio.Event()
 
-    def _let_go(self) -> None:
+    def _admit(self) -> None:
         while self._turns and self._turns[0][0] <= self._granted:
             ticket, size, turn = self._turns.popleft()
             self._gone = ticket

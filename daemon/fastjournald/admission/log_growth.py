@@ -1,0 +1,29 @@
+"""Log growth: the requests that append records without end, and their bytes. Pure.
+
+While the log is far too large, these wait: ``compaction.backpressure``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fastjournal.protocol import Function, Request
+from fastjournal.protocol.functions import LogEffect
+
+_GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
+_GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)
+
+
+def grows(requests: Iterable[Request]) -> bool:
+    """Whether these requests make the log grow."""
+    return any(
+        request.function in _GROWING
+        # a GET that leases
+        or (request.function == Function.GET and request.timeout is not None)
+        for request in requests
+    )
+
+
+def bytes_of(requests: Iterable[Request]) -> int:
+    """Return the bytes of requests, without what each of them takes in any case."""
+    return sum(len(request.key) + len(request.value) for request in requests)

@@ -1,0 +1,46 @@
+"""Memory budget: bytes that all connections hold together, and when memory is scarce. Pure.
+
+Counted are the bytes of requests that have not arrived wholly, of requests that wait behind an
+unsent reply, and of replies that the client has not taken. As long as all connections together hold
+less than ``bytes_max``, each may hold what one turn of it gathers. From there on memory is scarce:
+sessions read and gather ``SCARCE_BYTES`` at a time, larger values are refused with ``busy``, and
+``net.timeouts`` closes those who hold most without taking or giving a byte. A connection that holds
+little is served as ever.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from fastjournal import limits
+
+NEVER = math.inf
+"""Instant of what does not happen, on the clock of ``MemoryBudget.now``."""
+
+
+class MemoryBudget:
+    """Bytes in flight of all connections, with a bound.
+
+    Args:
+        bytes_max: From here on memory is scarce.
+        ration: Called with the largest reply that fits when that begins, with None when it ends.
+    """
+
+    def __init__(self, bytes_max: int, ration: Callable[[int | None], object]) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        """Held for all connections."""
+        self.scarce = False
+        """They hold more than ``bytes_max``."""
+        self.now = 0.0
+        """Seconds from the start to the last look at all connections: the time that they note,
+        which costs them no call of a clock."""
+        self._ration = ration
+
+    def hold(self, change: int) -> None:
+        """Count that many bytes more, or fewer. O(1)."""
+        self.bytes += change
+        if (self.bytes > self.bytes_max) is not self.scarce:
+            self.scarce = not self.scarce
+            self._ration(limits.SCARCE_BYTES if self.scarce else None)

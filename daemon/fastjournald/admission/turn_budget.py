@@ -1,0 +1,165 @@
+"""Turn budget: fair queueing of clients for the work of one turn of the event loop. Pure.
+
+A turn is what the event loop does between two looks at the sockets. Work is counted by the engine
+(``Store.work``), whoever does it. While a turn has budget left, each client is served at once.
+From there on clients wait, and begin in later turns in the order of what they have had so far: each
+has a virtual time that advances with the work done for it (start-time fair queueing). A client that
+was idle is set a little behind the clients that are always busy, and so comes before them. So a
+small request waits for about one turn, however many clients send as much as they can.
+
+While clients wait, virtual time advances with all work that is done, slowly. So new clients, each
+of them idle so far, do not come before those who wait for ever, however many connect.
+
+One call of the engine may do more than what is left of a turn. The excess is a debt, which the next
+turns pay: in them only clients begin that were idle.
+
+``tasks.turn_scheduler`` begins the turns and wakes the clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from fastjournal.limits import CREDIT_WORK, TURN_WORK
+from fastjournald.engine.store import Store
+
+AGING = 1 / 4
+"""Part of its fair share by which virtual time advances by itself, for each client that waits.
+Busy clients advance it at full speed, so it counts only where new clients alone have all turns."""
+
+
+class Share:
+    """Account of one client: the work that it has had."""
+
+    __slots__ = ("began", "virtual")
+
+    def __init__(self) -> None:
+        self.began = 0
+        """``Store.work`` when what it does now began."""
+        self.virtual = -math.inf
+        """Its virtual time."""
+
+
+class Waiting:
+    """Place of a client in the queue."""
+
+    __slots__ = ("expected", "share", "wake")
+
+    def __init__(self, share: Share, expected: int, wake: Callable[[], object]) -> None:
+        self.share: Share | None = share
+        """None: the client has gone, or looks again by itself."""
+        self.expected = expected
+        self.wake = wake
+
+
+class TurnBudget:
+    """Decides which clients may begin in a turn.
+
+    Args:
+        store: Counts the work.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._over: float = math.inf
+        """Work done with which the budget of this turn is used up; without end until ``start``."""
+        self._virtual = 0.0
+        """The virtual time of the client that began last, of those that were not idle, or later."""
+        self._aged = 0
+        """``Store.work`` when virtual time advanced by itself last."""
+        self._queue: list[tuple[float, int, Waiting]] = []
+        """A heap by virtual time."""
+        self._serials = count()
+
+    @property
+    def open(self) -> bool:
+        """Whether this turn has budget left."""
+        return self._store.work < self._over
+
+    # --- clients --------------------------------------------------------------------------------
+
+    def admits(self, share: Share, *, waited: bool = False) -> bool:
+        """Return whether a client may begin now; else it has to wait in the queue. O(1).
+
+        Args:
+            share: Its account.
+            waited: It did so, and its turn has come: no other client that waits is before it.
+        """
+        work, virtual = self._store.work, self._virtual
+        share.virtual = max(share.virtual, virtual - CREDIT_WORK)
+        if share.virtual < virtual:
+            # it was idle: it may also use what the next turn has
+            if work >= self._over + TURN_WORK:
+                return False
+        elif work >= self._over or (self._queue and not waited):
+            return False
+        else:
+            self._virtual = share.virtual
+        share.began = work
+        return True
+
+    def charge(self, share: Share) -> None:
+        """Count what was done for a client since it began, or was charged last. O(1)."""
+        work = self._store.work
+        share.virtual += work - share.began
+        share.began = work
+
+    def queue_up(
+        self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
+    ) -> Waiting:
+        """Let a client wait until it is worth asking ``admits`` again. O(log n).
+
+        Args:
+            share: Its account.
+            wake: Called then.
+            expected: Work that it will do, as far as that is known.
+        """
+        waiting = Waiting(share, min(expected, TURN_WORK), wake)
+        heappush(self._queue, (share.virtual, next(self._serials), waiting))
+        return waiting
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Bound the work of turns from now on."""
+        self._over = self._store.work + TURN_WORK
+
+    def stop(self) -> None:
+        """Bound the work of turns no more."""
+        self._over = math.inf
+
+    def begin_turn(self) -> None:
+        """Give a new turn its budget, less what was used of it before."""
+        self._over = min(self._over, self._store.work) + TURN_WORK
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the queue holds anybody."""
+        return bool(self._queue)
+
+    def rest(self) -> None:
+        """Nobody waited since: virtual time advances by itself from here on only."""
+        self._aged = self._store.work
+
+    def release(self) -> None:
+        """Wake those who may begin in the next turn: each asks ``admits`` again by itself."""
+        self._age()
+        room = TURN_WORK + min(0, self._over - self._store.work)
+        queue = self._queue
+        while queue:
+            waiting = queue[0][2]
+            if waiting.share is not None:
+                if room <= 0 and (room <= -TURN_WORK or waiting.share.virtual >= self._virtual):
+                    return
+                room -= waiting.expected
+                waiting.wake()
+            heappop(queue)
+
+    def _age(self) -> None:
+        """Advance virtual time for those who wait."""
+        work = self._store.work
+        self._virtual += AGING * (work - self._aged) / (len(self._queue) + 1)
+        self._aged = work

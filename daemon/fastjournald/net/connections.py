@@ -1,0 +1,175 @@
+"""Connections: lets clients in, serves each, and hands to each what the engine has for it."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Hashable
+
+import trio
+
+from fastjournal import limits
+from fastjournald.admission.close_reason import CloseReason
+from fastjournald.admission.eviction_queue import EvictionQueue
+from fastjournald.engine.undelivered import Handout
+from fastjournald.net.accept import accept
+from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of
+from fastjournald.net.services import Services
+from fastjournald.net.session import Session
+from fastjournald.net.tls import Handshakes
+from fastjournald.runtime import Runtime
+
+LOG = logging.getLogger("fastjournald")
+
+
+class Connections:
+    """All clients that are connected.
+
+    Args:
+        runtime: Engine, log and options.
+        services: Background tasks that sessions wait for.
+        tls: Context of TCP connections; None: these are plain.
+    """
+
+    def __init__(self, runtime: Runtime, services: Services, tls: ssl.SSLContext | None) -> None:
+        self.sessions: set[Session] = set()
+        self.tls = tls
+        """For clients that connect from now on."""
+        self.nursery: trio.Nursery | None = None
+        """Tasks of the connections; None: the daemon is starting."""
+        self.stopping = False
+        self._runtime = runtime
+        self._services = services
+        self._handshakes = Handshakes()
+        self._silent: EvictionQueue[Session] = EvictionQueue()
+        self._refusing = 0
+
+    # --- clients that connect -------------------------------------------------------------------
+
+    async def accept(
+        self, listeners: list[trio.SocketListener], accepting: trio.CancelScope
+    ) -> None:
+        """Serve all clients that connect, until ``accepting`` is cancelled."""
+        assert self.nursery is not None
+        with accepting:
+            async with trio.open_nursery() as each:
+                for listener in listeners:
+                    each.start_soon(accept, listener, self._serve, self.nursery)
+
+    async def _serve(self, plain: trio.SocketStream) -> None:
+        """Let a client in."""
+        peer = peer_of(plain)
+        origin = origin_of(plain)
+        unix = is_unix(plain)
+        LOG.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
+        keep_alive(plain)
+        if self.tls is None or unix:
+            await self.attend(plain, peer, origin)
+            return
+        let_in = await self._handshakes.let_in(plain, self.tls, origin)
+        if isinstance(let_in, str):
+            LOG.info("event=tls-failed %s reason=%r", peer, let_in)
+        else:
+            await self.attend(let_in, peer, origin)
+
+    async def attend(
+        self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
+    ) -> None:
+        """Serve a client to its end.
+
+        Args:
+            stream: The connected socket, or TLS on it.
+            peer: Name of the client, for the log.
+            origin: Its address, for the bound of each address.
+        """
+        session = Session(self._runtime, self._services, stream, peer, self.wake)
+        if len(self.sessions) >= self._runtime.config.max_connections:
+            silent = self._silent.pop()
+            if silent is None:
+                await self._refuse(session)
+                return
+            self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
+            silent.cut()
+        self.sessions.add(session)
+        self._silent.add(origin, session)
+        session.on_first_request = lambda: self._silent.discard(origin, session)
+        if self.stopping:
+            session.stop()
+        try:
+            await session.run()
+        finally:
+            self.sessions.discard(session)
+            self._silent.discard(origin, session)
+            session.on_first_request = None
+
+    async def _refuse(self, session: Session) -> None:
+        self._runtime.counters.connections_refused += 1
+        self._refusing += 1
+        try:
+            await session.refuse(silently=self._refusing > limits.REFUSALS_MAX)
+        finally:
+            self._refusing -= 1
+
+    # --- calls for the engine and the tasks -----------------------------------------------------
+
+    def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
+        """Hand replies of waiting requests to their sessions, which send them when durable."""
+        assert self.nursery is not None
+        together: dict[Hashable, list[bytes]] = {}
+        for session, data in answers:
+            together.setdefault(session, []).append(data)
+        for session, replies in together.items():
+            assert isinstance(session, Session)
+            session.push(b"".join(replies), self.nursery)
+
+    def wake(self, session: Hashable) -> None:
+        """Let a session tell changes, if it has some to tell."""
+        assert self.nursery is not None
+        assert isinstance(session, Session)
+        session.wake(self.nursery)
+
+    def cut_overrun(self, session: Hashable) -> None:
+        """Close: the client reads too slowly for what it listens to, and may not miss any of it."""
+        assert isinstance(session, Session)
+        self._runtime.counters.connections_closed[CloseReason.OVERRUN] += 1
+        session.cut()
+
+    @staticmethod
+    def has_hung_up(session: Hashable) -> bool:
+        """Whether the client of a session sends nothing more."""
+        assert isinstance(session, Session)
+        return session.has_hung_up()
+
+    def give_back(self, handouts: list[Handout]) -> None:
+        """Let work wait again whose replies were never sent, a part of it at a time."""
+        if handouts and not self._runtime.writer.failed:
+            assert self.nursery is not None
+            self.nursery.start_soon(self._give_back, handouts)
+
+    async def _give_back(self, handouts: list[Handout]) -> None:
+        runtime = self._runtime
+        # also where the daemon is about to stop: others are to get it after that
+        with trio.CancelScope(shield=True):
+            while handouts:
+                now = runtime.clock.now_us()
+                handouts = runtime.engine.give_back(handouts, limits.GIVEN_BACK_MAX, now)
+                runtime.after_requests(now)
+                await trio.lowlevel.checkpoint()
+            await runtime.commit.wait_settled(runtime.writer.appended)
+
+    @staticmethod
+    def end(sessions: list[Hashable]) -> None:
+        """Let clients go whose token counts no more: they may connect and show it again."""
+        for session in sessions:
+            assert isinstance(session, Session)
+            session.stop()
+
+    def stop(self) -> None:
+        """Answer what is on its way already, then close all connections."""
+        for session in self.sessions:
+            session.stop()
+
+    def stop_accepting(self) -> None:
+        """The daemon stops: clients that connect now are not served any more."""
+        self.stopping = True
+        self._handshakes.stop()

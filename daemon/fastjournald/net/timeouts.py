@@ -1,0 +1,109 @@
+"""Timeouts: closes connections that stand still, and those that hold most where memory is scarce.
+
+Once a second all connections are looked at, on trio's clock; ``MemoryBudget.now`` is the time of
+the last look, so that noting it costs a connection nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set as AbstractSet
+
+import trio
+
+from fastjournal import limits
+from fastjournald.admission.close_reason import CloseReason
+from fastjournald.admission.memory_budget import NEVER
+from fastjournald.net.session import Session
+from fastjournald.runtime import Runtime
+
+LOG = logging.getLogger("fastjournald")
+
+LOOK_SECONDS = 1.0
+"""Between two looks at all connections: the precision of every timeout here."""
+
+SLICE_SESSIONS = 1000
+"""So many are looked at before others have their turn."""
+
+
+class Timeouts:
+    """Ends what no client may keep the daemon waiting for without end.
+
+    Args:
+        runtime: Options, memory budget and counters.
+        sessions: All that are served, at any time.
+    """
+
+    def __init__(self, runtime: Runtime, sessions: AbstractSet[Session]) -> None:
+        self._runtime = runtime
+        self._config = runtime.config
+        self._memory = runtime.memory
+        self._closed = runtime.counters.connections_closed
+        self._sessions = sessions
+
+    async def run(self) -> None:
+        """Look at all connections, again and again, and close those that stand still."""
+        memory, closed = self._memory, self._closed
+        started = trio.current_time()
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            memory.now = trio.current_time() - started
+            before = closed.copy()
+            await self._look_at_all()
+            if memory.scarce:
+                self._make_room()
+            for reason, count in (closed - before).items():
+                LOG.warning("event=%s connections=%d held_bytes=%d", reason, count, memory.bytes)
+
+    async def _look_at_all(self) -> None:
+        for number, session in enumerate(list(self._sessions), 1):
+            self._look(session)
+            if number % SLICE_SESSIONS == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _look(self, session: Session) -> None:
+        """Close a session whose client has been waited for long enough."""
+        config, now = self._config, self._memory.now
+        if session.unknown and now - session.connected_since > config.auth_timeout:
+            self._closed[CloseReason.AUTH_TIMEOUT] += 1
+            session.unknown = False
+            session.abandon(f"no AUTH came for {config.auth_timeout} s", "auth-required")
+        elif session.sending_since != NEVER:
+            if now - session.sending_since > config.send_timeout:
+                self._cut(session, CloseReason.SEND_TIMEOUT)
+        elif session.receiving_since == NEVER:
+            return
+        elif session.partial_bytes:
+            seconds = config.request_timeout
+            allowed = seconds + session.partial_bytes / limits.REQUEST_BYTES_PER_SECOND
+            if now - session.partial_since > allowed:
+                self._closed[CloseReason.REQUEST_TIMEOUT] += 1
+                session.abandon(f"the request was not whole after {seconds} s", "bad-request")
+        elif (
+            0 < config.idle_timeout < now - session.receiving_since
+            and not self._runtime.engine.expects(session)
+        ):
+            self._cut(session, CloseReason.IDLE_TIMEOUT)
+
+    def _make_room(self) -> None:
+        """Close those who hold most of all that stand still, until there is room."""
+        still = self._memory.now - limits.SLOW_READER_SECONDS
+        slow = [
+            session
+            for session in list(self._sessions)
+            if session.held_bytes > limits.SCARCE_BYTES
+            and min(session.sending_since, session.receiving_since) < still
+        ]
+        slow.sort(key=lambda session: session.held_bytes)
+        excess = self._memory.bytes - self._memory.bytes_max
+        while excess > 0 and slow:
+            session = slow.pop()
+            excess -= session.held_bytes
+            if session.sending_since != NEVER:
+                self._cut(session, CloseReason.SLOW_READER)
+            else:
+                session.refuse_request()
+
+    def _cut(self, session: Session, reason: CloseReason) -> None:
+        self._closed[reason] += 1
+        session.cut()

@@ -1,0 +1,80 @@
+"""Runtime: the parts of a running daemon that tasks, connections, metrics and pages share.
+
+``server`` makes one and hands it to all of them. Nothing below ``server`` knows more of the whole.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+import msgspec
+import trio
+
+from fastjournal.clock import Clock
+from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.disk import Disk
+from fastjournald.admission.close_reason import CloseReason
+from fastjournald.admission.memory_budget import MemoryBudget
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.compaction.backpressure import Backpressure
+from fastjournald.compaction.compact_segment import OUTCOMES
+from fastjournald.config.options import Config
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.undelivered import Handout
+from fastjournald.group_commit import GroupCommit
+from fastjournald.histogram import Histogram
+
+
+class Counters:
+    """Figures that tasks and connections count where things happen; metrics read them."""
+
+    def __init__(self) -> None:
+        self.connections_closed: Counter[str] = Counter(dict.fromkeys(CloseReason, 0))
+        """Connections closed by the daemon, by reason."""
+        self.connections_refused = 0
+        self.protocol_errors: Counter[str] = Counter()
+        """Connections ended because of malformed bytes, by error code."""
+        self.turn_us = Histogram(24)
+        """Length of turns of the event loop, up to 16.8 s."""
+        self.lag_us = Histogram(24)
+        """Delay of timers: how much later than asked for they wake, up to 16.8 s."""
+        self.scans = 0
+        """Scans that are being carried out or wait to begin."""
+        self.scan_slice_us = Histogram(24)
+        """Length of slices of scans, up to 16.8 s."""
+        self.values_read = 0
+        self.values_unreadable = 0
+        """Values that could not be read so far."""
+        self.value_read_us = Histogram(24)
+        """Time that requests waited for values, those that others read too, up to 16.8 s."""
+        self.compaction_outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        """Compactions of segments, by how they ended."""
+        self.compaction_freed_bytes = 0
+        """Bytes by which segments became smaller, or went."""
+
+
+class Runtime(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts of a running daemon."""
+
+    config: Config
+    engine: Engine
+    writer: LogWriter
+    commit: GroupCommit
+    disk: Disk
+    clock: Clock
+    counters: Counters
+    turns: TurnBudget
+    memory: MemoryBudget
+    backpressure: Backpressure
+    segments_free: trio.Lock
+    """Held by the task that links, replaces or removes sealed segments."""
+    after_requests: Callable[[int], None]
+    """Called when requests were carried out, with the instant: gives clients that wait what has
+    become ready, and wakes the tasks concerned."""
+    wake_tasks: Callable[[], None]
+    """Called when something else has changed the engine: wakes the tasks concerned."""
+    deliver: Callable[[list[tuple[Hashable, bytes]]], None]
+    """Hands replies to waiting requests to their connections, which send them when durable."""
+    give_back: Callable[[list[Handout]], None]
+    """Lets work wait again whose replies were never sent."""

@@ -1,0 +1,96 @@
+"""Snapshots: takes one where a client asks for it, and removes the oldest on request."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Hashable
+
+import trio
+
+from fastjournal.cmdlog.snapshot import prune_snapshots, take_snapshot
+from fastjournal.errors import LogFailedError
+from fastjournal.protocol import (
+    ErrorCode,
+    Function,
+    Pair,
+    Reply,
+    Request,
+    ValueType,
+    encode_reply,
+)
+from fastjournald.runtime import Runtime
+
+LOG = logging.getLogger("fastjournald")
+
+
+class Snapshots:
+    """Takes snapshots of the log, one at a time.
+
+    Args:
+        runtime: Engine, log and disk.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._pruning = trio.Lock()
+
+    async def take(self, session: Hashable, request: Request) -> bytes:
+        """Seal the active segment, link all segments into a new snapshot, and tell its path.
+
+        Where the request has a count, only so many snapshots are kept, the newest.
+
+        Raises:
+            LogFailedError: The log itself failed.
+        """
+        runtime = self._runtime
+        engine = runtime.engine
+        refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
+        if refusal is not None:
+            return refusal
+        engine.requests[Function.SNAPSHOT] += 1
+        reply = Reply(request.identifier)
+        async with runtime.segments_free:
+            await self._link(reply)
+        if request.count and reply.pairs:
+            # may take long, for the space of large files: compaction goes on
+            async with self._pruning:
+                await self._prune(request.count)
+        return encode_reply(reply)
+
+    async def _link(self, reply: Reply) -> None:
+        """Take the snapshot, and put its path or an error into the reply."""
+        runtime = self._runtime
+        await runtime.commit.wait_settled(runtime.writer.appended)
+        segments = await runtime.commit.roll()
+        now = reply.timestamp = runtime.clock.now_us()
+        try:
+            path = await trio.to_thread.run_sync(
+                take_snapshot,
+                runtime.disk,
+                runtime.config.cmdlog_path,
+                runtime.config.snapshot_directory,
+                segments,
+                now,
+            )
+        except LogFailedError as error:
+            # the log is whole: only the snapshot failed
+            LOG.error("event=snapshot-failed error=%r", str(error))
+            reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
+            runtime.engine.count_error(Function.SNAPSHOT, reply.error)
+        else:
+            LOG.info("event=snapshot path=%s segments=%d", path, len(segments))
+            reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]
+
+    async def _prune(self, keep: int) -> None:
+        runtime = self._runtime
+        try:
+            removed = await trio.to_thread.run_sync(
+                prune_snapshots, runtime.disk, runtime.config.snapshot_directory, keep
+            )
+        except LogFailedError as error:
+            # the new one is whole, and that is what was asked for
+            LOG.error("event=snapshot-not-removed error=%r", str(error))
+        else:
+            for path in removed:
+                LOG.info("event=snapshot-removed path=%s keep=%d", path, keep)

@@ -1,0 +1,84 @@
+"""Turn scheduler: begins the turns of the event loop and wakes the clients that may go on.
+
+Which clients these are is decided by ``admission.turn_budget``.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import trio
+
+from fastjournal.limits import TURN_WORK
+from fastjournald.admission.turn_budget import Share, TurnBudget
+from fastjournald.histogram import Histogram
+
+
+class TurnScheduler(trio.abc.Instrument):
+    """Runs a turn budget by the turns of trio's event loop.
+
+    Args:
+        budget: Of work, for each turn.
+        turn_us: Gets the length of each turn.
+    """
+
+    def __init__(self, budget: TurnBudget, turn_us: Histogram) -> None:
+        self._budget = budget
+        self._turn_us = turn_us
+        self._some = trio.Event()
+        self._woke = perf_counter()
+
+    # --- clients --------------------------------------------------------------------------------
+
+    async def wait(self, share: Share, expected: int = TURN_WORK) -> None:
+        """Return when a client may begin.
+
+        Args:
+            share: Its account.
+            expected: Work that it will do, as far as that is known.
+        """
+        budget = self._budget
+        while True:
+            released = trio.Event()
+            waiting = budget.queue_up(share, released.set, expected)
+            self._some.set()
+            try:
+                await released.wait()
+            finally:
+                waiting.share = None
+            if budget.admits(share, waited=True):
+                return
+
+    async def pass_on(self, share: Share) -> None:
+        """Let others have their turn; return when the client may go on."""
+        await trio.lowlevel.checkpoint()
+        if not self._budget.admits(share):
+            await self.wait(share)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Release the clients that wait, turn after turn."""
+        budget = self._budget
+        budget.start()
+        trio.lowlevel.add_instrument(self)
+        try:
+            while True:
+                if not budget.awaited:
+                    self._some = trio.Event()
+                    await self._some.wait()
+                    budget.rest()
+                budget.release()
+                await trio.lowlevel.checkpoint()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+            budget.stop()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Begin a turn."""
+        self._woke = perf_counter()
+        self._budget.begin_turn()
+
+    def before_io_wait(self, timeout: float) -> None:
+        """End a turn."""
+        self._turn_us.add(round((perf_counter() - self._woke) * 1_000_000))
