@@ -79,6 +79,10 @@ format: $(VENV)/.ready ## write the format and the fixes that ruff knows
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+.PHONY: pages
+pages: $(VENV)/.ready ## write the parts of docs/ that are made from declarations and marks of tests
+	$(BIN)/python -m tests.docs.protocol_pages
+
 .PHONY: bench
 bench: $(VENV)/.ready ## measure speed and memory, beside beanstalkd where it is installed
 	for file in tests/bench/bench_*.py; do \

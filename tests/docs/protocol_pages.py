@@ -6,11 +6,11 @@ python -m tests.docs.protocol_pages
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from fastjournal.protocol.functions import Access, Function, Right
+from tests.docs import protocol_rules
+from tests.docs.protocol_rules import DOCS
 
-DOCS = Path(__file__).parents[2] / "docs"
 PROTOCOL = DOCS / "protocol.md"
 
 
@@ -71,3 +71,4 @@ def protocol_page() -> str:
 
 if __name__ == "__main__":
     PROTOCOL.write_text(protocol_page(), encoding="utf-8")
+    (DOCS / "protocol-tests.md").write_text(protocol_rules.page(), encoding="utf-8")

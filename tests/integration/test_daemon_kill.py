@@ -193,6 +193,7 @@ def told_done(books: Bookkeeping, key: bytes, uri: bytes, at: int, answer: Reply
     books.done.add(key)
 
 
+@pytest.mark.rule("Durability: `always`")
 def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Path) -> None:
     draw = random.Random(5)
     with DaemonProcess(tmp_path, "--cmdlog-seg-size", "60000") as daemon:
@@ -342,6 +343,7 @@ def test_a_failed_write_ends_the_daemon_and_nobody_is_told_ok(tmp_path: Path) ->
     assert found == list(range(len(found)))
 
 
+@pytest.mark.rule("Errors: `read-only`")
 def test_a_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path)
     with daemon:

@@ -67,6 +67,9 @@ BAD_FRAMES = {
 }
 
 
+@pytest.mark.rule(
+    "What cannot be framed: What is owed is sent first, and that connection only is closed"
+)
 @pytest.mark.parametrize("what", BAD_FRAMES)
 def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
     daemon: DaemonProcess, neighbour: RawClient, what: str
@@ -80,6 +83,7 @@ def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
         assert replies[1].identifier == identifier
 
 
+@pytest.mark.rule("What cannot be framed: the stream ends inside a message")
 def test_the_end_of_the_stream_inside_a_message_is_a_bad_request(
     daemon: DaemonProcess, neighbour: RawClient
 ) -> None:
@@ -92,6 +96,7 @@ def test_the_end_of_the_stream_inside_a_message_is_a_bad_request(
     assert neighbour.ask(build(Function.GET, b"half")).code == "not-found"
 
 
+@pytest.mark.rule("Errors: `too-large`")
 def test_a_value_of_max_value_is_taken_and_one_byte_more_is_not(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         assert client.ask(set_request(b"largest", b"v" * MAX_VALUE)).code == ""
@@ -108,6 +113,9 @@ def test_what_this_daemon_does_not_do_is_said_and_the_connection_goes_on(
         assert client.ask(build(Function.NOP)).code == ""
 
 
+@pytest.mark.rule(
+    "What cannot be framed: What is owed is sent first, and that connection only is closed"
+)
 def test_garbage_of_any_kind_harms_nobody_else(daemon: DaemonProcess, neighbour: RawClient) -> None:
     draw = random.Random(3)
     for _ in range(60):
@@ -147,6 +155,7 @@ def test_clients_that_vanish_harm_nobody(daemon: DaemonProcess, neighbour: RawCl
         assert neighbour.ask(build(Function.NOP)).code == ""
 
 
+@pytest.mark.rule("Functions: 1 QUIT")
 def test_quit_is_answered_last_and_ends_the_connection(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         client.send(
@@ -261,6 +270,7 @@ def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
+@pytest.mark.rule("Order: The daemon stops reading from a client that does not read")
 def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as other:
         value = b"x" * 1_000_000
@@ -290,6 +300,9 @@ def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: P
         assert other.ask(build(Function.NOP)).code == ""
 
 
+@pytest.mark.rule(
+    "Request, client to daemon: identifier", "Order: Replies come in the order of the requests"
+)
 def test_a_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess) -> None:
     count = 100_000
     with RawClient(daemon.address) as client:
@@ -327,6 +340,7 @@ def test_a_client_that_does_not_read_what_it_waited_for_is_not_listened_to(
             handed_out += bool(told.pairs)
 
 
+@pytest.mark.rule("Errors: `busy`")
 def test_more_than_max_connections_are_told_busy(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--max-connections", "3") as daemon:
         clients = [RawClient(daemon.address) for _ in range(3)]

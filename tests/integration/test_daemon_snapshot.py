@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from fastjournal.cmdlog.snapshot import verify_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
@@ -19,6 +21,10 @@ def take_snapshot(client: RawClient) -> Path:
     return Path(reply.pairs[0].value.decode())
 
 
+@pytest.mark.rule(
+    "Functions: 256 SNAPSHOT",
+    "SNAPSHOT: Functions that the published design does not have begin at 256",
+)
 def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
@@ -44,6 +50,7 @@ def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> No
         assert copy.stop() == 0
 
 
+@pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
 def test_a_count_says_how_many_snapshots_are_kept(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
         paths = [take_snapshot(client) for _ in range(3)]
@@ -57,6 +64,7 @@ def test_a_count_says_how_many_snapshots_are_kept(tmp_path: Path) -> None:
         assert f"event=snapshot-removed path={path} keep=2" in daemon.said()
 
 
+@pytest.mark.rule("Errors: `not-persisted`")
 def test_thousands_of_snapshots_in_one_read_are_all_answered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     options = ("--snapshot-dir", str(tmp_path / "file" / "snapshots"))

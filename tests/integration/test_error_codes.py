@@ -148,6 +148,7 @@ def test_every_code_has_its_scenario() -> None:
     assert set(SCENARIOS) == set(ErrorCode)
 
 
+@pytest.mark.rule("Errors: *")
 @pytest.mark.parametrize("code", ErrorCode, ids=str)
 def test_the_daemon_answers_with_the_code(code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_every_width_flag_is_added_by_the_encoder_only() -> None:
     assert not sum(PLAIN_FLAGS) & (Flag.KEY16 | 0b110 | Flag.TIMEOUT | Flag.TTL | Flag.COUNT)
 
 
+@pytest.mark.rule("Request, client to daemon: key size, key")
 @given(requests())
 def test_a_request_survives_encoding_and_decoding(request: Request) -> None:
     data = encode_request(request)

@@ -130,12 +130,14 @@ def subsets() -> Iterator[tuple[str, ...]]:
         yield from combinations(RIGHTS, size)
 
 
+@pytest.mark.rule("Rights: Where the daemon has tokens")
 def test_the_tables_cover_every_function() -> None:
     in_tables = {case.function for table in (BY_KEY, BY_DOMAIN, FOR_ALL) for case in table.values()}
     assert in_tables | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
 
 
+@pytest.mark.rule("Rights: *", "Rights: Where the daemon has tokens")
 @pytest.mark.parametrize("name", BY_KEY)
 def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
     rights, function, build = BY_KEY[name]
@@ -159,6 +161,7 @@ def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: 
             assert code(made, build(function, key)) == expected, (given, key)
 
 
+@pytest.mark.rule("Rights: CANCEL", "CANCEL: it needs AUTH where the daemon has tokens")
 def test_cancel_needs_auth_and_no_right() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
@@ -179,6 +182,7 @@ def test_cancel_needs_auth_and_no_right() -> None:
     assert code(made, cancel) == ""
 
 
+@pytest.mark.rule("Errors: `forbidden`", "Rights: *", "Rights: Where the daemon has tokens")
 @pytest.mark.parametrize("name", BY_DOMAIN)
 def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
     rights, function, build = BY_DOMAIN[name]
@@ -194,6 +198,7 @@ def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
             assert code(made, build(function, domain)) == "forbidden", (given, domain)
 
 
+@pytest.mark.rule("Rights: STATS", "Rights: SNAPSHOT", "Rights: Where the daemon has tokens")
 @pytest.mark.parametrize("name", FOR_ALL)
 def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
     rights, function, build = FOR_ALL[name]
@@ -207,6 +212,7 @@ def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
             assert code(made, build(function, b"")) == ("" if allowed else "forbidden")
 
 
+@pytest.mark.rule("Rights: NEXT")
 def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
@@ -215,6 +221,7 @@ def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
     assert "name a domain" in decode_reply(reply).error
 
 
+@pytest.mark.rule("Rights: GET")
 @pytest.mark.parametrize("name", SCANS)
 def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
     made = engine()
@@ -228,6 +235,9 @@ def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> N
     assert all(made.may_see("somebody", entry) for entry in made.store)
 
 
+@pytest.mark.rule(
+    "Errors: `auth-required`", "Rights: Where the daemon has tokens", "Functions: 19 AUTH"
+)
 @pytest.mark.parametrize("function", Function)
 def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function) -> None:
     made = engine()
@@ -267,6 +277,7 @@ URIS = {
 }
 
 
+@pytest.mark.rule("Rights: SET")
 @pytest.mark.parametrize("uri", URIS)
 def test_a_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     made = engine()
@@ -288,6 +299,7 @@ def test_the_sentence_names_the_right_and_the_token_but_no_secret() -> None:
     assert TOKEN not in repr(made.grants).encode()
 
 
+@pytest.mark.rule("Errors: `auth-failed`")
 def test_a_wrong_token_fails_and_takes_away_what_another_gave() -> None:
     made = engine()
     session_with(made, (READ,), b"")
@@ -305,6 +317,7 @@ def test_a_wrong_token_fails_and_takes_away_what_another_gave() -> None:
     assert not made.grants.sessions
 
 
+@pytest.mark.rule("Functions: 19 AUTH")
 def test_where_no_token_is_needed_every_auth_is_success() -> None:
     reply = engine().handle("s", request(F.AUTH, value=b"anything", at=START), START)
     assert reply is not None

@@ -85,6 +85,7 @@ def test_what_ends_work_is_done(s: Subject) -> None:
     assert s.delete(JOB) == ""
 
 
+@pytest.mark.rule("GET: while the disk is nearly full it moves in memory only")
 @pytest.mark.parametrize("many", [False, True])
 def test_what_only_reads_does_not_fill_the_disk(many: bool) -> None:
     """A read moves the expiry of what has a ttl, but the log does not learn of it."""

@@ -82,6 +82,7 @@ def test_a_lease_that_is_over_is_lost(s: Subject, ask: By, late: int) -> None:
     assert_lost(s, ask, token)
 
 
+@pytest.mark.rule("Errors: `lease-lost`")
 def test_a_lease_that_went_to_somebody_else_is_lost(s: Subject, ask: By) -> None:
     slow = leased(s)
     s.now = slow
@@ -258,6 +259,7 @@ def test_a_restart_forgets_no_loss(engine: Subject, ask: By) -> None:
     assert ask(engine, JOB, quick) == ""
 
 
+@pytest.mark.rule("Functions: Tokens")
 def test_the_counter_of_tokens_goes_on_over_a_restart(engine: Subject) -> None:
     token = leased(engine, flags=Flag.PERSIST)
     for _ in range(5):

@@ -56,6 +56,7 @@ class Log:
                 nursery.start_soon(self.client, f"c{number}")
 
 
+@pytest.mark.rule("Durability: `always`")
 async def test_all_who_wait_share_one_write_and_one_sync() -> None:
     log = Log()
     await log.clients(50)
@@ -83,6 +84,7 @@ async def test_a_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -
             await later
 
 
+@pytest.mark.rule("Durability: `os`")
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
 async def test_other_policies_wait_for_the_write_only(policy: SyncPolicy) -> None:
     log = Log(policy)
@@ -284,6 +286,7 @@ async def test_a_failure_in_the_thread_reaches_all_who_wait(
 # --- the policy interval ------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Durability: `interval`")
 async def test_each_interval_is_synced_once_and_only_if_something_was_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

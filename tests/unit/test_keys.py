@@ -10,6 +10,7 @@ from fastjournal.errors import BadRequestError
 from fastjournal.keys import JournalKey, build_journal_key, default_id, parse_journal_key
 
 
+@pytest.mark.rule("Keys: The form of a journal key")
 @pytest.mark.parametrize(
     ("key", "parts"),
     [
@@ -23,6 +24,7 @@ def test_a_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> 
     assert parse_journal_key(key) == parts
 
 
+@pytest.mark.rule("Keys: The form of a journal key")
 @pytest.mark.parametrize(
     "key",
     [

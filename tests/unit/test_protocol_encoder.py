@@ -86,6 +86,7 @@ def test_a_reply_that_cannot_be_framed_is_refused(reply: Reply) -> None:
         encode_reply(reply)
 
 
+@pytest.mark.rule("Request, client to daemon: flags")
 def test_flags_that_follow_from_the_fields_are_not_taken_over() -> None:
     claimed = Flag.KEY16 | Flag.TIMEOUT | Flag.TTL | Flag.COUNT | 0b110
     assert decode_request(encode_request(Request(0, flags=claimed))).flags == 0
@@ -93,16 +94,19 @@ def test_flags_that_follow_from_the_fields_are_not_taken_over() -> None:
     assert decode_reply(encode_reply(reply)).flags == 0
 
 
+@pytest.mark.rule("Flags of a request: 12 (PERSIST)")
 def test_a_sender_sets_bit_9_for_bit_12() -> None:
     data = encode_request(Request(2, flags=Flag.PERSIST_ALIAS, key=b"k", value_type=0))
     assert data[8:10] == bytes.fromhex("0202")
 
 
+@pytest.mark.rule("Request, client to daemon: second key size, second key")
 def test_a_second_key_sets_the_query() -> None:
     data = encode_request(Request(2, key=b"k", second_key=b"u", value_type=0))
     assert data[8:10] == bytes.fromhex("0082")
 
 
+@pytest.mark.rule("Request, client to daemon: count")
 def test_a_range_without_a_count_sends_none_as_zero() -> None:
     request = Request(Function.GET, 1, RANGE, 2, b"a", second_key=b"b")
     data = encode_request(request)
@@ -112,6 +116,7 @@ def test_a_range_without_a_count_sends_none_as_zero() -> None:
     assert decode_request(data).count == 0
 
 
+@pytest.mark.rule("Reply, daemon to client: second key size, second key")
 def test_second_keys_are_sent_with_their_flag_only() -> None:
     pairs = [Pair(b"k", second_key=b"u" * 300)]
     assert decode_reply(encode_reply(Reply(pairs=pairs))).pairs == [Pair(b"k")]
@@ -124,6 +129,7 @@ def test_enumeration_members_and_plain_integers_mean_the_same() -> None:
     assert encode_request(named) == encode_request(plain)
 
 
+@pytest.mark.rule("Reply, daemon to client: error size, error")
 def test_an_error_is_escaped_and_cut_rather_than_refused() -> None:
     assert decode_reply(encode_error(1, 2, "bad-key \u00e9")).error == "bad-key \\xe9"
     long = "bad-key " + "x" * 70_000

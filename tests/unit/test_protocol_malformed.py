@@ -54,6 +54,14 @@ MALFORMED_REQUESTS = [
 VALUE_BYTES_MAX = 100
 
 
+@pytest.mark.rule(
+    "Request, client to daemon: magic",
+    "Errors: `unsupported-version`",
+    "What cannot be framed: wrong magic",
+    "What cannot be framed: value size 0",
+    "What cannot be framed: value of more than `max-value` bytes, without the type byte",
+    "What cannot be framed: a version that is not 1",
+)
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
 def test_a_malformed_request_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
@@ -96,6 +104,7 @@ def test_a_connection_repeats_its_error_whatever_comes() -> None:
     assert all(error is errors[0] for error in errors)
 
 
+@pytest.mark.rule("What cannot be framed: wrong magic")
 def test_a_wrong_magic_names_the_identifier_that_came_with_it() -> None:
     connection = ServerConnection()
     connection.receive_data(bytes.fromhex(f"585a 0001 0002 0a0b 0000 {T} 00"))
@@ -104,6 +113,10 @@ def test_a_wrong_magic_names_the_identifier_that_came_with_it() -> None:
     assert (caught.value.code, caught.value.identifier) == ("bad-request", 0x0A0B)
 
 
+@pytest.mark.rule(
+    "Request, client to daemon: value size",
+    "What cannot be framed: value of more than `max-value` bytes, without the type byte",
+)
 @pytest.mark.parametrize("size", [0, 1, 99, 100])
 def test_max_value_does_not_count_the_type_byte(size: int) -> None:
     connection = ServerConnection(value_bytes_max=VALUE_BYTES_MAX)
@@ -179,6 +192,7 @@ MALFORMED_REPLIES = [
 REPLY_BYTES_MAX = 200
 
 
+@pytest.mark.rule("Reply, daemon to client: magic")
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REPLIES])
 def test_a_malformed_reply_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
@@ -225,6 +239,7 @@ def test_the_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, 
         assert (caught.value.code, caught.value.identifier) == ("too-large", 7)
 
 
+@pytest.mark.rule("Reply, daemon to client: pairs")
 def test_the_end_between_two_pairs_is_an_error() -> None:
     data = encode_reply(Reply(7, pairs=[Pair(b"k"), Pair(b"l")]))
     connection = ClientConnection()

@@ -54,6 +54,7 @@ ERROR_CODES = (
 )
 
 
+@pytest.mark.rule("Request, client to daemon: flags")
 def test_every_flag_has_its_bit() -> None:
     assert {str(flag.name): flag.value for flag in Flag} == {
         name: 1 << bit for name, bit in FLAGS.items()
@@ -64,6 +65,7 @@ def test_every_flag_has_its_bit() -> None:
     assert named - Flag.TWO_KEYS - Flag.CURSOR == 0xFFFF, "a bit without a name, or with two"
 
 
+@pytest.mark.rule("Flags of a request: 7-8 QUERY")
 def test_queries_value_types_and_states_have_their_numbers() -> None:
     assert [(query.name, query.value) for query in Query] == [
         ("KEY", 0),
@@ -93,6 +95,11 @@ def test_every_error_code_is_there() -> None:
     assert VERSION == 1
 
 
+@pytest.mark.rule(
+    "Metadata block, 68 bytes: 0 timestamp of the last write",
+    "Metadata block, 68 bytes: 16 modified",
+    "Metadata block, 68 bytes: 24 accessed",
+)
 def test_the_metadata_has_its_fields_in_order() -> None:
     assert Meta.__struct_fields__ == (
         "timestamp",
@@ -109,6 +116,7 @@ def test_the_metadata_has_its_fields_in_order() -> None:
     )
 
 
+@pytest.mark.rule("Flags of a request: 7-8 QUERY")
 @pytest.mark.parametrize("function", Function)
 @pytest.mark.parametrize("query", Query)
 def test_every_function_and_query_is_framed_by_the_same_rules(
@@ -137,6 +145,7 @@ def numbered_rows(title: str) -> dict[str, int]:
     return {name: int(number) for number, name in rows}
 
 
+@pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
 def test_the_document_has_every_function_flag_value_type_and_error() -> None:
     functions = {function.name: int(function) for function in Function}
     assert numbered_rows("Functions") == functions

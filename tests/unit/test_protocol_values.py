@@ -91,6 +91,7 @@ def test_shorter_numbers_are_read(value_type: int, text: str, obj: Value) -> Non
     assert decode_value(value_type, bytes.fromhex(text)) == obj
 
 
+@pytest.mark.rule("Values: 3 integer", "Values: 4 float", "Values: 5 boolean")
 @pytest.mark.parametrize(
     ("value_type", "text"),
     [

@@ -34,6 +34,7 @@ def answered(s: Subject) -> list[tuple[object, int, str, bool]]:
     return [(one, told.identifier, told.code, bool(told.pairs)) for one, told in served]
 
 
+@pytest.mark.rule("Functions: 23 CANCEL", "CANCEL: The NEXT's answer has count 0")
 def test_cancel_answers_a_waiting_next_with_nothing_before_its_own_reply(s: Subject) -> None:
     wait(s, 3)
     told = cancel(s, 3)
@@ -66,6 +67,7 @@ def test_cancel_leaves_all_else_waiting(s: Subject) -> None:
     assert answered(s) == [(OTHER, 3, "", True)]
 
 
+@pytest.mark.rule("CANCEL: where several of that identifier wait")
 def test_cancel_ends_all_that_has_the_identifier(s: Subject) -> None:
     wait(s, 3)
     wait(s, 3)
@@ -76,6 +78,7 @@ def test_cancel_ends_all_that_has_the_identifier(s: Subject) -> None:
     assert cancel(s, 3).code == "not-found"
 
 
+@pytest.mark.rule("Functions: 23 CANCEL")
 def test_cancel_ends_a_subscription(s: Subject) -> None:
     s.set(b"key")
     for identifier in (3, 4):
@@ -86,6 +89,7 @@ def test_cancel_ends_a_subscription(s: Subject) -> None:
     assert [reply.identifier for _, reply in told] == [4]
 
 
+@pytest.mark.rule("Functions: 23 CANCEL")
 def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     wait(s, 4)
     wait(s, 3, session=OTHER)
@@ -97,6 +101,7 @@ def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     assert cancel(s, 4).code == "not-found", "it was answered already"
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 def test_cancel_without_count_is_bad_request(s: Subject) -> None:
     wait(s, 0)
     assert cancel(s, None).code == "bad-request"

@@ -20,6 +20,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 
 
+@pytest.mark.rule("Errors: `not-found`", "Functions: 3 GET")
 def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
     s.set(b"p", b"one", kind=ValueType.STRING)
     reply = s.get(b"p", flags=Flag.DATA)
@@ -29,6 +30,7 @@ def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
     assert (missing.code, missing.pairs) == ("not-found", None)
 
 
+@pytest.mark.rule("Flags of a request: 10 DATA")
 def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
     s.set(b"p", b"one", kind=ValueType.STRING)
     assert s.get(b"p").pairs == [Pair(b"p", ValueType.STRING, b"")]
@@ -53,12 +55,14 @@ def test_a_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
     assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"two", OTHER)]
 
 
+@pytest.mark.rule("Which write wins: `clock-skew`")
 def test_get_does_not_look_at_the_timestamp(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.get(b"p", at=0).code == ""
     assert s.get(b"p", at=START + 999 * SECOND).code == ""
 
 
+@pytest.mark.rule("Flags of a request: 15 META", "Flags of a reply: 15 META")
 def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     s.set(JOB, flags=Flag.PERSIST, at=START - 5)
     assert s.pair(JOB, flags=Flag.DATA).meta is None
@@ -78,6 +82,7 @@ def test_a_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
 # --- expiry and touch -----------------------------------------------------------------------------
 
 
+@pytest.mark.rule("GET: Reading moves the expiry")
 def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
     s.set(b"p", ttl=10 * SECOND)
     s.later(9 * SECOND)
@@ -86,6 +91,7 @@ def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
     assert s.value(b"p") == b"v"
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 24 accessed", "GET: Reading moves the expiry")
 def test_a_probe_is_a_read(s: Subject) -> None:
     s.set(b"p", ttl=10 * SECOND)
     s.later(9 * SECOND)
@@ -94,6 +100,7 @@ def test_a_probe_is_a_read(s: Subject) -> None:
     assert s.value(b"p") == b"v"
 
 
+@pytest.mark.rule("GET: Reading moves the expiry")
 def test_reading_never_moves_an_expiry_back(s: Subject) -> None:
     s.set(b"p", ttl=SECOND, timeout=START + 60 * SECOND)
     assert s.meta(b"p").expires == START + 60 * SECOND
@@ -104,6 +111,11 @@ def test_reading_what_never_expires_does_not_make_it_expire(s: Subject) -> None:
     assert s.meta(b"p").expires == 0
 
 
+@pytest.mark.rule(
+    "Flags of a request: 4 UPDATE_TIMEOUT",
+    "Metadata block, 68 bytes: 32 expires",
+    "GET: So the timeout has one meaning a request",
+)
 @pytest.mark.parametrize("expires", [0, START + 5 * SECOND])
 def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
     s.set(b"p", ttl=60 * SECOND)
@@ -116,6 +128,9 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
     assert reply.pairs[0].meta.worked_on_until == 0
 
 
+@pytest.mark.rule(
+    "Flags of a request: 4 UPDATE_TIMEOUT", "GET: So the timeout has one meaning a request"
+)
 def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
     s.set(b"p", timeout=START + SECOND)
     assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires == START + SECOND
@@ -130,6 +145,7 @@ def test_an_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> Non
 # --- WORKED_ON ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Flags of a request: 6 WORKED_ON")
 def test_worked_on_answers_worked_on_for_a_leased_entry_only(s: Subject) -> None:
     s.set(JOB)
     assert s.get(JOB, flags=Flag.WORKED_ON).code == ""
@@ -141,6 +157,11 @@ def test_worked_on_answers_worked_on_for_a_leased_entry_only(s: Subject) -> None
 # --- leases by GET --------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(
+    "Flags of a request: 3 TIMEOUT",
+    "Flags of a reply: 6 WORKED_ON",
+    "Metadata block, 68 bytes: 48 worked on until",
+)
 @pytest.mark.parametrize("key", [JOB, b"p"])
 def test_a_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     s: Subject, key: bytes
@@ -164,6 +185,7 @@ def test_a_lease_of_0_is_the_default_lease(s: Subject) -> None:
     assert token // 1000 == (START + 7 * SECOND) // 1000
 
 
+@pytest.mark.rule("Errors: `worked-on`")
 def test_a_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()
@@ -189,6 +211,7 @@ def test_an_entry_can_be_leased_before_its_time(s: Subject) -> None:
     assert (reply.pairs, reply.timeout) == ([], START + 60 * SECOND)
 
 
+@pytest.mark.rule("GET: What a lease leaves out")
 def test_a_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)

@@ -25,6 +25,7 @@ def buried(s: Subject, *keys: bytes) -> None:
         assert s.bury(key, reason=b"why") == ""
 
 
+@pytest.mark.rule("Flags of a reply: 14 TTL", "Functions: 16 KICK")
 @pytest.mark.parametrize("by", [JOB, URI])
 def test_by_any_key_what_is_buried_is_ready_again(s: Subject, by: bytes) -> None:
     s.set(JOB, uri=URI)
@@ -35,6 +36,7 @@ def test_by_any_key_what_is_buried_is_ready_again(s: Subject, by: bytes) -> None
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Functions: 16 KICK")
 def test_what_is_not_buried_does_not_count(s: Subject) -> None:
     s.set(JOB)
     assert s.kick(JOB) == 0
@@ -74,6 +76,7 @@ def test_a_plain_entry_is_kicked_by_its_key_only(s: Subject) -> None:
     assert s.get(b"p", timeout=SECOND).code == ""
 
 
+@pytest.mark.rule("Functions: 16 KICK")
 def test_a_domain_is_kicked_in_the_order_of_work(s: Subject) -> None:
     first, second, third = b"a:0:7:z", b"a:1:3:y", b"a:1:5:x"
     buried(s, third, second, first, b"b:0:0:x")
@@ -89,6 +92,7 @@ def test_of_one_priority_and_instant_what_came_first_is_kicked_first(s: Subject)
     assert s.jobs() == [OTHER]
 
 
+@pytest.mark.rule("BURY and KICK: At most 250 a request")
 def test_at_most_count_of_them(s: Subject) -> None:
     buried(s, *(b"a:1:0:%d" % n for n in range(5)))
     assert s.kick_domain(b"a", 0) == 0
@@ -105,6 +109,7 @@ def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.ask(request(Function.KICK, uri=domain)).code == "bad-key"
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 def test_neither_a_key_nor_a_domain_is_bad_request(s: Subject) -> None:
     assert s.ask(request(Function.KICK)).code == "bad-request"
 

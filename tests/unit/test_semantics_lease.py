@@ -22,6 +22,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- tokens ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: Tokens")
 def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Subject) -> None:
     s.now += 123
     for n in range(3):
@@ -31,6 +32,7 @@ def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Su
     assert (second - first, third - second) == (1, 1)
 
 
+@pytest.mark.rule("Functions: Tokens")
 def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
@@ -44,6 +46,7 @@ def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
     assert {token // 1000 for token in tokens} == {first // 1000}
 
 
+@pytest.mark.rule("Functions: Tokens")
 def test_a_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
@@ -65,6 +68,7 @@ def test_a_next_without_work_is_no_lease_operation(s: Subject) -> None:
     assert s.lease(timeout=10 * SECOND) == first + 1
 
 
+@pytest.mark.rule("Which write wins: The last instant")
 def test_a_lease_beyond_the_last_instant_ends_with_it(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=U64_MAX)
@@ -84,6 +88,7 @@ def test_a_lease_ends_at_its_token_and_not_before(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 66 attempts", "NEXT: A lease that runs out")
 def test_a_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -> None:
     s.set(JOB, at=START)
     s.set(OTHER, at=START)
@@ -95,6 +100,7 @@ def test_a_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject)
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
+@pytest.mark.rule("NEXT: A lease that runs out")
 def test_at_max_attempts_it_is_buried(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
@@ -122,6 +128,7 @@ def test_a_plain_entrys_lease_runs_out_too(s: Subject) -> None:
     assert (meta.attempts, meta.worked_on_until) == (1, 0)
 
 
+@pytest.mark.rule("NEXT: A lease that runs out")
 def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(b"p")
@@ -130,6 +137,7 @@ def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
     assert s.get(b"p", timeout=SECOND).code == ""
 
 
+@pytest.mark.rule("Which write wins: An entry that is worked on does not expire")
 def test_an_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
@@ -158,6 +166,7 @@ def test_a_job_can_be_completed_after_its_expiry(s: Subject) -> None:
 # --- RELEASE --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: 13 RELEASE")
 @pytest.mark.parametrize("by", [JOB, URI])
 def test_a_released_entry_is_ready_again_with_attempts_and_arrival_kept(
     s: Subject, by: bytes
@@ -172,6 +181,7 @@ def test_a_released_entry_is_ready_again_with_attempts_and_arrival_kept(
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
+@pytest.mark.rule("Flags of a request: 14 TTL", "Functions: 13 RELEASE")
 def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
     s.set(JOB)
     assert s.release(JOB, s.lease(), ttl=SECOND) == ""
@@ -181,6 +191,7 @@ def test_release_with_ttl_is_not_before_now_plus_ttl(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
 def test_release_never_makes_work_start_before_its_timestamp(s: Subject) -> None:
     key = b"a:1:%d:x" % (START + 60 * SECOND)
     s.set(key)
@@ -199,6 +210,7 @@ def test_release_without_ttl_keeps_a_delay_that_still_runs(s: Subject) -> None:
     assert s.next().timeout == START + 60 * SECOND
 
 
+@pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
 def test_a_delayed_entry_has_its_place_by_the_end_of_its_delay(s: Subject) -> None:
     later = b"a:1:%d:z" % (START + 2 * SECOND)
     for key in (JOB, OTHER, later):
@@ -216,6 +228,7 @@ def test_a_released_plain_entry_has_no_delay(s: Subject) -> None:
     assert s.meta(b"p").not_before == 0
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("flags", "timeout"), [(0, None), (Flag.WORKED_ON, None), (0, START), (Flag.OVERWRITE, START)]
 )
@@ -252,6 +265,7 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 # --- TOUCH ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: 14 TOUCH")
 def test_touch_with_a_token_moves_the_end_of_the_lease(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=SECOND)
@@ -281,6 +295,7 @@ def test_a_touch_can_shorten_a_lease(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Functions: 14 TOUCH")
 def test_touch_without_a_token_makes_the_expiry_now_plus_ttl(s: Subject) -> None:
     s.set(b"p", at=START - 5)
     s.later(9)
@@ -298,12 +313,14 @@ def test_touch_without_a_token_can_bring_the_expiry_forward(s: Subject) -> None:
     assert s.value(b"p") is None
 
 
+@pytest.mark.rule("Errors: `bad-request`", "Functions: Bad arguments")
 def test_touch_without_ttl_is_bad_request(s: Subject) -> None:
     s.set(JOB)
     assert s.touch(JOB).code == "bad-request"
     assert s.touch(JOB, s.lease()).code == "bad-request"
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
 def test_only_one_of_worked_on_and_timeout_is_bad_request(
     s: Subject, flags: int, timeout: int | None

@@ -77,6 +77,7 @@ def s() -> Listening:
     return Listening()
 
 
+@pytest.mark.rule("Flags of a request: 11 LISTEN")
 def test_a_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
     s.set(b"p", b"one")
     assert s.listen_to(b"p").code == ""
@@ -118,6 +119,7 @@ def test_a_set_that_fails_listens_to_nothing(s: Listening) -> None:
     assert s.told() == []
 
 
+@pytest.mark.rule("Flags of a reply: 11 LISTEN", "Notifications: What is told")
 def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
     s.set(JOB, b"one", uri=URI, flags=Flag.PERSIST)
     s.listen_to(URI, identifier=900)
@@ -134,6 +136,7 @@ def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s:
     assert (pair.meta.timestamp, pair.meta.modified) == (START + 1, START + 5)
 
 
+@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
 def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -143,6 +146,7 @@ def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> N
     assert s.told() == [(7, b"p", b"8")]
 
 
+@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
 def test_what_came_and_went_is_told_as_gone(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -170,6 +174,7 @@ def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Liste
     assert s.told() == [(7, b"p", b"3")]
 
 
+@pytest.mark.rule("Notifications: What is told")
 def test_ones_own_changes_are_told(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -178,6 +183,7 @@ def test_ones_own_changes_are_told(s: Listening) -> None:
     assert s.told() == [(7, b"p", b"1")]
 
 
+@pytest.mark.rule("Notifications: What is told")
 def test_each_key_of_an_entry_is_told_to_those_who_listen_to_it(s: Listening) -> None:
     s.set(JOB, b"0", uri=URI)
     s.listen_to(JOB, identifier=1)
@@ -216,6 +222,7 @@ def test_a_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -
     assert s.told() == [(7, URI, None)]
 
 
+@pytest.mark.rule("Notifications: What is told")
 def test_expiry_is_told(s: Listening) -> None:
     s.set(b"p", timeout=START + SECOND)
     s.listen_to(b"p")
@@ -231,6 +238,7 @@ def test_what_next_takes_for_good_is_told_as_gone(s: Listening) -> None:
     assert s.told() == [(7, JOB, None)]
 
 
+@pytest.mark.rule("Notifications: What is told")
 def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     s.set(JOB, b"0")
     s.listen_to(JOB)
@@ -242,6 +250,7 @@ def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     assert s.told() == []
 
 
+@pytest.mark.rule("Notifications: How a subscription ends")
 def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
@@ -253,6 +262,7 @@ def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Li
     assert s.told() == [(1, b"p", None)]
 
 
+@pytest.mark.rule("Notifications: How a subscription ends")
 def test_a_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
     s.set(b"p")
     s.set(b"q")
@@ -272,6 +282,7 @@ def test_a_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
     assert s.told() == [(7, b"p", None)]
 
 
+@pytest.mark.rule("Notifications: How a subscription ends")
 def test_subscriptions_end_with_the_session(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
@@ -283,6 +294,7 @@ def test_subscriptions_end_with_the_session(s: Listening) -> None:
     s.engine.check()
 
 
+@pytest.mark.rule("Notifications: How a subscription ends")
 def test_quit_ends_subscriptions(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
@@ -291,6 +303,7 @@ def test_quit_ends_subscriptions(s: Listening) -> None:
     assert not s.engine.store.changes.wanted
 
 
+@pytest.mark.rule("STATS: `subscriptions`")
 def test_stats_tell_how_many_listen(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
@@ -299,6 +312,7 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
     assert s.stats()["subscriptions"] == 2
 
 
+@pytest.mark.rule("Notifications: Bounds")
 def test_too_many_subscriptions_of_a_connection_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +331,7 @@ def test_too_many_subscriptions_of_a_connection_are_busy(
     assert s.meta(b"p", flags=Flag.META).worked_on_until == 0
 
 
+@pytest.mark.rule("Notifications: Bounds")
 def test_too_many_subscriptions_in_all_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,6 +434,10 @@ def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> R
     return request(Function.SET, key, value, at=at, flags=Flag.OVERWRITE, **fields)
 
 
+@pytest.mark.rule(
+    "Rights: Notifications tell only of entries that are inside",
+    "Notifications: Where the daemon asks for tokens, an entry that the token may not read",
+)
 def test_a_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
     s = under_tokens(all=b"", a=b"a:")
     asked = request(Function.GET, URI, flags=LISTEN)

@@ -35,6 +35,7 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.unlock(key) == "bad-key"
 
 
+@pytest.mark.rule("Functions: 9 UNLOCK")
 def test_nothing_there_is_not_found(s: Subject) -> None:
     assert s.lock(JOB) == "not-found"
     assert s.unlock(JOB) == "not-found"
@@ -73,6 +74,12 @@ WRITES = {
 }
 
 
+@pytest.mark.rule(
+    "Metadata block, 68 bytes: 65 state",
+    "Errors: `locked`",
+    "Functions: 8 LOCK",
+    "Locks: Writes of others are `locked`, reads are not",
+)
 @pytest.mark.parametrize("wanted", WRITES.values(), ids=WRITES.keys())
 def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     s.set(JOB, ONE, kind=ValueType.INTEGER, uri=URI, at=START)
@@ -86,6 +93,7 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     assert ask(s, wanted, YOURS).code != "locked"
 
 
+@pytest.mark.rule("Functions: 8 LOCK", "Locks: How a lock ends")
 @pytest.mark.parametrize(
     "end",
     [
@@ -108,6 +116,7 @@ def test_a_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
     assert s.lock(JOB, session=YOURS) == ""
 
 
+@pytest.mark.rule("Locks: How a lock ends")
 def test_the_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, 5 * SECOND, MINE)
@@ -132,6 +141,7 @@ def test_a_lock_of_no_time_locks_nothing(s: Subject) -> None:
     assert s.unlock(JOB, MINE) == "not-found"
 
 
+@pytest.mark.rule("Errors: `not-owner`", "Functions: 9 UNLOCK")
 def test_unlock_by_another_is_not_owner(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, session=MINE)
@@ -139,6 +149,7 @@ def test_unlock_by_another_is_not_owner(s: Subject) -> None:
     assert s.unlock(JOB, MINE) == ""
 
 
+@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
 def test_others_may_read_what_is_locked(s: Subject) -> None:
     s.set(JOB, b"one", timeout=START + SECOND, ttl=5 * SECOND)
     s.lock(JOB, session=MINE)
@@ -149,12 +160,14 @@ def test_others_may_read_what_is_locked(s: Subject) -> None:
     assert pair.meta.expires == START + 5 * SECOND
 
 
+@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
 def test_a_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
     s.set(JOB, b"one", at=START)
     s.lock(JOB, session=MINE)
     assert ask(s, request(Function.SET, JOB, b"one", at=START), YOURS).code == ""
 
 
+@pytest.mark.rule("Locks: NEXT leaves out what is locked")
 def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, 5 * SECOND)
@@ -165,6 +178,7 @@ def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subj
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Locks: NEXT leaves out what is locked")
 def test_who_waits_for_work_gets_it_when_the_lock_ends(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, session=MINE)
@@ -194,6 +208,7 @@ def test_what_is_locked_while_worked_on_waits_for_both(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
 def test_time_is_no_write(s: Subject) -> None:
     s.set(JOB, timeout=START + 3 * SECOND)
     s.set(OTHER)
@@ -206,6 +221,7 @@ def test_time_is_no_write(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
+@pytest.mark.rule("Locks: How a lock ends")
 def test_a_lock_goes_with_its_entry(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
@@ -214,6 +230,7 @@ def test_a_lock_goes_with_its_entry(s: Subject) -> None:
     assert s.unlock(JOB, MINE) == "not-found"
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_a_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
@@ -243,6 +260,7 @@ def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None
     assert ask(s, request(Function.KICK, uri=b"a", count=5), MINE).ttl == 1
 
 
+@pytest.mark.rule("Locks: How a lock ends")
 def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
     for number in range(1001):
         s.set(b"%d" % number)
@@ -258,6 +276,7 @@ def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
     assert s.lock(b"1000", session=YOURS) == ""
 
 
+@pytest.mark.rule("Which write wins: Which error, where several apply")
 def test_which_error_where_several_apply(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)

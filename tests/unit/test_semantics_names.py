@@ -24,6 +24,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- LINK -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "link", "code"),
     [
@@ -39,6 +40,7 @@ def test_link_needs_two_keys_and_an_entry(
     assert s.value(LINK) is None
 
 
+@pytest.mark.rule("Functions: 12 LINK")
 def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     assert s.link(URI, LINK) == ""
@@ -50,6 +52,7 @@ def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> Non
     assert s.set(JOB, at=START) == "stale"
 
 
+@pytest.mark.rule("Functions: 12 LINK")
 @pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
 def test_a_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
     s.set(JOB, uri=URI)
@@ -70,12 +73,14 @@ def test_a_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> No
     assert s.set(LINK, at=START + 50) == "stale", "the tombstone under the link has stayed"
 
 
+@pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_an_entry_has_at_most_64_links(s: Subject) -> None:
     s.set(JOB)
     assert [s.link(JOB, b"%d" % number) for number in range(65)] == [""] * 64 + ["too-large"]
     assert s.link(JOB, b"0") == "exists"
 
 
+@pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     s.set(JOB)
     links = [b"%d" % number + bytes(4095) for number in range(8)]
@@ -83,6 +88,7 @@ def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     assert s.link(JOB, b"1") == "too-large"
 
 
+@pytest.mark.rule("Which write wins: A link that a SET with OVERWRITE gives as URI")
 def test_a_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.link(JOB, LINK)
@@ -129,6 +135,7 @@ def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) 
     assert s.value(LINK) == b"old"
 
 
+@pytest.mark.rule("LINK and RENAME: A key from which another entry is worked on is no link")
 def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
     s: Subject,
 ) -> None:
@@ -147,6 +154,7 @@ def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_o
 # --- RENAME ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "to", "code"),
     [
@@ -163,6 +171,7 @@ def test_rename_needs_two_keys_and_an_entry_under_its_primary_key(
     assert s.value(MOVED) is None
 
 
+@pytest.mark.rule("Functions: 10 RENAME")
 def test_value_and_all_else_is_kept(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, kind=ValueType.STRING, at=START, timeout=START + 99 * SECOND, ttl=5)
     s.link(JOB, LINK)
@@ -179,6 +188,7 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
+@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
 def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
     s.set(JOB)
     to = b"b:7:%d:" % (s.now + SECOND)
@@ -201,6 +211,7 @@ def test_a_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> No
     assert s.jobs() == [MOVED]
 
 
+@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
 def test_arrival_is_kept(s: Subject) -> None:
     s.set(b"a:1:0:1")
     s.set(b"a:1:0:2")
@@ -208,6 +219,7 @@ def test_arrival_is_kept(s: Subject) -> None:
     assert s.jobs(count=2) == [b"a:1:0:9", b"a:1:0:2"]
 
 
+@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
 @pytest.mark.parametrize(
     ("ahead", "not_before"), [(0, 5 * SECOND), (2 * SECOND, 5 * SECOND), (9 * SECOND, 9 * SECOND)]
 )
@@ -219,6 +231,7 @@ def test_a_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -
     assert s.meta(to).not_before == s.now + not_before
 
 
+@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
 def test_a_lease_goes_on_with_its_token(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=5 * SECOND)
@@ -240,6 +253,7 @@ def test_a_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
     assert s.jobs() == ([MOVED] if to == MOVED else [])
 
 
+@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
 def test_the_buried_stay_so(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"why")
@@ -250,6 +264,7 @@ def test_the_buried_stay_so(s: Subject) -> None:
     assert s.jobs() == [MOVED]
 
 
+@pytest.mark.rule("Which write wins: What else leaves a tombstone")
 def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(MOVED, at=START)
@@ -260,6 +275,7 @@ def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subje
     assert s.set(MOVED, at=START) == ""
 
 
+@pytest.mark.rule("Which write wins: A smaller timestamp loses with `stale`")
 def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
     s.set(JOB, at=START + 5)
     assert s.rename(JOB, MOVED, at=START + 4) == "stale"
@@ -268,12 +284,14 @@ def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s:
     assert s.rename(JOB, MOVED, at=START + 7) == ""
 
 
+@pytest.mark.rule("Which write wins: `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     s.set(JOB)
     assert s.rename(JOB, MOVED, at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.rename(b"none", MOVED, at=START + 60 * SECOND + 1) == "not-found"
 
 
+@pytest.mark.rule("Functions: 10 RENAME")
 def test_a_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> None:
     s.set(JOB, b"one", at=START)
     s.set(OTHER, b"two", uri=URI, at=START + 5)
@@ -294,6 +312,7 @@ def test_a_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
     assert s.rename(JOB, to, at=START + 1, flags=Flag.OVERWRITE) == "exists"
 
 
+@pytest.mark.rule("Functions: 10 RENAME")
 def test_a_target_that_is_worked_on_is_not_replaced(s: Subject) -> None:
     s.set(OTHER, at=START)
     s.lease()

@@ -23,6 +23,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- what is returned -----------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Flags of a reply: 7 TWO_KEYS", "Functions: 11 NEXT")
 def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI)
     reply = s.next(flags=Flag.DATA, timeout=10 * SECOND)
@@ -33,16 +34,19 @@ def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -
     assert s.jobs() == []
 
 
+@pytest.mark.rule("Flags of a reply: 7 TWO_KEYS")
 def test_the_second_key_is_empty_where_there_is_one_key_only(s: Subject) -> None:
     s.set(JOB)
     assert s.next().pairs == [Pair(JOB, ValueType.BUFFER, b"", b"")]
 
 
+@pytest.mark.rule("Flags of a request: 10 DATA")
 def test_next_returns_the_data_only_when_asked_for(s: Subject) -> None:
     s.set(JOB, b"one", kind=ValueType.STRING)
     assert s.next().pairs == [Pair(JOB, ValueType.STRING, b"")]
 
 
+@pytest.mark.rule("Flags of a request: 15 META")
 def test_next_returns_meta_if_asked(s: Subject) -> None:
     s.set(b"a:7:5:x", at=START - 5, flags=Flag.PERSIST)
     s.later(9)
@@ -67,6 +71,7 @@ def test_plain_entries_are_never_returned(s: Subject) -> None:
     assert (reply.code, reply.pairs, reply.timeout) == ("", [], None)
 
 
+@pytest.mark.rule("NEXT: Order of work")
 def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> None:
     keys = [b"a:2:0:p", b"a:1:9:q", b"a:1:3:z", b"a:1:3:y", b"a:01:0003:x"]
     for key in keys:
@@ -89,6 +94,7 @@ def test_a_domain_returns_its_own_entries_only(s: Subject) -> None:
     assert s.jobs(b"b", count=9) == [b"b:1:0:x"]
 
 
+@pytest.mark.rule("Flags of a request: 13 COUNT")
 @pytest.mark.parametrize(("count", "expected"), [(None, 1), (1, 1), (2, 2), (3, 3), (65535, 3)])
 def test_count_is_an_upper_bound_and_1_if_absent(
     s: Subject, count: int | None, expected: int
@@ -98,6 +104,7 @@ def test_count_is_an_upper_bound_and_1_if_absent(
     assert len(s.jobs(count=count)) == expected
 
 
+@pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
 def test_a_count_of_0_asks_only_when_there_will_be_more(s: Subject) -> None:
     s.set(JOB)
     s.set(b"a:1:%d:x" % (START + 9))
@@ -136,6 +143,7 @@ def test_buried_entries_are_not_returned(s: Subject) -> None:
 # --- turns ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("NEXT: Turns")
 def test_domains_take_turns_one_entry_a_turn_inside_a_batch(s: Subject) -> None:
     for key in (b"a:1:0:1", b"a:1:0:2", b"a:1:0:3", b"b:1:0:1", b"c:1:0:1", b"c:1:0:2"):
         s.set(key)
@@ -172,6 +180,7 @@ def test_a_domain_that_becomes_due_again_goes_to_the_end(s: Subject) -> None:
     assert s.jobs(count=2) == [b"b:1:0:1", b"a:1:0:2"]
 
 
+@pytest.mark.rule("NEXT: Turns")
 def test_a_domain_whose_only_entry_is_replaced_keeps_its_turn(s: Subject) -> None:
     s.set(b"a:1:0:1", uri=URI, at=START)
     s.set(b"b:1:0:1")
@@ -218,6 +227,7 @@ def test_a_domain_whose_entry_did_not_fit_is_the_first_of_the_next_reply(s: Subj
 # --- OVERWRITE ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Flags of a request: 5 OVERWRITE")
 def test_overwrite_deletes_the_entries_at_once(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI)
     s.set(OTHER, b"two")
@@ -230,6 +240,7 @@ def test_overwrite_deletes_the_entries_at_once(s: Subject) -> None:
     assert (s.value(JOB), s.value(URI), s.value(OTHER)) == (None, None, None)
 
 
+@pytest.mark.rule("Which write wins: What else leaves a tombstone")
 def test_a_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) -> None:
     s.set(JOB, at=START)
     s.later(SECOND)
@@ -241,11 +252,13 @@ def test_a_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) ->
 # --- nothing due ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Flags of a reply: 13 COUNT")
 def test_nothing_at_all_is_success_with_count_0_and_no_timeout(s: Subject) -> None:
     reply = s.next()
     assert (reply.error, reply.pairs, reply.timeout) == ("", [], None)
 
 
+@pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
 def test_next_at_is_the_smallest_future_timestamp(s: Subject) -> None:
     for after in (9, 4, 7):
         s.set(b"a:1:%d:x" % (START + after))
@@ -254,6 +267,7 @@ def test_next_at_is_the_smallest_future_timestamp(s: Subject) -> None:
     assert s.next().timeout == START + 2
 
 
+@pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
 def test_next_at_is_the_end_of_a_lease(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=10 * SECOND)
@@ -284,6 +298,7 @@ def test_listen_with_work_there_does_not_wait(s: Subject) -> None:
     assert s.jobs(flags=Flag.LISTEN) == [JOB]
 
 
+@pytest.mark.rule("Flags of a request: 11 LISTEN")
 def test_a_next_that_waits_is_answered_when_work_comes(s: Subject) -> None:
     s.listen(b"a", identifier=9, flags=Flag.DATA)
     assert s.serve() == []
@@ -317,6 +332,7 @@ def test_a_next_that_waits_is_answered_when_a_lease_ends(s: Subject) -> None:
     assert reply.pairs
 
 
+@pytest.mark.rule("NEXT: LISTEN")
 def test_those_who_wait_are_served_first_come_first_served(s: Subject) -> None:
     s.listen(session="first")
     s.listen(b"b", session="second")
@@ -351,6 +367,7 @@ def test_the_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
     assert engine.engine.next_wake() == reply.timeout
 
 
+@pytest.mark.rule("NEXT: LISTEN")
 def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 60 * SECOND))
     s.listen(ttl=SECOND)
@@ -382,6 +399,7 @@ def test_a_batch_for_any_domain_does_not_take_what_an_earlier_one_waits_for(s: S
     assert served == [("first", [b"b:1:0:x"]), ("second", [JOB])]
 
 
+@pytest.mark.rule("NEXT: LISTEN")
 def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     s.listen(session="one", identifier=5)
     s.listen(session="two")

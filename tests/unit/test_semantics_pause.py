@@ -19,6 +19,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 
 
+@pytest.mark.rule("Functions: 18 PAUSE")
 def test_nothing_of_a_paused_domain_is_handed_out(s: Subject) -> None:
     s.set(JOB)
     assert s.pause(b"a", 10 * SECOND) == ""
@@ -28,6 +29,7 @@ def test_nothing_of_a_paused_domain_is_handed_out(s: Subject) -> None:
     assert s.jobs(count=9) == [OTHER]
 
 
+@pytest.mark.rule("PAUSE: How a pause ends")
 def test_a_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", SECOND)
@@ -37,6 +39,7 @@ def test_a_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Functions: 18 PAUSE")
 def test_ttl_0_resumes(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -48,6 +51,7 @@ def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
     assert s.pause(b"a", 0) == ""
 
 
+@pytest.mark.rule("PAUSE: How a pause ends")
 @pytest.mark.parametrize("ttl", [SECOND, 60 * SECOND])
 def test_a_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> None:
     s.set(JOB)
@@ -72,6 +76,7 @@ def test_a_domain_without_entries_can_be_paused(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB]
 
 
+@pytest.mark.rule("PAUSE: How a pause ends")
 def test_a_pause_outlives_the_last_entry_of_its_domain(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -137,6 +142,7 @@ def test_its_leases_and_lives_end_as_ever(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("PAUSE: Next-at of a paused domain")
 def test_next_at_is_the_end_of_the_pause_where_something_is_ready_then(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
     s.pause(b"a", 10 * SECOND)
@@ -146,6 +152,7 @@ def test_next_at_is_the_end_of_the_pause_where_something_is_ready_then(s: Subjec
         s.later(2 * SECOND)
 
 
+@pytest.mark.rule("PAUSE: Next-at of a paused domain")
 def test_next_at_is_what_comes_after_the_pause_where_nothing_is_ready_then(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 20 * SECOND))
     s.pause(b"a", 10 * SECOND)
@@ -189,6 +196,7 @@ def test_ready_entries_of_a_paused_domain_are_still_due_in_stats(s: Subject) -> 
         assert (numbers["due"], numbers["waiting"], numbers["oldest_due_us"]) == (1, 1, 3)
 
 
+@pytest.mark.rule("STATS: `paused_until`")
 def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
     s.pause(b"a", 10 * SECOND)
@@ -199,6 +207,7 @@ def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 65 state")
 def test_the_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -249,6 +258,7 @@ def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.pause(domain, 1) == "bad-key"
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 def test_without_ttl_it_is_bad_request(s: Subject) -> None:
     assert s.pause(b"a", None) == "bad-request"
 

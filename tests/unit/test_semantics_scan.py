@@ -55,18 +55,21 @@ def keys(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs]
 
 
+@pytest.mark.rule("Functions: 3 GET", "GET: RANGE")
 def test_a_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
     s.plain(b"d", b"b", b"a", b"c", b"b\0", b"e")
     assert keys(s.range(b"b", b"d")) == [b"b", b"b\0", b"c", b"d"]
     assert s.range(b"b", b"d").cursor is None
 
 
+@pytest.mark.rule("GET: RANGE")
 def test_an_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"\xff\xff")
     assert keys(s.range(b"b", b"")) == [b"b", b"\xff\xff"]
     assert keys(s.range()) == [b"a", b"b", b"\xff\xff"]
 
 
+@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
 def test_what_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
     s.plain(b"b")
     for reply in (s.range(b"c", b"d"), s.range(b"c", b"a"), s.regex(b"^c")):
@@ -78,6 +81,7 @@ def test_a_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
 
 
+@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
 def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     assert s.range(flags=Flag.DATA).pairs == [
@@ -86,6 +90,7 @@ def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
     ]
 
 
+@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
 def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
@@ -97,6 +102,7 @@ def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubj
     ]
 
 
+@pytest.mark.rule("GET: REGEX")
 def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
     s.plain(b"abc", b"bcd", b"cde", b"xbcx")
     assert keys(s.regex(b"bc")) == [b"abc", b"bcd", b"xbcx"]
@@ -104,23 +110,27 @@ def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
     assert keys(s.regex(b"")) == [b"abc", b"bcd", b"cde", b"xbcx"]
 
 
+@pytest.mark.rule("GET: REGEX")
 def test_an_expression_matches_bytes(s: ScanSubject) -> None:
     s.plain(b"a\xe9z", b"a\xc3\xa9z")
     assert keys(s.regex(b"^a.z$")) == [b"a\xe9z"]
     assert keys(s.regex(b"\xe9")) == [b"a\xe9z"]
 
 
+@pytest.mark.rule("Errors: `bad-regex`")
 def test_what_is_no_expression_is_bad_regex_with_the_reason(s: ScanSubject) -> None:
     assert s.regex(b"(").code == "bad-regex"
     assert s.regex(b"[").code == "bad-regex"
 
 
+@pytest.mark.rule("GET: An expression has at most 4,096 bytes")
 def test_an_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
     assert engine.regex(b"(").error == "bad-regex missing ): ("
     assert "too complex" in engine.regex(b"(a{1,500}){1,2}" * 4).error
     assert engine.regex(b"a" * 4097).code == "bad-regex"
 
 
+@pytest.mark.rule("Flags of a request: 13 COUNT", "Reply, daemon to client: cursor size, cursor")
 def test_the_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -> None:
     s.plain(*(b"k%d" % number for number in range(7)))
     first = s.range(b"k1", b"k6", count=3)
@@ -140,6 +150,7 @@ def test_a_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
     assert (keys(third), third.cursor) == ([b"k9"], None)
 
 
+@pytest.mark.rule("GET: CURSOR")
 def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
     s.plain(b"a", b"b")
     cursor = s.range(count=1, flags=Flag.DATA).cursor
@@ -149,6 +160,7 @@ def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
     assert pair.meta is not None
 
 
+@pytest.mark.rule("GET: CURSOR")
 def test_a_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     cursor = s.range(count=1).cursor
@@ -158,6 +170,10 @@ def test_a_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -
     assert keys(s.cursor(cursor)) == [b"c"]
 
 
+@pytest.mark.rule(
+    "Flags of a reply: 8 CURSOR",
+    "GET: There is a cursor exactly where one more pair would have come",
+)
 def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     assert s.range(b"", b"b", count=2).cursor is None
@@ -167,6 +183,7 @@ def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> Non
     assert s.range(count=2).cursor is not None
 
 
+@pytest.mark.rule("Errors: `bad-cursor`")
 @pytest.mark.parametrize("cursor", [b"", b"none", b"\0" * 30, b"k" * 5000])
 def test_what_the_daemon_did_not_give_is_bad_cursor(s: ScanSubject, cursor: bytes) -> None:
     assert s.cursor(cursor).code == "bad-cursor"
@@ -187,6 +204,7 @@ def test_without_data_only_the_type_comes_and_meta_when_asked_for(s: ScanSubject
     assert (meta.created, meta.state) == (START, State.JOURNAL)
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 24 accessed")
 def test_reading_sets_accessed_and_moves_the_expiry_by_the_ttl(s: ScanSubject) -> None:
     s.set(b"a", timeout=START + 10 * SECOND, ttl=60 * SECOND)
     s.set(b"b", timeout=START + 10 * SECOND)
@@ -206,6 +224,7 @@ def test_update_timeout_sets_the_expiry_of_all_that_is_returned(s: ScanSubject) 
     assert keys(s.range()) == [b"c"]
 
 
+@pytest.mark.rule("Flags of a request: 6 WORKED_ON")
 def test_worked_on_leaves_out_what_is_worked_on(s: ScanSubject) -> None:
     s.set(JOB, uri=URI)
     s.plain(b"p")
@@ -214,6 +233,7 @@ def test_worked_on_leaves_out_what_is_worked_on(s: ScanSubject) -> None:
     assert keys(s.range()) == [JOB, b"p", URI]
 
 
+@pytest.mark.rule("Flags of a reply: 6 WORKED_ON", "GET: Of many keys at most 1,000 are leased")
 def test_a_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     s.plain(b"p")
@@ -238,6 +258,7 @@ def test_a_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
     assert token // 1000 == (START + 9 * SECOND) // 1000
 
 
+@pytest.mark.rule("GET: What a lease leaves out")
 def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.lease()
@@ -245,6 +266,7 @@ def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject)
     assert keys(s.range(timeout=SECOND)) == []
 
 
+@pytest.mark.rule("GET: What a lease leaves out")
 def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     s.plain(b"p", b"q")
     assert s.ask(request(Function.BURY, b"p")).code == ""
@@ -252,6 +274,7 @@ def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     assert keys(s.range()) == [b"p", b"q"]
 
 
+@pytest.mark.rule("GET: Of many keys at most 1,000 are leased")
 def test_a_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSubject) -> None:
     s.plain(*(b"k%05d" % number for number in range(SCAN_LEASES_MAX + 2)))
     first = s.range(timeout=SECOND)
@@ -272,6 +295,7 @@ def test_what_expired_is_not_found(s: ScanSubject) -> None:
     assert keys(s.range()) == []
 
 
+@pytest.mark.rule("GET: CURSOR")
 @pytest.mark.parametrize("reply_bytes_max", [4096, 5000, 70_000])
 def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int) -> None:
     s = ScanSubject(EngineSubject(Rules(reply_bytes_max=reply_bytes_max)))
@@ -287,6 +311,7 @@ def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: in
     assert [key[:3] for key in found] == [b"%03d" % number for number in range(60)]
 
 
+@pytest.mark.rule("GET: CURSOR")
 def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     s = ScanSubject(type(s.target)(Rules(reply_bytes_max=4096)))
     s.set(b"a", b"v")
@@ -299,6 +324,7 @@ def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     assert third.cursor is None
 
 
+@pytest.mark.rule("GET: CURSOR")
 def test_a_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.target.checks = False

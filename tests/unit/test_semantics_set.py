@@ -22,11 +22,13 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- plain SET ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: 2 SET")
 def test_a_set_stores_the_value_under_its_key(s: Subject) -> None:
     assert s.set(b"p", b"one") == ""
     assert s.value(b"p") == b"one"
 
 
+@pytest.mark.rule("Request, client to daemon: value data", "Values: 1 buffer", "Values: 2 string")
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
@@ -44,22 +46,26 @@ def test_the_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: by
     assert (pair.value_type, pair.value) == (kind, data)
 
 
+@pytest.mark.rule("Errors: `bad-key`", "Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.set(key) == "bad-key"
 
 
+@pytest.mark.rule("Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("uri", [b"", b"u" * 4097, JOB])
 def test_an_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: bytes) -> None:
     assert s.set(JOB, uri=uri) == "bad-key"
     assert s.value(JOB) is None
 
 
+@pytest.mark.rule("Keys: At most 4,096 bytes, and not empty")
 def test_keys_and_uris_of_4096_bytes_are_taken(s: Subject) -> None:
     assert s.set(b"k" * 4096, uri=b"u" * 4096) == ""
     assert s.value(b"u" * 4096) == b"v"
 
 
+@pytest.mark.rule("Errors: `bad-value`", "Values: 0 void")
 @pytest.mark.parametrize(
     ("data", "kind"), [(None, 0), (b"x", 6), (b"x", 255), (b"x", ValueType.VOID)]
 )
@@ -70,6 +76,7 @@ def test_no_value_a_type_over_5_and_void_with_data_are_bad_value(
     assert s.value(b"p") is None
 
 
+@pytest.mark.rule("Errors: `exists`", "Functions: 2 SET")
 def test_a_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> None:
     s.set(b"p", b"one")
     assert s.set(b"p", b"two", at=START + 1) == "exists"
@@ -79,6 +86,7 @@ def test_a_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> N
 # --- journal keys ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 65 state", "Keys: The form of a journal key")
 @pytest.mark.parametrize(
     ("key", "is_journal"),
     [
@@ -104,12 +112,16 @@ def test_an_entry_is_a_journal_entry_by_the_form_of_its_key(
     assert s.stats()["waiting"] == int(is_journal)
 
 
+@pytest.mark.rule(
+    "Metadata block, 68 bytes: 56 not before", "Metadata block, 68 bytes: 64 priority"
+)
 def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
     s.set(b"a:7:%d:x" % (START + 5))
     meta = s.meta(b"a:7:%d:x" % (START + 5))
     assert (meta.priority, meta.not_before) == (7, START + 5)
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 64 priority")
 def test_a_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
     s.set(b"p")
     meta = s.meta(b"p")
@@ -119,6 +131,10 @@ def test_a_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
 # --- metadata -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule(
+    "Request, client to daemon: timestamp",
+    "Metadata block, 68 bytes: 0 timestamp of the last write",
+)
 def test_a_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     s.later(5)
     s.set(b"p", at=START + 1)
@@ -126,12 +142,18 @@ def test_a_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     assert (meta.timestamp, meta.created, meta.modified) == (START + 1, START + 5, START + 5)
 
 
+@pytest.mark.rule(
+    "Flags of a request: 9 PERSIST",
+    "Flags of a request: 12 (PERSIST)",
+    "Metadata block, 68 bytes: 65 state",
+)
 @pytest.mark.parametrize("flag", [Flag.PERSIST, Flag.PERSIST_ALIAS])
 def test_both_persist_bits_mean_persist(s: Subject, flag: Flag) -> None:
     s.set(b"p", flags=flag)
     assert s.meta(b"p").state == State.PERSISTENT
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_expiry_ttl_and_persistence_are_the_new_sets(s: Subject) -> None:
     s.set(b"p", flags=Flag.PERSIST, timeout=START + 9 * SECOND, ttl=5)
     s.set(b"p", flags=Flag.OVERWRITE, at=START + 1)
@@ -150,12 +172,14 @@ def test_an_entry_is_gone_at_its_expiry_instant_and_not_before(s: Subject) -> No
     assert s.value(b"p") is None
 
 
+@pytest.mark.rule("Functions: 2 SET")
 def test_a_timeout_of_0_is_never(s: Subject) -> None:
     s.set(b"p", timeout=0, ttl=SECOND)
     s.later(100 * SECOND)
     assert s.meta(b"p").expires == 0
 
 
+@pytest.mark.rule("Metadata block, 68 bytes: 40 ttl")
 def test_ttl_without_timeout_makes_the_first_expiry_now_plus_ttl(s: Subject) -> None:
     s.set(b"p", ttl=SECOND)
     s.later(SECOND)
@@ -169,11 +193,13 @@ def test_a_ttl_of_0_is_none(s: Subject) -> None:
     assert (meta.expires, meta.ttl) == (0, 0)
 
 
+@pytest.mark.rule("Which write wins: The last instant")
 def test_an_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
     assert s.meta(b"p").expires == U64_MAX
 
 
+@pytest.mark.rule("Which write wins: What else leaves a tombstone")
 def test_expiry_leaves_no_tombstone(s: Subject) -> None:
     s.set(b"p", timeout=START + 1, at=START)
     s.later(1)
@@ -190,6 +216,7 @@ def test_an_expired_job_is_not_handed_out(s: Subject) -> None:
 # --- which write wins -----------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Errors: `stale`", "Which write wins: A smaller timestamp loses with `stale`")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags: int) -> None:
     s.set(b"p", b"one", at=START)
@@ -197,6 +224,7 @@ def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flag
     assert s.value(b"p") == b"one"
 
 
+@pytest.mark.rule("Which write wins: The same timestamp is a repeat")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
     s: Subject, flags: int
@@ -211,18 +239,23 @@ def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
     assert s.delete(JOB, token=token) == ""
 
 
+@pytest.mark.rule("Which write wins: The same timestamp is a repeat")
 def test_a_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     assert s.set(b"p", None, at=START) == ""
     assert s.value(b"p") == b"one"
 
 
+@pytest.mark.rule("Errors: `clock-skew`", "Which write wins: `clock-skew`")
 def test_a_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
     assert s.set(b"p", at=START + 60 * SECOND) == ""
     assert s.set(b"q", at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.value(b"q") is None
 
 
+@pytest.mark.rule(
+    "Which write wins: A SET whose timestamp is not later than a tombstone's is `stale`"
+)
 @pytest.mark.parametrize(("at", "code"), [(START - 1, "stale"), (START, "stale"), (START + 1, "")])
 def test_a_set_wins_over_a_tombstone_only_with_a_larger_timestamp(
     s: Subject, at: int, code: str
@@ -239,12 +272,16 @@ def test_a_set_that_wins_over_a_tombstone_erases_it(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
+@pytest.mark.rule(
+    "Which write wins: A SET whose timestamp is not later than a tombstone's is `stale`"
+)
 def test_a_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START)
     assert s.set(JOB, at=START) == "stale"
 
 
+@pytest.mark.rule("Which write wins: How long, and how many tombstones")
 def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=SECOND)
     s.delete(b"p", at=START)
@@ -254,6 +291,7 @@ def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
+@pytest.mark.rule("Which write wins: How long, and how many tombstones")
 def test_the_oldest_tombstones_go_first(s: Subject) -> None:
     s = s.under(tombstones_max=2)
     for key in (b"p", b"q", b"r"):
@@ -264,16 +302,19 @@ def test_the_oldest_tombstones_go_first(s: Subject) -> None:
 # --- which error, where several apply -------------------------------------------------------------
 
 
+@pytest.mark.rule("Which write wins: Which error, where several apply")
 def test_bad_arguments_come_before_all_other_errors(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", None, at=START + 999 * SECOND) == "bad-value"
 
 
+@pytest.mark.rule("Which write wins: Which error, where several apply")
 def test_clock_skew_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START + 999 * SECOND) == "clock-skew"
 
 
+@pytest.mark.rule("Which write wins: Which error, where several apply")
 def test_stale_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START - 1) == "stale"
@@ -288,6 +329,7 @@ def test_a_stale_uri_comes_before_an_existing_key(s: Subject) -> None:
 # --- OVERWRITE ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Flags of a request: 5 OVERWRITE", "Metadata block, 68 bytes: 8 created")
 def test_overwrite_replaces_the_value_and_keeps_created(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     s.later(5)
@@ -304,6 +346,7 @@ def test_overwrite_of_nothing_is_a_set(s: Subject) -> None:
     assert s.value(b"p") == b"v"
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_overwrite_ends_a_lease_and_the_token_is_lost(s: Subject) -> None:
     s.set(JOB, b"one")
     token = s.lease()
@@ -313,6 +356,7 @@ def test_overwrite_ends_a_lease_and_the_token_is_lost(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_overwrite_resets_attempts_and_burial(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
@@ -325,6 +369,7 @@ def test_overwrite_resets_attempts_and_burial(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_overwrite_resets_a_delay(s: Subject) -> None:
     s.set(JOB)
     s.release(JOB, s.lease(), ttl=100 * SECOND)
@@ -334,6 +379,7 @@ def test_overwrite_resets_a_delay(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_overwrite_keeps_arrival(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
@@ -341,6 +387,7 @@ def test_overwrite_keeps_arrival(s: Subject) -> None:
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 def test_overwrite_keeps_the_uri_unless_a_new_one_comes(s: Subject) -> None:
     s.set(JOB, b"one", uri=b"u")
     s.set(JOB, b"two", at=START + 1, flags=Flag.OVERWRITE)
@@ -349,6 +396,7 @@ def test_overwrite_keeps_the_uri_unless_a_new_one_comes(s: Subject) -> None:
     assert (s.value(b"u"), s.value(b"v")) == (None, b"three")
 
 
+@pytest.mark.rule("Which write wins: SET with OVERWRITE")
 @pytest.mark.parametrize("at", [START, START + 1])
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_key_that_is_a_further_key_of_another_entry_exists(
@@ -372,6 +420,7 @@ def test_an_entry_is_found_under_its_uri(s: Subject) -> None:
     assert s.value(URI) == b"one"
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: What waits is replaced")
 def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.later(5)
@@ -381,6 +430,9 @@ def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> Non
     assert s.stats()["entries"] == 1
 
 
+@pytest.mark.rule(
+    "Metadata block, 68 bytes: 8 created", "SET with a URI: no duplicates: What waits is replaced"
+)
 def test_the_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.later(5)
@@ -395,6 +447,7 @@ def test_an_equal_timestamp_replaces_too(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: An older SET is `stale`")
 @pytest.mark.parametrize("worked_on", [False, True])
 def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
     s: Subject, worked_on: bool
@@ -407,6 +460,7 @@ def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
     assert s.value(URI) == b"one"
 
 
+@pytest.mark.rule("Which write wins: What else leaves a tombstone")
 def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.set(OTHER, uri=URI, at=START + 5)
@@ -414,6 +468,7 @@ def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: S
     assert s.set(JOB, at=START + 6) == ""
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
 def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
@@ -424,6 +479,7 @@ def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) ->
     assert s.meta(OTHER).created == START + 5
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
 def test_the_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=10 * SECOND)
@@ -434,6 +490,7 @@ def test_the_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
 def test_completing_the_old_one_does_not_touch_the_new_one(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -443,6 +500,7 @@ def test_completing_the_old_one_does_not_touch_the_new_one(s: Subject) -> None:
     assert s.value(URI) == b"two"
 
 
+@pytest.mark.rule("Which write wins: What else leaves a tombstone")
 @pytest.mark.parametrize("how", ["runs out", "is released"])
 def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> None:
     s.set(JOB, uri=URI, at=START)
@@ -457,6 +515,7 @@ def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> Non
     assert s.jobs(count=2) == [OTHER]
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
 def test_the_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -508,6 +567,7 @@ def test_overwriting_the_old_one_makes_it_an_entry_of_its_own(s: Subject) -> Non
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
+@pytest.mark.rule("SET with a URI: no duplicates: A URI that is a primary key")
 def test_a_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     for _ in range(2):

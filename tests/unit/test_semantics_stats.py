@@ -38,6 +38,7 @@ def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
     assert numbers["oldest_due_us"] == 0
 
 
+@pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
 def test_what_cannot_be_a_domain_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.ask(request(Function.STATS, key)).code == "bad-key"
@@ -52,6 +53,7 @@ def test_stats_of_the_longest_domain_is_told(s: Subject) -> None:
     assert_numbers(s.stats(b"d" * 4096))
 
 
+@pytest.mark.rule("STATS: `due`", "STATS: `delayed`")
 def test_waiting_is_due_or_delayed(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
@@ -61,6 +63,7 @@ def test_waiting_is_due_or_delayed(s: Subject) -> None:
     assert_numbers(s.stats(b"a"), entries=3, waiting=3, due=3)
 
 
+@pytest.mark.rule("STATS: `waiting`", "STATS: `worked_on`", "STATS: `buried`")
 def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
@@ -71,6 +74,7 @@ def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
     assert_numbers(s.stats(b"a"), entries=2, waiting=1, due=1, buried=1)
 
 
+@pytest.mark.rule("STATS: `delayed`")
 def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -80,6 +84,7 @@ def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> No
     assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
 
 
+@pytest.mark.rule("STATS: `entries`", "STATS: `domains`")
 def test_a_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
     s.set(JOB)
     s.set(b"b:1:0:x")
@@ -95,6 +100,7 @@ def test_plain_entries_are_neither_waiting_nor_due(s: Subject) -> None:
     assert_numbers(s.stats(), entries=1, worked_on=1)
 
 
+@pytest.mark.rule("STATS: `oldest_due_us`")
 def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
     s.set(b"a:0:%d:y" % (START + 3 * SECOND))
@@ -105,6 +111,7 @@ def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) ->
     assert s.stats()["oldest_due_us"] == 6 * SECOND
 
 
+@pytest.mark.rule("STATS: `oldest_due_us` counts from the entry's not-before instant")
 def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
     s.set(JOB)
     s.release(JOB, s.lease(), ttl=SECOND)
@@ -112,6 +119,7 @@ def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
     assert s.stats()["oldest_due_us"] == 2 * SECOND
 
 
+@pytest.mark.rule("STATS: `oldest_due_us` counts from the entry's not-before instant")
 def test_what_names_no_instant_is_due_since_it_was_created(s: Subject) -> None:
     s.set(b"a:1:0:x")
     s.later(2 * SECOND)
@@ -129,6 +137,7 @@ def test_oldest_due_does_not_count_what_is_worked_on(s: Subject) -> None:
     assert s.stats()["oldest_due_us"] == 0
 
 
+@pytest.mark.rule("Functions: 17 STATS")
 def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
     s.set(JOB)
     reply = s.ask(request(Function.STATS, b"a"))
@@ -149,6 +158,7 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
 # --- one entry, with DATA: the engine alone knows it ----------------------------------------------
 
 
+@pytest.mark.rule("STATS: With DATA, all that is known of an entry")
 def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
     s = Subject(EngineSubject(Rules(attempts_max=1)))
     s.set(JOB, uri=URI)
@@ -173,12 +183,14 @@ def test_with_data_an_entry_that_is_not_there_is_not_found() -> None:
 # --- NOP, QUIT, AUTH, and what is not there -------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: 0 NOP")
 @pytest.mark.parametrize("function", [Function.NOP, Function.QUIT, Function.AUTH])
 def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
     reply = s.ask(request(function, value=b"token", identifier=0xFFFF))
     assert (reply.error, reply.pairs, reply.timeout, reply.ttl) == ("", None, None, None)
 
 
+@pytest.mark.rule("Errors: `unknown-function`")
 @pytest.mark.parametrize(
     "function",
     [
@@ -200,6 +212,7 @@ ALL_FLAGS = Flag.UPDATE_TIMEOUT | Flag.OVERWRITE | Flag.WORKED_ON | Flag.PERSIST
 ALL_FLAGS |= Flag.DATA | Flag.LISTEN | Flag.PERSIST_ALIAS
 
 
+@pytest.mark.rule("Flags of a request: A flag that a function does not use is ignored")
 def test_a_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     everything: dict[str, Any] = {
         "flags": ALL_FLAGS,

@@ -50,6 +50,7 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.truncate(key, 1) == "bad-key"
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -65,6 +66,7 @@ def test_what_is_added_is_an_integer_or_a_float(s: Subject, kind: int, value: by
     assert s.value(b"none") is None
 
 
+@pytest.mark.rule("Values: 3 integer")
 @pytest.mark.parametrize(
     ("stored", "added", "total"),
     [
@@ -85,6 +87,7 @@ def test_the_sum_has_the_stored_width(
     assert s.value(b"p") == total
 
 
+@pytest.mark.rule("Errors: `overflow`", "Functions: 5 ADD")
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_sum_that_does_not_fit_is_overflow_and_changes_nothing(
@@ -98,6 +101,7 @@ def test_a_sum_that_does_not_fit_is_overflow_and_changes_nothing(
     assert told(s.add(b"p", i(-sign, 1), INTEGER)) == i(edge - sign, width)
 
 
+@pytest.mark.rule("Values: 4 float")
 @pytest.mark.parametrize(
     ("stored", "added", "total"),
     [
@@ -121,6 +125,7 @@ def test_floats_are_added_as_doubles_and_rounded_to_the_stored_width(
     assert told(s.add(b"p", added, FLOAT)).hex() == total
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 def test_no_number_stays_none(s: Subject) -> None:
     s.set(b"p", f(math.nan, 4), kind=FLOAT)
     assert math.isnan(struct.unpack(">f", told(s.add(b"p", f(1.0), FLOAT)))[0])
@@ -128,6 +133,7 @@ def test_no_number_stays_none(s: Subject) -> None:
     assert math.isnan(struct.unpack(">d", told(s.add(b"q", f(-math.inf), FLOAT)))[0])
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 @pytest.mark.parametrize(
     ("stored", "added"),
     [
@@ -144,6 +150,9 @@ def test_a_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, ad
     assert s.value(b"p") == stored
 
 
+@pytest.mark.rule(
+    "Errors: `type-mismatch`", "Functions: 5 ADD", "ADD, NOT and TRUNCATE: Types and forms"
+)
 @pytest.mark.parametrize(
     ("kind", "stored", "added_kind", "added"),
     [
@@ -163,6 +172,10 @@ def test_another_type_is_type_mismatch(
     assert s.value(b"p") == stored
 
 
+@pytest.mark.rule(
+    "Values: Stored bytes that a function cannot read are `bad-value`",
+    "ADD, NOT and TRUNCATE: Types and forms",
+)
 @pytest.mark.parametrize(("kind", "stored"), [(INTEGER, b"abc"), (INTEGER, b""), (FLOAT, b"ab")])
 def test_stored_bytes_that_are_no_number_are_bad_value(
     s: Subject, kind: int, stored: bytes
@@ -171,6 +184,7 @@ def test_stored_bytes_that_are_no_number_are_bad_value(
     assert s.add(b"p", i(1) if kind == INTEGER else f(1.0), kind).code == "bad-value"
 
 
+@pytest.mark.rule("Functions: 5 ADD")
 def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> None:
     assert s.add(b"p", i(3, 2), INTEGER).code == "not-found"
     assert s.value(b"p") is None
@@ -178,6 +192,7 @@ def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> Non
     assert told(s.add(b"p", i(4, 8), INTEGER, flags=Flag.OVERWRITE)) == i(7, 2)
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
 def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject) -> None:
     timeout, ttl = s.now + SECOND, SECOND
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, timeout=timeout, ttl=ttl)
@@ -188,6 +203,7 @@ def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject)
     assert s.meta(b"q").state == 1
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
 def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
     assert s.jobs() == []
@@ -195,6 +211,7 @@ def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     assert s.jobs(b"a") == [b"a:1:%d:x" % s.now]
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
 def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START + 50)
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, at=START + 7)
@@ -203,6 +220,7 @@ def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None
     assert s.set(b"p", at=START + 1) == ""
 
 
+@pytest.mark.rule("Functions: 5 ADD")
 def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER, uri=URI)
     reply = s.add(URI, i(1), INTEGER)
@@ -216,6 +234,10 @@ def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) ->
     assert pair.meta == s.meta(JOB)
 
 
+@pytest.mark.rule(
+    "Metadata block, 68 bytes: 16 modified",
+    "Which write wins: ADD, NOT and TRUNCATE are never `stale`",
+)
 @pytest.mark.parametrize("at", [START - 5, START + 5])
 def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -> None:
     s.set(b"p", i(1), kind=INTEGER, at=START)
@@ -228,6 +250,7 @@ def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -
     assert meta.created == START
 
 
+@pytest.mark.rule("Which write wins: `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     at = START + 60 * SECOND + 1
     s.set(b"p", i(1), kind=INTEGER)
@@ -252,6 +275,7 @@ def test_what_is_worked_on_or_buried_can_be_changed(s: Subject) -> None:
 # --- NOT ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Functions: 6 NOT")
 def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     s.set(b"p", b"\0", kind=BOOLEAN, at=START)
     s.later(SECOND)
@@ -261,6 +285,7 @@ def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     assert (meta.timestamp, meta.modified) == (START + 3, s.now)
 
 
+@pytest.mark.rule("Values: 5 boolean")
 @pytest.mark.parametrize(
     ("kind", "stored", "code"),
     [
@@ -285,6 +310,7 @@ def test_not_of_nothing_is_not_found_with_overwrite_too(s: Subject) -> None:
 # --- TRUNCATE -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rule("Values: 2 string", "Functions: 7 TRUNCATE")
 @pytest.mark.parametrize("kind", [BUFFER, STRING])
 @pytest.mark.parametrize(
     ("size", "left"), [(0, b""), (2, b"ab"), (5, b"abcde"), (8, b"abcde\0\0\0")]
@@ -301,6 +327,7 @@ def test_truncate_cuts_or_fills_up_with_zero_bytes(
     assert (pair.meta.timestamp, pair.meta.modified) == (START + 4, s.now)
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -325,6 +352,7 @@ def test_the_size_is_at_most_max_value(s: Subject) -> None:
     assert s.value(b"p") == b"abc" + bytes(999_997)
 
 
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
 def test_only_buffers_and_strings_have_a_size(s: Subject) -> None:
     for number, kind in enumerate((ValueType.VOID, INTEGER, FLOAT, BOOLEAN)):
         key = b"p%d" % number

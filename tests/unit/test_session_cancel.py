@@ -34,6 +34,7 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
         assert house.engine.store.worked_on == 0, "it was handed out to a NEXT that was cancelled"
 
 
+@pytest.mark.rule("CANCEL: The NEXT's answer has count 0")
 async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -55,6 +56,7 @@ async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
         assert refused.code == "not-found"
 
 
+@pytest.mark.rule("CANCEL: A notification of the subscription")
 async def test_cancel_lets_no_notification_come_after_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -134,6 +134,7 @@ async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
         assert replies[0].pairs
 
 
+@pytest.mark.rule("Flags of a request: 9 PERSIST", "Durability: `always`")
 async def test_no_reply_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -237,6 +238,7 @@ async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: st
     assert not any(answers)
 
 
+@pytest.mark.rule("Errors: `shutting-down`")
 async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
     house = ServerFixture()
     async with house.open():

@@ -1,0 +1,140 @@
+"""Rules of docs/protocol.md, and the tests that are marked as showing them.
+
+    @pytest.mark.rule("NEXT: Turns", "Functions: 11 NEXT")
+
+A rule is named by the heading of its section and, behind a colon, by its row of a table there (the
+first column; where that is a number, the second too), by the beginning of a sentence that is marked
+**Decided**, or by a few words of its own; ``*`` stands for all rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+
+NUMBERED = ("bit", "n", "type", "offset")
+"""Headings of first columns that are numbers: there the second column belongs to the name."""
+
+NO_RULES = {
+    "The FJ/JR wire protocol, version 1",
+    "What this version of the daemon answers",
+    "An example",
+}
+"""Sections of docs/protocol.md that say none."""
+
+DECIDED = re.compile(r"\*\*Decided[.:]?\*\*[:.]? ")
+
+HEAD = """\
+# The rules of the protocol, and the tests that show them
+
+Each row of the tables of [protocol.md](protocol.md), each sentence that is marked **Decided**
+there, and the rules of its text, by section, with the tests that show it. All tests of semantics
+run on the engine and on a naive model of it (`tests/property/model.py`), which is written from the
+protocol alone; `test_engine_model.py` and `test_random_sessions.py` hold the two against each other
+at random, `test_random_sessions_daemon.py` over sockets.
+
+A test says by itself what it shows: `@pytest.mark.rule("NEXT: Turns")`. This page is made from
+these marks by `make pages`; do not edit it.
+"""
+
+
+def sections() -> dict[str, str]:
+    """Return the text of docs/protocol.md under each heading that says a rule."""
+    text = (DOCS / "protocol.md").read_text(encoding="utf-8")
+    parts = re.split(r"^#{1,3} (.+)$", text, flags=re.MULTILINE)
+    pairs = zip(parts[1::2], parts[2::2], strict=True)
+    return {head: body for head, body in pairs if body.strip() and head not in NO_RULES}
+
+
+def rows_of(text: str) -> list[str]:
+    """Return the names of the rows of all tables in a text."""
+
+    def cells_of(line: str) -> list[str]:
+        return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+    names = []
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        heading, _, *rows = table.splitlines()
+        width = 2 if cells_of(heading)[0] in NUMBERED else 1
+        names += [" ".join(cells_of(row)[:width]) for row in rows]
+    return names
+
+
+def decided_in(text: str) -> list[str]:
+    """Return what is marked as decided outside of tables, from there to the end of the section."""
+    found = []
+    for match in DECIDED.finditer(text):
+        line_start = text.rfind("\n", 0, match.start()) + 1
+        if text[line_start] != "|":
+            found.append(text[match.end() :])
+    return found
+
+
+def says(text: str, rule: str) -> bool:
+    """Whether a text begins with the words of a rule."""
+    return " ".join(text.split()).lower().startswith(" ".join(rule.split()).lower())
+
+
+@cache
+def marks() -> list[tuple[str, str]]:
+    """Return each mark and the test that has it, as ``file::test``, sorted."""
+    return sorted(_marks())
+
+
+def _marks() -> Iterator[tuple[str, str]]:
+    for path in TESTS.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if "mark.rule(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for call in node.decorator_list:
+                    for mark in _rules_of(call):
+                        yield mark, f"{path.name}::{node.name}"
+
+
+def _rules_of(decorator: ast.expr) -> list[str]:
+    """Return the arguments of ``pytest.mark.rule``; none of what is another decorator."""
+    match decorator:
+        case ast.Call(ast.Attribute(ast.Attribute(attr="mark"), "rule"), arguments):
+            return [str(ast.literal_eval(argument)) for argument in arguments]
+    return []
+
+
+def shown() -> dict[str, dict[str, list[str]]]:
+    """Return the tests that show each rule, by section, in the order of the page.
+
+    Raises:
+        ValueError: A mark names no section.
+    """
+    texts = sections()
+    found: dict[str, dict[str, list[str]]] = {head: {} for head in texts}
+    for head, text in texts.items():
+        found[head] = {row: [] for row in rows_of(text)}
+    for mark, test in marks():
+        heads = [head for head in texts if mark.startswith(f"{head}: ")]
+        if not heads:
+            raise ValueError(f"{test}: no section of docs/protocol.md is that of {mark!r}")
+        head = max(heads, key=len)
+        rule = mark.removeprefix(f"{head}: ")
+        rules = rows_of(texts[head]) if rule == "*" else [rule]
+        for name in rules:
+            found[head].setdefault(name, []).append(test)
+    return found
+
+
+def page() -> str:
+    """Return docs/protocol-tests.md as it should be."""
+    lines = [HEAD]
+    for head, rules in shown().items():
+        lines += [f"## {head}\n", "| rule | shown by |", "| --- | --- |"]
+        for rule, tests in rules.items():
+            lines.append(f"| {rule} | {'<br>'.join(f'`{test}`' for test in sorted(set(tests)))} |")
+        lines.append("")
+    return "\n".join(lines)
