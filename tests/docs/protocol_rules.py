@@ -9,14 +9,12 @@ first column; where that is a number, the second too), by the beginning of a sen
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
-TESTS = Path(__file__).parents[1]
-DOCS = TESTS.parent / "docs"
+from tests.marks import marked
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 NUMBERED = ("bit", "n", "type", "offset")
 """Headings of first columns that are numbers: there the second column belongs to the name."""
@@ -81,32 +79,6 @@ def says(text: str, rule: str) -> bool:
     return " ".join(text.split()).lower().startswith(" ".join(rule.split()).lower())
 
 
-@cache
-def marks() -> list[tuple[str, str]]:
-    """Return each mark and the test that has it, as ``file::test``, sorted."""
-    return sorted(_marks())
-
-
-def _marks() -> Iterator[tuple[str, str]]:
-    for path in TESTS.rglob("test_*.py"):
-        text = path.read_text(encoding="utf-8")
-        if "mark.rule(" not in text:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                for call in node.decorator_list:
-                    for mark in _rules_of(call):
-                        yield mark, f"{path.name}::{node.name}"
-
-
-def _rules_of(decorator: ast.expr) -> list[str]:
-    """Return the arguments of ``pytest.mark.rule``; none of what is another decorator."""
-    match decorator:
-        case ast.Call(ast.Attribute(ast.Attribute(attr="mark"), "rule"), arguments):
-            return [str(ast.literal_eval(argument)) for argument in arguments]
-    return []
-
-
 def shown() -> dict[str, dict[str, list[str]]]:
     """Return the tests that show each rule, by section, in the order of the page.
 
@@ -117,7 +89,7 @@ def shown() -> dict[str, dict[str, list[str]]]:
     found: dict[str, dict[str, list[str]]] = {head: {} for head in texts}
     for head, text in texts.items():
         found[head] = {row: [] for row in rows_of(text)}
-    for mark, test in marks():
+    for mark, test in marked("rule"):
         heads = [head for head in texts if mark.startswith(f"{head}: ")]
         if not heads:
             raise ValueError(f"{test}: no section of docs/protocol.md is that of {mark!r}")

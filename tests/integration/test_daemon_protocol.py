@@ -17,6 +17,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.limits import WAITS_PER_CONNECTION_MAX
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
+from tests.functions import NO_FUNCTIONS
 from tests.integration.daemon_process import START_S, DaemonProcess, installed
 from tests.integration.raw_client import (
     RawClient,
@@ -108,7 +109,7 @@ def test_what_this_daemon_does_not_do_is_said_and_the_connection_goes_on(
     daemon: DaemonProcess,
 ) -> None:
     with RawClient(daemon.address) as client:
-        for function in (20, 21, 255, 999, 65535):
+        for function in NO_FUNCTIONS:
             assert client.ask(build(function, b"k")).code == "unknown-function"
         assert client.ask(build(Function.NOP)).code == ""
 

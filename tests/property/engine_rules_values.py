@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from fastjournal.protocol.constants import Flag, Function
+from tests.functions import OF_DOMAINS
 from tests.property.engine_machine import EngineMachine
 from tests.property.engine_strategies import (
     DOMAINS,
@@ -32,6 +33,8 @@ from tests.property.engine_strategies import (
 from tests.property.subject import request
 
 Value = tuple[int, bytes] | None
+OTHERS = set(OF_DOMAINS) - {Function.NEXT, Function.PAUSE}
+"""Functions of a domain that have no rule of their own."""
 
 
 def with_value(value: Value, **fields: Any) -> dict[str, Any]:
@@ -111,7 +114,7 @@ class ValueRules(EngineMachine):
 
 
 class WorkRules(EngineMachine):
-    """BURY, KICK, PAUSE."""
+    """BURY, KICK, PAUSE, and what else is about a domain."""
 
     @rule(key=findable, reason=reasons, bits=flags(Flag.WORKED_ON))
     def bury(self, key: bytes, reason: bytes | None, bits: int) -> None:
@@ -154,6 +157,17 @@ class WorkRules(EngineMachine):
         if not domain or b":" in domain:
             ttl = ttl or 0
         self.ask(request(Function.PAUSE, domain, ttl=ttl))
+
+    @rule(
+        function=st.sampled_from([Function.NEXT, *sorted(OTHERS)]),
+        domain=st.sampled_from(DOMAINS),
+        count=st.sampled_from([None, 0, 1, 2, 65535]),
+        bits=flags(Flag.OVERWRITE, Flag.DATA, Flag.META),
+    )
+    def ask_about_a_domain(
+        self, function: Function, domain: bytes, count: int | None, bits: int
+    ) -> None:
+        self.ask(request(function, domain, at=self.write_time(True, 0), count=count, flags=bits))
 
     @rule(uri=st.sampled_from([b"u", b"v"]), pick=picks, ahead=durations)
     def postpone(self, uri: bytes, pick: int, ahead: int) -> None:

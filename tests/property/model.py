@@ -92,37 +92,19 @@ class Model(Values, Keys, Work, Scans):
         return msgspec.structs.replace(reply, identifier=request.identifier, timestamp=self.clock)
 
     def answer(self, session: Hashable, r: Request) -> Reply | None:
-        alone: dict[int, Callable[[Request], Reply]] = {
-            Function.PAUSE: self.pause,
-            Function.STATS: self.stats,
-        }
-        handlers: dict[int, Callable[[Hashable, Request], Reply | None]] = {
-            Function.QUIT: self.quit,
-            Function.CANCEL: self.cancel,
-            Function.SET: self.set,
-            Function.GET: self.get,
-            Function.DELETE: self.delete,
-            Function.ADD: self.add,
-            Function.NOT: self.flip,
-            Function.TRUNCATE: self.truncate,
-            Function.LOCK: self.lock,
-            Function.UNLOCK: self.end_lock,
-            Function.RENAME: self.rename,
-            Function.NEXT: self.next,
-            Function.LINK: self.link,
-            Function.RELEASE: self.release,
-            Function.TOUCH: self.touch,
-            Function.BURY: self.bury,
-            Function.KICK: self.kick,
-        }
-        if r.function in (Function.NOP, Function.AUTH):
-            return Reply()
-        if r.function in alone:
-            return alone[r.function](r)
-        refuse("unknown-function", r.function not in handlers)
-        return handlers[r.function](session, r)
+        """Do what the method does that has the name of the function."""
+        handler = HANDLERS.get(r.function)
+        if handler is None:
+            raise RefusedError("unknown-function")
+        return handler(self, session, r)
 
-    def cancel(self, session: Hashable, r: Request) -> Reply:
+    def do_nop(self, _session: Hashable, _: Request) -> Reply:
+        return Reply()
+
+    def do_auth(self, _session: Hashable, _: Request) -> Reply:
+        return Reply()
+
+    def do_cancel(self, session: Hashable, r: Request) -> Reply:
         refuse("bad-request", r.count is None)
         waiting = [
             w for w in self.waiters if (w.session, w.request.identifier) == (session, r.count)
@@ -135,7 +117,7 @@ class Model(Values, Keys, Work, Scans):
         refuse("not-found", not waiting and not heard)
         return Reply()
 
-    def quit(self, session: Hashable, _: Request) -> Reply:
+    def do_quit(self, session: Hashable, _: Request) -> Reply:
         for w in [w for w in self.waiters if w.session == session]:
             self.waiters.remove(w)
             self.ended.append((session, self.stamp(self.nothing(w.request), w.request)))
@@ -148,7 +130,7 @@ class Model(Values, Keys, Work, Scans):
         self.apply_time(now)
         self.note_changes(before)
 
-    def set(self, session: Hashable, r: Request) -> Reply:
+    def do_set(self, session: Hashable, r: Request) -> Reply:
         here = self.find(r.key)
         if here is not None and here.key == r.key and here.timestamp == r.timestamp:
             self.subscribe(session, r, lambda key: key == r.key)
@@ -220,7 +202,7 @@ class Model(Values, Keys, Work, Scans):
         self.subscribe(session, r, lambda key: key == r.key)
         return Reply()
 
-    def delete(self, session: Hashable, r: Request) -> Reply:
+    def do_delete(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         token = token_of(r)
         e = self.find(r.key)
@@ -243,7 +225,7 @@ class Model(Values, Keys, Work, Scans):
             self.lay_tombstone(e.key, max(timestamp, e.timestamp))
         return Reply()
 
-    def next(self, session: Hashable, r: Request) -> Reply | None:
+    def do_next(self, session: Hashable, r: Request) -> Reply | None:
         refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
         reply = self.take(r)
         if reply is None and r.flags & Flag.LISTEN and r.count != 0:
@@ -331,7 +313,7 @@ class Model(Values, Keys, Work, Scans):
             key: (timestamp, self.laid[key, timestamp]) for key, timestamp in timestamps.items()
         }
 
-    def release(self, session: Hashable, r: Request) -> Reply:
+    def do_release(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         e = self.leased(session, r, token_of(r, needed=True))
         if e.parts is not None and r.ttl is not None:
@@ -339,7 +321,7 @@ class Model(Values, Keys, Work, Scans):
         self.end_lease(e)
         return Reply()
 
-    def touch(self, session: Hashable, r: Request) -> Reply:
+    def do_touch(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         token = token_of(r)
         if r.ttl is None:
@@ -350,7 +332,7 @@ class Model(Values, Keys, Work, Scans):
         e.expires = self.later(r.ttl)
         return Reply()
 
-    def stats(self, r: Request) -> Reply:
+    def do_stats(self, _session: Hashable, r: Request) -> Reply:
         if r.flags & Flag.DATA:
             check_key(r.key)
             return self.stats_of_entry(self.found(r.key), r)
@@ -390,3 +372,10 @@ class Model(Values, Keys, Work, Scans):
         firsts = {e.parts[:2]: e for e in latest_first if e.parts}  # by domain and priority
         since = [e.not_before for e in due if e.not_before]
         return since + [e.created for e in firsts.values()]
+
+
+HANDLERS: dict[int, Callable[[Model, Hashable, Request], Reply | None]] = {
+    int(function): getattr(Model, f"do_{function.name.lower()}")
+    for function in Function
+    if function.declared.by_engine
+}

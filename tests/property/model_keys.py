@@ -19,7 +19,7 @@ LINK_BYTES_MAX = 32_768
 class Keys(State):
     """What changes under which keys an entry stands, and who may write it."""
 
-    def link(self, session: Hashable, r: Request) -> Reply:
+    def do_link(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         key = second_key_of(r)
         e = self.writable(r.key, session)
@@ -35,7 +35,7 @@ class Keys(State):
         e.links.append(key)
         return Reply()
 
-    def rename(self, session: Hashable, r: Request) -> Reply:
+    def do_rename(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         key = second_key_of(r)
         refuse("bad-key", key == r.key)
@@ -66,7 +66,7 @@ class Keys(State):
         e.timestamp, e.modified = r.timestamp, self.clock
         return Reply()
 
-    def lock(self, session: Hashable, r: Request) -> Reply:
+    def do_lock(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         e = self.writable(r.key, session)
         duration = LOCK_US_DEFAULT if r.timeout is None else r.timeout
@@ -77,7 +77,7 @@ class Keys(State):
             e.locked_by, e.locked_until = session, self.later(duration)
         return Reply()
 
-    def end_lock(self, session: Hashable, r: Request) -> Reply:
+    def do_unlock(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         e = self.found(r.key)
         refuse("not-found", e.locked_by is None)

@@ -85,7 +85,7 @@ class Scans(State):
 
     # --- one key ---------------------------------------------------------------------------------
 
-    def get(self, session: Hashable, r: Request) -> Reply:
+    def do_get(self, session: Hashable, r: Request) -> Reply:
         if not r.flags & Flag.LISTEN:
             self.unsubscribe(session, r)
         if r.query != Query.KEY:

@@ -50,7 +50,7 @@ def add_float(stored: bytes, number: float) -> bytes:
 class Values(State):
     """What changes a value where it stands."""
 
-    def add(self, session: Hashable, r: Request) -> Reply:
+    def do_add(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         number = number_of(r.value_type, r.value)
         e = self.find(r.key)
@@ -82,7 +82,7 @@ class Values(State):
         e.not_before = e.parts.timestamp if e.parts else 0
         return e
 
-    def flip(self, session: Hashable, r: Request) -> Reply:
+    def do_not(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         e = self.changeable(session, r)
         refuse("type-mismatch", e.value_type != ValueType.BOOLEAN)
@@ -90,7 +90,7 @@ class Values(State):
         self.change(e, r, b"\0" if e.value == b"\1" else b"\1")
         return self.told(e, r)
 
-    def truncate(self, session: Hashable, r: Request) -> Reply:
+    def do_truncate(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         refuse("bad-value", r.value_type != ValueType.INTEGER)
         size = number_of(r.value_type, r.value)

@@ -27,7 +27,7 @@ def check_domain(domain: bytes) -> None:
 class Work(State):
     """What sets work aside, and brings it back."""
 
-    def bury(self, session: Hashable, r: Request) -> Reply:
+    def do_bury(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
         token = token_of(r)
         refuse("too-large", len(r.value) > REASON_BYTES_MAX)
@@ -38,7 +38,7 @@ class Work(State):
         e.buried, e.reason = True, r.value
         return Reply()
 
-    def kick(self, session: Hashable, r: Request) -> Reply:
+    def do_kick(self, session: Hashable, r: Request) -> Reply:
         if r.key:
             check_key(r.key)
             e = self.writable(r.key, session)
@@ -56,7 +56,7 @@ class Work(State):
             self.start_chain(e, self.now)
         return Reply(ttl=len(kicked))
 
-    def pause(self, r: Request) -> Reply:
+    def do_pause(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)
         if r.ttl is None:
             raise RefusedError("bad-request")

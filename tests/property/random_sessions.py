@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Request
+from tests.functions import OF_DOMAINS
 from tests.property.side_by_side import SideBySide
 from tests.property.subject import SECOND
 
@@ -191,6 +192,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             key = draw.choice((b"a", b"b"))
             flags &= ~Flag.DATA
             ttl = draw.choice((0, 0, *choices.durations))
+        case _ if function in OF_DOMAINS:
+            key, count = draw.choice((b"", b"a", b"b")), draw.choice((None, 1, 3))
         case _:
             is_valued = draw.random() < 0.5
     return Step(

@@ -17,7 +17,7 @@ from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from tests.soak.attacks import Attacks
-from tests.soak.operations import ALWAYS, SECOND, build, taking_part
+from tests.soak.operations import ALWAYS, OPERATIONS, SECOND, build
 from tests.soak.peer import LISTEN, SILENCE_SECONDS, LostError, Peer
 
 OWED_MAX = 2000
@@ -193,13 +193,12 @@ class Load:
         self._count(reply, {"lease-lost", "not-found"}, "completion in vain")
 
     async def _ask_at_random(self) -> None:
-        operations = taking_part()
-        weights = [operation.weight for operation in operations]
+        weights = [operation.weight for operation in OPERATIONS]
         async with self.connect() as peer:
             for _ in range(self.chance.randrange(1, 50)):
                 if self.done.is_set():
                     return
-                chosen = self.chance.choices(operations, weights, k=self.chance.randrange(1, 40))
+                chosen = self.chance.choices(OPERATIONS, weights, k=self.chance.randrange(1, 40))
                 asked = {
                     number: (build(operation, self.chance, number), operation)
                     for number, operation in enumerate(chosen)

@@ -1,7 +1,4 @@
-"""What the soak asks for at random: one line a function, with the errors that it may get.
-
-A function takes part as soon as the daemon has a handler for it.
-"""
+"""What the soak asks for at random: one line a function, with the errors that it may get."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, NamedTuple
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol.constants import QUERY_SHIFT, ErrorCode, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from tests.door.engine import HANDLERS
+from tests.functions import OF_DOMAINS
 
 KEYS = 300
 """Of each kind: so few that they collide, and that memory has a bound."""
@@ -204,9 +201,10 @@ OPERATIONS = [
 ]
 
 
-def taking_part() -> list[Operation]:
-    """Return the operations whose functions the daemon has."""
-    return [operation for operation in OPERATIONS if operation.function in HANDLERS]
+OPERATIONS += [
+    Operation(1, function, lambda c: {"key": domain(c), "count": c.choice((1, 50))}, set())
+    for function in set(OF_DOMAINS) - {operation.function for operation in OPERATIONS}
+]
 
 
 def build(operation: Operation, chance: Random, identifier: int) -> Request:

@@ -19,7 +19,9 @@ from fastjournal.protocol import (
     decode_reply,
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
+from fastjournal.protocol.functions import Scope
 from tests.door.engine import OPEN, RIGHTS, Engine, Grant, Grants
+from tests.functions import NO_FUNCTION, functions_for
 from tests.property.subject import SECOND, START, request
 
 F = Function
@@ -118,6 +120,27 @@ FOR_ALL = {
     "SNAPSHOT": Case({ADMIN}, F.SNAPSHOT, by_key()),
 }
 FREE = (F.NOP, F.QUIT, F.AUTH)
+
+
+def in_tables() -> set[Function]:
+    return {case.function for table in (BY_KEY, BY_DOMAIN, FOR_ALL) for case in table.values()}
+
+
+def as_declared(*scopes: Scope) -> dict[str, Case]:
+    """Cases of the functions that no table has, by what is declared of them."""
+    return {
+        function.name: Case(
+            {str(right.name).lower() for right in access.rights}, function, by_key(ttl=SECOND)
+        )
+        for function in functions_for(*scopes)
+        if function not in TOLD and (access := function.declared.access)
+    }
+
+
+TOLD = in_tables()
+BY_KEY |= as_declared(Scope.KEY)
+BY_DOMAIN |= as_declared(Scope.DOMAIN, Scope.DOMAIN_OR_ALL)
+FOR_ALL |= as_declared(Scope.DOMAIN_OR_ALL, Scope.EVERYTHING)
 SCANS = {
     "RANGE": request(F.GET, b"a", uri=b"z", at=START),
     "REGEX": request(F.GET, b".", flags=Query.REGEX << QUERY_SHIFT, at=START),
@@ -132,8 +155,7 @@ def subsets() -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.rule("Rights: Where the daemon has tokens")
 def test_the_tables_cover_every_function() -> None:
-    in_tables = {case.function for table in (BY_KEY, BY_DOMAIN, FOR_ALL) for case in table.values()}
-    assert in_tables | {*FREE, F.CANCEL} == set(Function)
+    assert in_tables() | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
 
 
@@ -190,7 +212,9 @@ def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
     for given in subsets():
         session_with(made, given, b"in:", b"some")
         # admin may do to domains what next may
-        allowed = rights <= set(given) or (function == F.PAUSE and ADMIN in given)
+        access = function.declared.access
+        assert access is not None
+        allowed = rights <= set(given) or (access.or_admin and ADMIN in given)
         expected = "" if allowed else "forbidden"
         for domain in (b"in", b"some", b"something"):
             assert code(made, build(function, domain)) == expected, (given, domain)
@@ -257,7 +281,7 @@ def test_a_function_without_a_name_is_answered_after_auth_only() -> None:
     made = engine()
     made.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
     for expected in ("auth-required", "unknown-function"):
-        reply = made.handle("s", request(999, at=START), START)
+        reply = made.handle("s", request(NO_FUNCTION, at=START), START)
         assert reply is not None
         assert decode_reply(reply).code == expected
         made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)

@@ -3,12 +3,13 @@
 Each case builds the worst that the limits allow, makes one call, and holds two things against it:
 the work that the engine counted is under its bound, and the lines that were executed are no more
 than the counted work stands for. So a loop over data that nobody counts is found, and one that
-never ends too.
+never ends too. A test elsewhere that is the case of a function has the mark ``bounded_work``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,70 +18,9 @@ from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
 from fastjournal.protocol import Flag, Function, Request, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from tests.door.engine import HANDLERS, Engine, LongMatches, Scan, Settings, new_journal
-from tests.unit.lines import lines_of
-
-NOW = 1_790_000_000_000_000
-LATER = NOW + 60_000_000
-LINES_A_UNIT = 20
-"""A unit is about a microsecond."""
-LINES_BESIDE = 1000
-"""Of a call that does hardly any work."""
-
-LINKS = limits.LINKS_PER_ENTRY_MAX
-NEXT = limits.NEXT_ENTRIES_MAX
-MANY = 2 * NEXT
-LARGE = limits.VALUE_BYTES_MAX
-
-
-class Daemon:
-    """An engine with a log that keeps nothing."""
-
-    def __init__(self, **settings: int) -> None:
-        known = Settings(**settings)
-        journal = new_journal(known, lambda data, records, now: 0, bytes(8))
-        self.engine = Engine(known, journal)
-        self.store = self.engine.store
-        self.now = NOW
-        self.stamp = NOW
-
-    def ask(
-        self,
-        function: int,
-        key: bytes = b"",
-        second_key: bytes | None = None,
-        *,
-        session: Hashable = "s",
-        flags: int = Flag.PERSIST,
-        **fields: Any,
-    ) -> bytes | Scan | None:
-        self.stamp += 1
-        request = Request(function, 0, int(flags), self.stamp, key, second_key, **fields)
-        return self.engine.handle(session, request, self.now)  # type: ignore[return-value]
-
-    def set(self, key: bytes, uri: bytes | None = None, value: bytes = b"v", **fields: Any) -> None:
-        self.ask(Function.SET, key, uri, value_type=1, value=value, **fields)
-
-    def jobs(self, number: int, uri: bytes | None = None, **fields: Any) -> None:
-        for at in range(number):
-            self.set(key_of(at), None if uri is None else b"%b/%d" % (uri, at), **fields)
-
-    def lease(self, number: int, timeout: int = LATER - NOW) -> None:
-        for _ in range(0, number, NEXT):
-            self.ask(Function.NEXT, count=min(number, NEXT), timeout=timeout)
-
-    def links(self, key: bytes, number: int = LINKS) -> None:
-        for at in range(number):
-            self.ask(Function.LINK, key, b"%b/%d" % (key, at))
-
-    def bury(self, number: int) -> None:
-        for at in range(number):
-            self.ask(Function.BURY, key_of(at))
-
-
-def key_of(number: int) -> bytes:
-    return b"d:1:0:%06d" % number
-
+from tests.door.engine import HANDLERS, LongMatches, Scan
+from tests.marks import marked
+from tests.unit.engine_work import LARGE, LATER, LINKS, MANY, NEXT, NOW, Daemon, do_bounded, key_of
 
 Call = Callable[[], object]
 Case = Callable[[Daemon], Call]
@@ -451,17 +391,12 @@ def forget_of_a_session_with_locks(d: Daemon) -> Call:
 @pytest.mark.parametrize("name", CASES)
 def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
     daemon = Daemon()
-    call = CASES[name](daemon)
-    before = daemon.store.work
-    with lines_of(LINES_A_UNIT * CALL_WORK_MAX) as lines:
-        call()
-    work = daemon.store.work - before
-    assert work <= CALL_WORK_MAX
-    assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+    do_bounded(daemon, CASES[name](daemon))
 
 
 def test_every_function_has_a_case() -> None:
-    assert set(FUNCTIONS.values()) == set(HANDLERS)
+    elsewhere = {int(Function[name]) for name, _ in marked("bounded_work")}
+    assert set(FUNCTIONS.values()) | elsewhere == set(HANDLERS)
 
 
 def test_expression_that_is_refused_counts_what_compiling_it_takes() -> None:
@@ -511,12 +446,8 @@ def test_step_of_a_scan_does_bounded_work_and_counts_it(name: str) -> None:
     assert isinstance(scan, Scan)
     done: object = None
     while done is None:
-        before = daemon.store.work
-        with lines_of(LINES_A_UNIT * CALL_WORK_MAX) as lines:
-            done = daemon.engine.step(scan, daemon.now)
-        work = daemon.store.work - before
-        assert work <= 2 * limits.SCAN_STEP_WORK
-        assert lines.count <= LINES_A_UNIT * work + LINES_BESIDE
+        step = partial(daemon.engine.step, scan, daemon.now)
+        done = do_bounded(daemon, step, 2 * limits.SCAN_STEP_WORK)
 
 
 def test_scan_leaves_matches_that_take_long_to_a_thread_and_finds_what_matches() -> None:

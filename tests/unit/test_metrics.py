@@ -22,6 +22,7 @@ from tests.door.engine import UNKNOWN
 from tests.door.observability import Answer, Metrics, domain_label, histogram, pages_of
 from tests.door.places import patch_module
 from tests.door.recovery import recover_engine
+from tests.functions import NO_FUNCTIONS
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
 START = 1_790_000_000_000_000
@@ -129,12 +130,13 @@ def test_errors_are_counted_by_code_without_their_sentence(s: Subject) -> None:
 
 
 def test_functions_without_a_name_share_one_series(s: Subject) -> None:
-    for function in (20, 255, 257, 65535):
+    for function in NO_FUNCTIONS:
         assert s.ask(function) == "unknown-function"
     assert s.ask(Function.SNAPSHOT) == "unknown-function"
     figures = s.figures()
-    assert figures["fastjournal_requests_total{unknown}"] == 4
-    assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == 4
+    asked = len(NO_FUNCTIONS)
+    assert figures["fastjournal_requests_total{unknown}"] == asked
+    assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == asked
     assert figures["fastjournal_requests_total{snapshot}"] == 1
     assert set(s.engine.errors) == {
         (UNKNOWN, "unknown-function"),

@@ -74,6 +74,10 @@ WRITES = {
 }
 
 
+def test_every_write_has_a_case() -> None:
+    assert {r.function for r in WRITES.values()} >= {f for f in Function if f.declared.locked}
+
+
 @pytest.mark.rule(
     "Metadata block, 68 bytes: 65 state",
     "Errors: `locked`",

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
+from tests.functions import NO_FUNCTIONS
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -191,17 +192,8 @@ def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
 
 
 @pytest.mark.rule("Errors: `unknown-function`")
-@pytest.mark.parametrize(
-    "function",
-    [
-        20,
-        255,
-        65535,
-    ],
-)
+@pytest.mark.parametrize("function", NO_FUNCTIONS)
 def test_what_is_not_there_is_an_unknown_function(s: Subject, function: int) -> None:
-    if isinstance(s.target, Model):
-        return  # which is ahead
     s.set(JOB, b"one", uri=URI)
     reply = s.ask(request(function, JOB, b"\x01", uri=b"second", at=START + 1, ttl=1))
     assert reply.code == "unknown-function"
