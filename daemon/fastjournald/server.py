@@ -62,8 +62,8 @@ class Server:
         clock: Clock,
         security: Security | None = None,
     ) -> None:
-        tls, engine.grants = security or Security()
-        engine.handouts = Handouts()
+        tls, engine.context.grants = security or Security()
+        engine.context.handouts = Handouts()
         self._started_us = clock.now_us()
         self.runtime = runtime = Runtime(
             config=config,
@@ -74,7 +74,7 @@ class Server:
             clock=clock,
             counters=Counters(),
             turns=TurnBudget(engine.store),
-            memory=MemoryBudget(config.max_inflight, engine.ration),
+            memory=MemoryBudget(config.max_inflight, engine.context.ration),
             backpressure=Backpressure(engine, writer, compacts=config.cmdlog_clean_int > 0),
             segments_free=trio.Lock(),
             after_requests=self._after_requests,
@@ -104,8 +104,8 @@ class Server:
         self.timeouts = Timeouts(runtime, self.connections.sessions)
         self.http_addresses: list[str] = []
         """Addresses of --http, once requests are accepted."""
-        engine.gauges = self._gauges
-        engine.has_hung_up = self.connections.has_hung_up
+        engine.context.gauges = self._gauges
+        engine.dispatcher.has_hung_up = self.connections.has_hung_up
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Server:
             return "starting"
         if self.connections.stopping:
             return "stopping"
-        if self.runtime.engine.read_only:
+        if self.runtime.engine.context.read_only:
             return "read-only: the disk of the log has less than min-free-bytes left"
         return ""
 
@@ -246,6 +246,6 @@ class Server:
             "log_live_bytes": engine.journal.records.live_bytes,
             "log_segments": len(writer.sealed) + (writer.active is not None),
             "uptime_us": now - self._started_us,
-            "read_only": int(engine.read_only),
+            "read_only": int(engine.context.read_only),
             "clock_behind_us": max(0, engine.now - now),
         }

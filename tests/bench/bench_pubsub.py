@@ -72,8 +72,8 @@ def cost_us(prepare: Callable[[Engine], object]) -> float:
         key = b"example.org:128:0001790000000000:%07d" % number
         asked = Request(Function.SET, timestamp=NOW, key=key, value_type=1, value=b"v")
         engine.handle("writer", asked, NOW)
-        while engine.unmatched:
-            engine.match_changes()
+        while engine.notifications.unmatched:
+            engine.notifications.match()
     spent = time.perf_counter() - started
     gc.enable()
     return round(spent / CHANGES * 1e6, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
-from fastjournald.engine.context import UNKNOWN, Context
+from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
 from fastjournald.engine.handlers.scan.cursor import (
     EXPRESSION,
@@ -25,6 +25,7 @@ from fastjournald.engine.key_filter import (
 from fastjournald.engine.prefetch import missing_news, missing_soon
 from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
 from fastjournald.engine.pubsub.subscriptions import Changes, LongMatch, Subscriptions
+from fastjournald.engine.request_counters import UNKNOWN
 from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX, Store
 from fastjournald.engine.undelivered import Handout, Handouts, give_back
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES

@@ -15,16 +15,15 @@ PLACES = {
     "fastjournal.limits": "SCANS_MAX limits.REPLIES_BYTES_MAX",
     "fastjournald.compaction.backpressure": "bytes_slowed",
     "fastjournald.compaction.replace_segment": "WRITTEN_BYTES_MAX _write_pieces",
-    "fastjournald.engine.engine": """
-        ADVANCE_WORK_MAX CHANGES_STOP_BYTES MATCH_STEPS_MAX NEWS_TURN_BYTES READY_DOMAINS_MAX
-        SERVED_MAX engine.REPLIES_BYTES_MAX
-    """,
+    "fastjournald.engine.dispatcher": "READY_DOMAINS_MAX SERVED_MAX engine.REPLIES_BYTES_MAX",
+    "fastjournald.engine.engine": "ADVANCE_WORK_MAX",
     "fastjournald.engine.handlers.bury_kick": "KICK_ENTRIES_MAX KICK_LOOKS_MAX",
     "fastjournald.engine.handlers.stats": "OLDEST_DUE_LOOKS_MAX",
     "fastjournald.engine.handlers.lock_unlock": "LOCKS_MAX",
     "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
     "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",
     "fastjournald.engine.handlers.scan.scan": "SCAN_STEP_WORK _LEASE_WORK",
+    "fastjournald.engine.notifications": "CHANGES_STOP_BYTES MATCH_STEPS_MAX NEWS_TURN_BYTES",
     "fastjournald.engine.pubsub.regex_sets": "LONG_MATCH_WORK",
     "fastjournald.engine.pubsub.subscriptions": """
         CHANGES_BYTES_MAX ENDED_EACH LONG_MATCHES MATCH_WORK_MAX NEWS_BYTES_MAX

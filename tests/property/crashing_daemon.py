@@ -116,7 +116,7 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
         # what shares a URI with entries that are not persistent, see VOLATILE_KEYS
         if entry.persistent and (exact or entry.uri != VOLATILE_URI):
             value = value_of(engine, disk, LOG, entry)
-            fields = entry_at(entry, value, now, engine.settings.attempts_max)
+            fields = entry_at(entry, value, now, engine.context.settings.attempts_max)
             if isinstance(fields, int):
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:
@@ -124,7 +124,7 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
     pauses = {name: until for name, until in store.pauses if until > now}
     if not exact:
         return Dump(entries, pauses, {}, 0)
-    return Dump(entries, pauses, tombstones, engine.lease_counter % 1000)
+    return Dump(entries, pauses, tombstones, engine.context.tokens.count % 1000)
 
 
 class VirtualClock:
@@ -195,7 +195,7 @@ class CrashingDaemon:
             if self.exact:
                 self.assert_heard()
         self.told, self.heard, self.unfinished = [], {}, None
-        self.engine.handouts, self.unsent = Handouts(), []
+        self.engine.context.handouts, self.unsent = Handouts(), []
         everything = select_range(b"", b"")
         assert isinstance(everything, Selection)
         self.engine.subscriptions.begin(LISTENER, 1, everything)
@@ -236,12 +236,12 @@ class CrashingDaemon:
 
     def tell(self) -> None:
         """Tell the listener all that changed, in memory; it hears that later."""
-        while self.engine.unmatched:
-            self.engine.match_changes()
+        while self.engine.notifications.unmatched:
+            self.engine.notifications.match()
         connection = ClientConnection()
-        while self.engine.has_news(LISTENER):
-            self.fetch(missing_news(self.engine, LISTENER))
-            connection.receive_data(self.engine.tell(LISTENER, self.clock.now))
+        while self.engine.notifications.has_news(LISTENER):
+            self.fetch(missing_news(self.engine.context, LISTENER))
+            connection.receive_data(self.engine.notifications.tell(LISTENER, self.clock.now))
         for told in connection.next_events():
             assert told.pairs
             (pair,) = told.pairs
@@ -414,8 +414,8 @@ class CrashingDaemon:
 
     def lose_client(self) -> None:
         """Send what was handed out, or keep it for a while, or find that the client is gone."""
-        assert self.engine.handouts is not None
-        self.unsent += self.engine.handouts.take("session")
+        assert self.engine.context.handouts is not None
+        self.unsent += self.engine.context.handouts.take("session")
         chance = self.backs.random()
         if chance < 0.4:
             self.unsent.clear()

@@ -94,11 +94,14 @@ class EngineSubject:
     def tell(self, now: int) -> list[tuple[Hashable, Reply]]:
         """Return what those are told who listen."""
         told: list[tuple[Hashable, Reply]] = []
-        while self.engine.unmatched:
-            for session in self.engine.match_changes()[0]:
-                while self.engine.has_news(session):
-                    self.fetch(missing_news(self.engine, session))
-                    told += [(session, reply) for reply in decoded(self.engine.tell(session, now))]
+        while self.engine.notifications.unmatched:
+            for session in self.engine.notifications.match()[0]:
+                while self.engine.notifications.has_news(session):
+                    self.fetch(missing_news(self.engine.context, session))
+                    told += [
+                        (session, reply)
+                        for reply in decoded(self.engine.notifications.tell(session, now))
+                    ]
         return told
 
     def restart(self, now: int) -> None:
@@ -150,7 +153,7 @@ class EngineSubject:
             cold = [entry for entry in self.engine.store if isinstance(entry.value, Cold)]
             self.fetch(Missing(cold))
         served += [(one, decode_reply(data)) for one, data in self.engine.serve_waiters(now)]
-        assert not self.engine.awaited
+        assert not self.engine.dispatcher.awaited
         self.evict()
         self.check()
         return served

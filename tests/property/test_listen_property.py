@@ -122,14 +122,14 @@ class World:
 
     def match(self, goes: int) -> None:
         for _ in range(goes):
-            if self.engine.unmatched:
-                awake, overrun = self.engine.match_changes()
+            if self.engine.notifications.unmatched:
+                awake, overrun = self.engine.notifications.match()
                 assert not overrun
                 assert {*awake} <= {*SESSIONS}
 
     def tell(self, session: str) -> None:
         connection = ClientConnection()
-        connection.receive_data(self.engine.tell(session, self.now) or encoded_nop())
+        connection.receive_data(self.engine.notifications.tell(session, self.now) or encoded_nop())
         for told in connection.next_events():
             if not told.flags & Flag.LISTEN:
                 continue
@@ -179,10 +179,10 @@ def run(seed: int) -> None:
     for _ in range(STEPS):
         world.take(draw_step(draw))
     world.engine.check()
-    while world.engine.unmatched:
+    while world.engine.notifications.unmatched:
         world.take(("match", 1))
     for session in SESSIONS:
-        while world.engine.has_news(session):
+        while world.engine.notifications.has_news(session):
             world.take(("tell", session))
     for copy in world.copies.values():
         assert copy.owed == set(), "a change that nobody was told of"

@@ -54,7 +54,7 @@ def engine() -> Engine:
 def session_with(made: Engine, rights: tuple[str, ...], *prefixes: bytes) -> None:
     """Let the session "s" have shown a token of these rights."""
     bits = sum(RIGHTS[right] for right in rights)
-    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), bits, prefixes)])
+    made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), bits, prefixes)])
     reply = made.handle("s", request(F.AUTH, value=TOKEN, at=START), START)
     assert reply is not None
     assert decode_reply(reply).code == ""
@@ -62,8 +62,8 @@ def session_with(made: Engine, rights: tuple[str, ...], *prefixes: bytes) -> Non
 
 def code(made: Engine, asked: Request) -> str:
     """Return the code of the check alone: not every function has to find something to do."""
-    assert made.grants is not None
-    return made.grants.check(made.store, "s", asked).partition(" ")[0]
+    assert made.context.grants is not None
+    return made.context.grants.check(made.store, "s", asked).partition(" ")[0]
 
 
 class Case(NamedTuple):
@@ -252,11 +252,11 @@ def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> N
     for given in subsets():
         session_with(made, given, b"in:", b"cfg/")
         assert code(made, SCANS[name]) == ("" if READ in given else "forbidden")
-    shown = {entry.key for entry in made.store if made.may_see("s", entry)}
+    shown = {entry.key for entry in made.store if made.context.may_see("s", entry)}
     assert shown == {b"in:1:0:a", b"cfg/plain"}
-    assert not any(made.may_see("somebody", entry) for entry in made.store)
-    made.grants = None
-    assert all(made.may_see("somebody", entry) for entry in made.store)
+    assert not any(made.context.may_see("somebody", entry) for entry in made.store)
+    made.context.grants = None
+    assert all(made.context.may_see("somebody", entry) for entry in made.store)
 
 
 @pytest.mark.rule(
@@ -265,7 +265,7 @@ def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> N
 @pytest.mark.parametrize("function", Function)
 def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function) -> None:
     made = engine()
-    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), 15, (b"",))])
+    made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 15, (b"",))])
     before = made.store.entries
     reply = made.handle("s", request(function, b"in:1:0:a", at=START + 1), START)
     assert reply is not None
@@ -273,13 +273,13 @@ def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function)
         assert decode_reply(reply).code != ErrorCode.AUTH_REQUIRED
     else:
         assert decode_reply(reply).code == ErrorCode.AUTH_REQUIRED
-        assert made.errors[int(function), ErrorCode.AUTH_REQUIRED] == 1
+        assert made.counters.errors[int(function), ErrorCode.AUTH_REQUIRED] == 1
     assert made.store.entries == before
 
 
 def test_a_function_without_a_name_is_answered_after_auth_only() -> None:
     made = engine()
-    made.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
+    made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
     for expected in ("auth-required", "unknown-function"):
         reply = made.handle("s", request(NO_FUNCTION, at=START), START)
         assert reply is not None
@@ -320,7 +320,7 @@ def test_the_sentence_names_the_right_and_the_token_but_no_secret() -> None:
         assert reply is not None
         assert words in decode_reply(reply).error
         assert TOKEN.decode() not in decode_reply(reply).error
-    assert TOKEN not in repr(made.grants).encode()
+    assert TOKEN not in repr(made.context.grants).encode()
 
 
 @pytest.mark.rule("Errors: `auth-failed`")
@@ -333,12 +333,12 @@ def test_a_wrong_token_fails_and_takes_away_what_another_gave() -> None:
         reply = made.handle("s", request(F.AUTH, value=wrong, at=START), START)
         assert reply is not None
         assert decode_reply(reply).code == "auth-failed"
-        assert made.auth_failures == {"s": number}
+        assert made.context.auth_failures == {"s": number}
         assert code(made, get) == "auth-required"
     made.forget("s")
-    assert not made.auth_failures
-    assert made.grants is not None
-    assert not made.grants.sessions
+    assert not made.context.auth_failures
+    assert made.context.grants is not None
+    assert not made.context.grants.sessions
 
 
 @pytest.mark.rule("Functions: 19 AUTH")
@@ -351,7 +351,7 @@ def test_where_no_token_is_needed_every_auth_is_success() -> None:
 def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
     made = Engine()
     keep, lose = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("k", "l"))
-    made.grants = Grants([keep, lose])
+    made.context.grants = Grants([keep, lose])
     for session in ("k", "l"):
         made.handle(session, request(F.AUTH, value=session.encode(), at=START), START)
         waits = request(F.NEXT, b"in", flags=Flag.LISTEN, identifier=7, at=START)
@@ -370,7 +370,7 @@ def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
 def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
     made = engine()
     first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
-    made.grants = Grants([first, second])
+    made.context.grants = Grants([first, second])
     made.handle("s", request(F.AUTH, value=b"a", at=START), START)
     assert made.handle("s", request(F.NEXT, b"z", flags=Flag.LISTEN, identifier=7), START) is None
     # the same token again changes nothing
@@ -393,7 +393,7 @@ def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
 def test_what_is_locked_by_a_token_is_free_when_that_counts_no_more(by: bytes | None) -> None:
     made = engine()
     first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
-    made.grants = Grants([first, second])
+    made.context.grants = Grants([first, second])
 
     def ask(session: str, function: Function, key: bytes = b"", **fields: Any) -> str:
         reply = made.handle(session, request(function, key, at=START, **fields), START)

@@ -192,7 +192,7 @@ async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
         assert gone == []
         if why == "read-only":
             # what frees room may stand behind what does not
-            log.engine.read_only = True
+            log.engine.context.read_only = True
             pressure.look()
         else:
             pressure.end()

@@ -224,7 +224,7 @@ def test_of_many_domains_that_become_ready_a_part_is_looked_at_at_a_time(daemon:
     leased = daemon.ask(Function.NEXT, NOW, key=last)
     request = Request(Function.NEXT, 7, int(Flag.LISTEN), NOW, last)
     assert daemon.engine.handle("waits", request, NOW) is None
-    daemon.engine.read_only = True
+    daemon.engine.context.read_only = True
     release = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
     assert not daemon.ask(Function.RELEASE, NOW, key=last + b":1:0:x", **release).error  # type: ignore[arg-type]
     assert not daemon.engine.serve_waiters(NOW)
@@ -261,7 +261,7 @@ def test_a_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int 
     request = Request(Function.GET, 0, flags, NOW, b"k", b"l", timeout=timeout, count=0)
     scan = daemon.engine.handle("s", request, NOW)
     assert isinstance(scan, Scan)
-    daemon.engine.ration(4096)
+    daemon.engine.context.ration(4096)
     while (data := daemon.engine.step(scan, NOW)) is None:
         pass
     reply = decode_reply(data)

@@ -27,7 +27,7 @@ def s() -> Subject:
 
 def full(s: Subject) -> Subject:
     assert isinstance(s.target, EngineSubject)
-    s.target.engine.read_only = True
+    s.target.engine.context.read_only = True
     return s
 
 
@@ -101,7 +101,7 @@ def test_what_only_reads_does_not_fill_the_disk(many: bool) -> None:
     assert engine.handle("s", put, START)
     get = request(Function.GET, b"k", uri=b"k" if many else None)
     for second, read_only in enumerate((True, False)):
-        engine.read_only = read_only
+        engine.context.read_only = read_only
         before = len(written)
         reply = engine.handle("s", get, START + second + 1)
         while isinstance(reply, Scan):

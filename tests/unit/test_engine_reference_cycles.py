@@ -81,9 +81,9 @@ def exercise(engine: Engine, writer: LogWriter, clock: VirtualClock, seed: int) 
         reply = engine.handle(draw.choice(sessions), asked, clock.now)
         came.add("waits" if reply is None else type(reply).__name__)
         engine.serve_waiters(clock.now)
-        if engine.unmatched:
-            engine.match_changes()
-            engine.tell(draw.choice(sessions), clock.now)
+        if engine.notifications.unmatched:
+            engine.notifications.match()
+            engine.notifications.tell(draw.choice(sessions), clock.now)
         if number % 50 == 0:
             writer.flush()
             engine.forget(draw.choice(sessions))

@@ -417,11 +417,11 @@ def test_matching_and_telling_of_changes_counts() -> None:
             pass
     daemon.set(b"key")
     before = daemon.store.work
-    while daemon.engine.unmatched:
-        daemon.engine.match_changes()
+    while daemon.engine.notifications.unmatched:
+        daemon.engine.notifications.match()
     matched = daemon.store.work - before
     assert 100 <= matched <= 1000
-    assert daemon.engine.tell("listens", NOW)
+    assert daemon.engine.notifications.tell("listens", NOW)
     assert daemon.store.work - before > matched
 
 

@@ -80,7 +80,7 @@ def full(s: Subject) -> Subject:
         s.set(key)
     s.bury(JOB)
     s.pause(b"c", SECOND)
-    s.target.engine.read_only = True
+    s.target.engine.context.read_only = True
     return s
 
 
@@ -115,10 +115,10 @@ def test_what_changes_nothing_or_ends_work_goes_on(full: Subject) -> None:
 def test_who_waits_is_not_served_by_the_end_of_a_pause_before_there_is_room(full: Subject) -> None:
     assert isinstance(full.target, EngineSubject)
     engine = full.target.engine
-    engine.read_only = False
+    engine.context.read_only = False
     full.pause(b"b", SECOND)
     full.listen()
-    engine.read_only = True
+    engine.context.read_only = True
     full.later(SECOND)
     assert full.serve() == []
     [(_, data)] = engine.resume(full.now)

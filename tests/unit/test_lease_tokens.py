@@ -56,7 +56,7 @@ def test_token_search_ends_where_entries_hold_all_of_the_saturated_millisecond()
     before = {entry.extra.token_before for entry in engine.store}
     assert len(before) == JOBS
     # there is no such microsecond in what is left behind the last whole millisecond
-    engine.lease_counter = 998
+    engine.context.tokens.count = 998
     flags = Query.RANGE << QUERY_SHIFT
     fields = {"key": b"d", "second_key": b"e", "flags": flags, "timeout": FOREVER, "count": 0}
     with lines_of(LINES_AN_ENTRY * SCAN_LEASES_MAX):
@@ -74,7 +74,7 @@ def test_token_search_ends_where_entries_hold_all_of_a_usual_millisecond() -> No
         entry.own().token_before = base + at
     entries = list(engine.store)
     with lines_of(LINES_AN_ENTRY * JOBS):
-        token = engine.lease_token(entries, base)
+        token = engine.context.tokens.issue(entries, base)
     assert token // 1000 == base // 1000 + 1, "never earlier than asked for"
 
 

@@ -123,14 +123,14 @@ def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
             asked = request(Function.SET, key, b"w", flags=Flag.OVERWRITE, at=START + round_)
             engine.handle("one", asked, START)
         if round_ == 1:
-            while engine.unmatched:
-                engine.match_changes()
-    while engine.has_news("one"):
-        assert engine.tell("one", START)
+            while engine.notifications.unmatched:
+                engine.notifications.match()
+    while engine.notifications.has_news("one"):
+        assert engine.notifications.tell("one", START)
         assert engine.subscriptions.news_bytes <= 10 * 1300
         engine.check()
     assert engine.subscriptions.news_bytes <= 3000 + 1300
-    while engine.unmatched:
-        engine.match_changes()
+    while engine.notifications.unmatched:
+        engine.notifications.match()
     assert engine.subscriptions.news_bytes <= 10 * 1300
     engine.check()

@@ -138,7 +138,7 @@ def test_functions_without_a_name_share_one_series(s: Subject) -> None:
     assert figures["fastjournal_requests_total{unknown}"] == asked
     assert figures["fastjournal_request_errors_total{unknown-function,unknown}"] == asked
     assert figures["fastjournal_requests_total{snapshot}"] == 1
-    assert set(s.engine.errors) == {
+    assert set(s.engine.counters.errors) == {
         (UNKNOWN, "unknown-function"),
         (Function.SNAPSHOT, "unknown-function"),
     }
@@ -297,7 +297,7 @@ def test_the_log_is_measured(s: Subject) -> None:
 
 def test_the_rest_is_there(s: Subject) -> None:
     s.clock.now += 90 * SECOND
-    s.engine.read_only = True
+    s.engine.context.read_only = True
     figures = s.figures()
     assert figures["fastjournal_uptime_seconds"] == 90
     assert figures["fastjournal_read_only"] == 1
@@ -401,7 +401,7 @@ def trouble_log(subject: Subject) -> None:
 
 
 def trouble_space(subject: Subject) -> None:
-    subject.engine.read_only = True
+    subject.engine.context.read_only = True
 
 
 @pytest.mark.parametrize(

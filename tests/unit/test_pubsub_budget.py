@@ -82,8 +82,8 @@ def change(engine: Engine, key: bytes, at: int = 0) -> None:
 
 
 def match_all(engine: Engine) -> None:
-    while engine.unmatched:
-        engine.match_changes()
+    while engine.notifications.unmatched:
+        engine.notifications.match()
 
 
 # --- work ---------------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ def lines_for_a_change(query: Query, number: int) -> int:
     listen(engine, LIGHT, 1, Query.RANGE, b"k", b"k")
     change(engine, b"k")
     lines = lines_of(lambda: match_all(engine))
-    assert engine.has_news(LIGHT)
-    assert not engine.has_news(HEAVY)
+    assert engine.notifications.has_news(LIGHT)
+    assert not engine.notifications.has_news(HEAVY)
     return lines
 
 
@@ -122,8 +122,8 @@ def test_expressions_without_a_prefix_are_matched_many_at_a_time() -> None:
 
 def goes_until_told(engine: Engine, session: Hashable) -> int:
     goes = 0
-    while not engine.has_news(session):
-        engine.match_changes()
+    while not engine.notifications.has_news(session):
+        engine.notifications.match()
         goes += 1
     return goes
 
@@ -146,7 +146,7 @@ def test_sessions_with_expressions_take_turns() -> None:
     for number in range(200):
         change(engine, bytes(2000) + b"%d" % number)
     while len(engine.store.changes):
-        engine.match_changes()
+        engine.notifications.match()
     listen(engine, LIGHT, 1, Query.REGEX, b"las[tT]")
     change(engine, b"last")
     assert goes_until_told(engine, LIGHT) < 10
@@ -165,11 +165,11 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
         change(engine, b"k%d" % number + b"a" * 2000 + b"b")
     change(engine, b"k-c")
     match_all(engine)
-    told = [one for one in replies(engine.tell(LIGHT, START)) if one.pairs]
+    told = [one for one in replies(engine.notifications.tell(LIGHT, START)) if one.pairs]
     assert {(one.identifier, pair.key) for one in told for pair in one.pairs} >= {
         *((1, b"k-c"), (2, b"k-c"))
     }
-    assert not engine.has_news(HEAVY)
+    assert not engine.notifications.has_news(HEAVY)
     sessions = []
     while (match := engine.subscriptions.next_long()) is not None:
         sessions.append(match.session)
@@ -181,8 +181,8 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
     assert sessions[0] == HEAVY
     for session in (HEAVY, "other"):
         told = []
-        while engine.has_news(session):
-            told += replies(engine.tell(session, START))
+        while engine.notifications.has_news(session):
+            told += replies(engine.notifications.tell(session, START))
         assert len(told) == 20 * 3
 
 
@@ -197,11 +197,15 @@ def test_subscriptions_of_one_session_never_stop_reading() -> None:
     for number in range(30_000):
         change(engine, b"k%d" % number)
         if number % 100 == 0:
-            engine.match_changes()
-            assert not engine.behind
+            engine.notifications.match()
+            assert not engine.notifications.behind
     match_all(engine)
-    while engine.has_news(LIGHT):
-        told.update(pair.key for one in replies(engine.tell(LIGHT, START)) for pair in one.pairs)
+    while engine.notifications.has_news(LIGHT):
+        told.update(
+            pair.key
+            for one in replies(engine.notifications.tell(LIGHT, START))
+            for pair in one.pairs
+        )
     assert len(told) == 30_000
     engine.check()
 
@@ -219,15 +223,15 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
     # it is counted until it is gone
     assert engine.subscriptions.subscriptions_bytes > taken / 10
     goes = 0
-    while engine.unmatched:
-        assert lines_of(engine.match_changes) < 20_000
+    while engine.notifications.unmatched:
+        assert lines_of(engine.notifications.match) < 20_000
         engine.check()
         goes += 1
     assert goes >= 10
     assert engine.subscriptions.subscriptions_bytes < 1000
     change(engine, b"k")
     match_all(engine)
-    assert engine.has_news(LIGHT)
+    assert engine.notifications.has_news(LIGHT)
     # where nobody is left, nothing is
     for identifier in range(100):
         listen(engine, HEAVY, identifier, query, b"^k%04d.*x" % identifier, b"x")
@@ -352,7 +356,7 @@ def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
     change(s.engine, b"k")
     s.match()
-    assert s.engine.has_news(HEAVY)
+    assert s.engine.notifications.has_news(HEAVY)
     assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k").startswith("busy")
     # a new subscription of the same identifier is not told of the end of the one before
     s.engine.subscriptions.begin(HEAVY, 0, b"k")

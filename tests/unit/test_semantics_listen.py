@@ -44,16 +44,16 @@ class Listening(Subject):
 
     def match(self) -> None:
         """Match all that changed."""
-        while self.engine.unmatched:
-            self.engine.match_changes()
+        while self.engine.notifications.unmatched:
+            self.engine.notifications.match()
             self.engine.check()
 
     def notifications(self, session: Hashable = ME) -> list[Reply]:
         """All that a session is told now."""
         self.match()
         connection = ClientConnection()
-        while self.engine.has_news(session):
-            connection.receive_data(self.engine.tell(session, self.now))
+        while self.engine.notifications.has_news(session):
+            connection.receive_data(self.engine.notifications.tell(session, self.now))
         return connection.next_events()
 
     def told(self, session: Hashable = ME) -> Told:
@@ -165,7 +165,7 @@ def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Liste
     s.match()
     s.set(b"p", b"2", at=START + 2, flags=Flag.OVERWRITE)
     connection = ClientConnection()
-    connection.receive_data(s.engine.tell(ME, s.now))
+    connection.receive_data(s.engine.notifications.tell(ME, s.now))
     (told,) = connection.next_events()
     assert told.pairs
     assert told.pairs[0].value == b"2"
@@ -356,8 +356,8 @@ def test_who_falls_too_far_behind_is_given_up(
     overrun: list[Hashable] = []
     for key in keys:
         s.delete(key, at=START + 1)
-        while s.engine.unmatched:
-            overrun += s.engine.match_changes()[1]
+        while s.engine.notifications.unmatched:
+            overrun += s.engine.notifications.match()[1]
     assert overrun == [ME]
     assert s.told() == []
     s.engine.check()
@@ -374,8 +374,8 @@ def test_of_all_who_are_behind_the_furthest_is_given_up(
     overrun: list[Hashable] = []
     for number in range(9):
         s.delete(b"p%d" % number, at=START + 1)
-        while s.engine.unmatched:
-            overrun += s.engine.match_changes()[1]
+        while s.engine.notifications.unmatched:
+            overrun += s.engine.notifications.match()[1]
     assert overrun == [ME]
     assert s.told("other") == [(7, b"p0", None)]
 
@@ -387,8 +387,8 @@ def test_one_go_of_matching_is_bounded(s: Listening, monkeypatch: pytest.MonkeyP
         s.listen_to(b"p", identifier=identifier)
     s.delete(b"p", at=START + 1)
     goes = 0
-    while s.engine.unmatched:
-        s.engine.match_changes()
+    while s.engine.notifications.unmatched:
+        s.engine.notifications.match()
         s.engine.check()
         goes += 1
     assert goes >= 4
@@ -401,8 +401,8 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
         s.listen_to(b"p%d" % number, identifier=number)
         s.set(b"p%d" % number, bytes(1000), at=START + 1, flags=Flag.OVERWRITE)
     s.match()
-    assert NEWS_TURN_BYTES <= len(s.engine.tell(ME, s.now)) < NEWS_TURN_BYTES + 2000
-    assert s.engine.has_news(ME)
+    assert NEWS_TURN_BYTES <= len(s.engine.notifications.tell(ME, s.now)) < NEWS_TURN_BYTES + 2000
+    assert s.engine.notifications.has_news(ME)
     assert len(s.told()) > 100
 
 
@@ -463,7 +463,9 @@ def test_what_a_token_was_told_early_is_told_as_gone_too() -> None:
     s.ask(request(Function.DELETE, JOB, at=START + 1), session="all")
     s.match()
     s.ask(put(JOB, b"1", uri=URI, at=START + 2), session="all")
-    assert s.engine.tell("a", s.now), "with the value, while its change is not matched"
+    assert s.engine.notifications.tell("a", s.now), (
+        "with the value, while its change is not matched"
+    )
     s.ask(request(Function.DELETE, JOB, at=START + 3), session="all")
     assert s.told("a") == [(7, URI, None)]
 

@@ -338,6 +338,6 @@ def test_a_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
 def test_a_scan_that_leases_is_refused_while_the_daemon_is_read_only(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.plain(b"p")
-    engine.target.engine.read_only = True
+    engine.target.engine.context.read_only = True
     assert engine.range(timeout=SECOND).code == "read-only"
     assert keys(engine.range()) == [b"p"]

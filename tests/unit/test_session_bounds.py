@@ -274,7 +274,7 @@ async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_cl
         refused = await peer.ask(get(b"large"))
         assert refused.code == "busy"
         assert "scarce" in refused.error
-        assert room.engine.errors[(int(Function.GET), "busy")] == 1
+        assert room.engine.counters.errors[(int(Function.GET), "busy")] == 1
         assert codes([await peer.ask(request(Function.GET, b"large"))]) == [""], "no data, no size"
         await trio.sleep(limits.SLOW_READER_SECONDS + 2)
         assert room.ended == [slow]
@@ -322,7 +322,7 @@ async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_tha
         for flags in (Flag.DATA, Flag.DATA | Flag.LISTEN):
             refused = await peer.ask(request(Function.NEXT, b"b", flags=flags))
             assert refused.code == "busy"
-        assert room.engine.errors[(int(Function.NEXT), "busy")] == 2
+        assert room.engine.counters.errors[(int(Function.NEXT), "busy")] == 2
         assert room.engine.store.worked_on == len(few.pairs)
         room.engine.check()
 

@@ -42,14 +42,14 @@ async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         ballast = house.disk.create("/ballast")
         ballast.write(bytes((1 << 20) - (1 << 18)))
         house.server.free_space.check()
-        assert house.engine.read_only
+        assert house.engine.context.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == "read-only"
         assert (await peer.ask(request(Function.NEXT, b"a"))).code == "read-only"
         done = request(Function.DELETE, b"a:1:0:x", flags=Flag.WORKED_ON, timeout=leased.timeout)
         assert (await peer.ask(done)).code == ""
         house.disk.unlink("/ballast")
         house.server.free_space.check()
-        assert not house.engine.read_only
+        assert not house.engine.context.read_only
         assert (await peer.ask(set_(b"b:1:0:y"))).code == ""
         woken = await waiting.reply()
         assert woken is not None
@@ -63,7 +63,7 @@ async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full()
     async with trio.open_nursery() as nursery:
 
         def note(_addresses: list[str]) -> None:
-            read_only.append(house.engine.read_only)
+            read_only.append(house.engine.context.read_only)
 
         nursery.start_soon(house.server.run, note, house.stopped.wait)
         house.stopped.set()

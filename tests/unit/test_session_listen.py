@@ -196,7 +196,7 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
 
     async def counted(notifier: Notifier) -> None:
         nonlocal waits
-        waits += house.engine.behind
+        waits += house.engine.notifications.behind
         await wait_matched(notifier)
 
     monkeypatch.setattr(Notifier, "wait_matched", counted)
@@ -215,7 +215,7 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
         # the last change was the eighth
         assert value_of(await peer.reply()) == b"v"
         await trio.testing.wait_all_tasks_blocked(0.01)
-        assert house.engine.unmatched == 0
+        assert house.engine.notifications.unmatched == 0
 
 
 async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:

@@ -28,7 +28,7 @@ class Desk(Subject):
         self.subject = EngineSubject(Rules(**rules), cold=cold)
         self.handouts = Handouts()
         super().__init__(self.subject)
-        self.subject.engine.handouts = self.handouts
+        self.subject.engine.context.handouts = self.handouts
 
     def take(self, **fields: Any) -> list[Handout]:
         """Let a session take work; return that of its reply."""
@@ -42,7 +42,7 @@ class Desk(Subject):
 
     def restart(self) -> None:
         self.subject.restart(self.now)
-        self.subject.engine.handouts = self.handouts
+        self.subject.engine.context.handouts = self.handouts
 
     def state(self, key: bytes = JOB) -> tuple[bytes | None, Meta]:
         return self.value(key), self.meta(key)
@@ -192,7 +192,7 @@ def test_give_back_serves_others_who_wait(s: Desk, flags: Flag) -> None:
 
 def test_a_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
     engine = s.subject.engine
-    engine.has_hung_up = lambda session: session == "gone"
+    engine.dispatcher.has_hung_up = lambda session: session == "gone"
     for domain in (b"a", b"", b"b"):
         s.listen(domain, session="gone")
     s.listen(b"a", session="two")
@@ -207,7 +207,7 @@ def test_a_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk
 
 def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
     engine = s.subject.engine
-    engine.has_hung_up = lambda session: session != "here"
+    engine.dispatcher.has_hung_up = lambda session: session != "here"
     for number in range(1000):
         for _ in range(3):
             s.listen(b"a", session=number)
@@ -231,5 +231,5 @@ def test_where_nobody_asks_nothing_is_noted() -> None:
     subject.set(JOB)
     assert subject.jobs() == [JOB]
     assert isinstance(subject.target, EngineSubject)
-    assert subject.target.engine.handouts is None
+    assert subject.target.engine.context.handouts is None
     assert give_back(subject.target.engine.store, [], 1, subject.now) == []

@@ -190,12 +190,12 @@ def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> No
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
     daemon.cool()
-    before = dict(daemon.engine.requests)
+    before = dict(daemon.engine.counters.requests)
     asked = request(Function.NEXT, b"a", flags=Flag.DATA, count=2)
     missing = daemon.try_once(asked)
     assert isinstance(missing, Missing)
     assert [entry.key for entry in missing.entries] == [b"a:1:0:0", b"a:1:0:1"], "all at once"
-    assert daemon.engine.requests == before, "it is counted when it is carried out"
+    assert daemon.engine.counters.requests == before, "it is counted when it is carried out"
     assert daemon.engine.store.worked_on == 0
     reply = daemon.ask(asked)
     assert [pair.value for pair in reply.pairs or ()] == [LONG, LONG]
@@ -223,7 +223,7 @@ def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
     engine = daemon.engine
     values = engine.store.values
     assert values is not None
-    engine.fetching = 4
+    engine.context.fetching = 4
     asked = request(Function.NEXT, b"a", flags=Flag.DATA)
 
     def wanted() -> list[bytes]:
@@ -243,7 +243,7 @@ def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
 def test_nothing_is_read_that_is_not_handed_out_while_memory_is_scarce(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x", b"v" * 10_000)
     daemon.cool()
-    daemon.engine.ration(4096)
+    daemon.engine.context.ration(4096)
     refused = daemon.try_once(request(Function.NEXT, b"a", flags=Flag.DATA))
     assert isinstance(refused, Reply)
     assert refused.code == "busy"
@@ -258,14 +258,14 @@ def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Da
     engine, now = daemon.engine, START + 1000
     engine.advance(now)
     assert engine.serve_waiters(now) == []
-    (entry,) = engine.awaited.values()
+    (entry,) = engine.dispatcher.awaited.values()
     assert engine.next_wake() != 0, "nothing is to be done but reading"
     daemon.fetch(Missing([entry]))
-    engine.awaited.clear()
+    engine.dispatcher.awaited.clear()
     ((session, data),) = engine.serve_waiters(now)
     assert session == "waiter"
     assert decode_reply(data).pairs[0].value == LONG  # type: ignore[index]
-    assert not engine.awaited
+    assert not engine.dispatcher.awaited
 
 
 def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
@@ -294,17 +294,19 @@ def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
     while len(served) < number:
         engine.advance(now)
         served += [session for session, _ in engine.serve_waiters(now)]
-        if not engine.awaited:
+        if not engine.dispatcher.awaited:
             continue
         rounds += 1
-        assert sum(len(entry.value) for entry in engine.awaited.values()) <= 2**20 + 200_000
+        assert (
+            sum(len(entry.value) for entry in engine.dispatcher.awaited.values()) <= 2**20 + 200_000
+        )
         looks = 0
         for _ in range(9):
             # while it is read
             served += [session for session, _ in engine.serve_waiters(now)]
         assert looks <= 9 * 10, "who waits for the disk is not looked at again"
-        daemon.fetch(Missing(list(engine.awaited.values())))
-        engine.awaited.clear()
+        daemon.fetch(Missing(list(engine.dispatcher.awaited.values())))
+        engine.dispatcher.awaited.clear()
     assert sorted(served) == list(range(number))  # type: ignore[type-var]
     assert rounds >= number * 200_000 // (2**20 + 200_000)
 
@@ -319,10 +321,10 @@ def test_who_waits_for_what_is_in_memory_does_not_wait_for_the_disk(daemon: Daem
         waits = request(Function.NEXT, domain, flags=Flag.DATA | Flag.LISTEN)
         assert engine.handle(domain, waits, START) is None
     assert engine.serve_waiters(now) == []
-    assert engine.awaited
+    assert engine.dispatcher.awaited
     assert [session for session, _ in engine.serve_waiters(now + 1)] == [b"b"]
-    daemon.fetch(Missing(list(engine.awaited.values())))
-    engine.awaited.clear()
+    daemon.fetch(Missing(list(engine.dispatcher.awaited.values())))
+    engine.dispatcher.awaited.clear()
     assert [session for session, _ in engine.serve_waiters(now + 1)] == [b"a"]
 
 
@@ -351,10 +353,10 @@ def test_what_the_gets_behind_one_need_is_read_with_it_within_a_reply(daemon: Da
         *(get(b"key/1"), get(b"key/0"), get(b"key/2", Flag.META), get(b"nothing"), get(b"key/3")),
         request(Function.DELETE, b"key/4"),
     ]
-    entries = missing_soon(daemon.engine, first, ahead).entries
+    entries = missing_soon(daemon.engine.context, first, ahead).entries
     assert [entry.key for entry in entries] == [b"key/0", b"key/1", b"key/3"]
-    daemon.engine.reply_bytes_max = 2 * len(LONG)
-    entries = missing_soon(daemon.engine, first, ahead).entries
+    daemon.engine.context.reply_bytes_max = 2 * len(LONG)
+    entries = missing_soon(daemon.engine.context, first, ahead).entries
     assert [entry.key for entry in entries] == [b"key/0", b"key/1"]
 
 
@@ -444,9 +446,9 @@ def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     daemon.cool()
     assert not daemon.ask(release).error
     assert daemon.engine.serve_waiters(START) == []
-    assert set(daemon.engine.awaited) == {b"a:1:0:bad"}
+    assert set(daemon.engine.dispatcher.awaited) == {b"a:1:0:bad"}
     daemon.damage(b"a:1:0:bad")
-    daemon.engine.awaited.clear()
+    daemon.engine.dispatcher.awaited.clear()
     assert daemon.engine.serve_waiters(START) == []
     assert daemon.engine.store.buried == 1
     assert len(daemon.engine.waiters) == 1
@@ -549,13 +551,13 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     daemon.ask(everything)
     linked = request(Function.LINK, b"key", uri=b"link", flags=Flag.PERSIST)
     daemon.ask(linked)
-    daemon.engine.match_changes()
-    missing = missing_news(daemon.engine, "session")
+    daemon.engine.notifications.match()
+    missing = missing_news(daemon.engine.context, "session")
     assert missing is not None
-    assert daemon.engine.tell("session", START) == b"", "not before it was looked for"
+    assert daemon.engine.notifications.tell("session", START) == b"", "not before it was looked for"
     daemon.damage(b"key")
-    assert missing_news(daemon.engine, "session") is None
-    told = decode_reply(daemon.engine.tell("session", START))
+    assert missing_news(daemon.engine.context, "session") is None
+    told = decode_reply(daemon.engine.notifications.tell("session", START))
     assert told.error == f"not-readable {WHY}"
     (pair,) = told.pairs or ()
     assert (pair.key, pair.value) == (b"link", b"")

@@ -182,7 +182,7 @@ async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one
             await peer.send(get(b"key"))
         await held.wait_begun()
         with trio.fail_after(SILENCE_S):
-            while house.engine.fetching < len(peers):  # noqa: ASYNC110 - nobody tells
+            while house.engine.context.fetching < len(peers):  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
         held.go_on(10)
         for peer in peers:
@@ -291,7 +291,7 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
         house.disk.fail_at(1, "read_slice")
         held.go_on(9)
         with trio.fail_after(SILENCE_S):
-            while house.engine.awaited:  # noqa: ASYNC110 - nobody tells
+            while house.engine.dispatcher.awaited:  # noqa: ASYNC110 - nobody tells
                 await trio.sleep(0.01)
         assert house.server.runtime.counters.values_unreadable == 1
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))

@@ -149,7 +149,7 @@ class Backpressure:
 
     def _helps(self) -> bool:
         """Whether compaction goes on at all, and writers can be told to wait for it."""
-        return self._compacts and not self._engine.read_only and not self._ended
+        return self._compacts and not self._engine.context.read_only and not self._ended
 
     def _close(self, size: int) -> None:
         self._needed.set()

@@ -1,4 +1,4 @@
-"""Requests for work that wait because nothing is due: NEXT with LISTEN."""
+"""Waiting requests for work, because nothing is due: NEXT with LISTEN."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sortedcontainers import SortedList
 
 from fastjournal.protocol.messages import Request
 from fastjournald.tables.domain import NEVER
+from fastjournald.tables.scheduler import NewlyReady
 
 WAIT_BYTES = 360
 """Of a waiting request in memory, besides the name of its domain."""
@@ -29,11 +30,20 @@ class Waiter(msgspec.Struct, gc=False):
 
 
 class Waiters:
-    """Who waits, by domain, in the order of asking."""
+    """Waiting requests, by domain, in the order of asking.
 
-    __slots__ = ("_by_domain", "_by_serial", "_by_session", "_deadlines", "_serial", "bytes")
+    Args:
+        newly_ready: Where domains are noted that have something ready; switched on and off as
+            requests begin and end to wait.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        *("_by_domain", "_by_serial", "_by_session", "_deadlines", "_newly_ready", "_serial"),
+        "bytes",
+    )
+
+    def __init__(self, newly_ready: NewlyReady) -> None:
+        self._newly_ready = newly_ready
         self._serial = 0
         self.bytes = 0
         """What they take in memory."""
@@ -53,6 +63,7 @@ class Waiters:
     def add(self, session: Hashable, request: Request, deadline: int) -> None:
         """Let a request wait. O(log n)."""
         self.bytes = self.bytes_with(request)
+        self._newly_ready.wanted = True
         self._serial += 1
         serial = self._serial
         self._by_serial[serial] = Waiter(serial, session, request, deadline)
@@ -77,6 +88,8 @@ class Waiters:
             del self._by_session[waiter.session]
         if waiter.deadline != NEVER:
             self._deadlines.remove((waiter.deadline, serial))
+        if not self._by_serial:
+            self._newly_ready.stop()
 
     def first_for(self, domain: bytes) -> Waiter | None:
         """Return who asked first among those whom work in this domain serves. O(log n)."""

@@ -77,7 +77,9 @@ class Session(Sending):
         super().__init__(runtime, services, stream)
         self._peer = peer
         self._wake_session = wake_session
-        self._connection = ServerConnection(value_bytes_max=runtime.engine.settings.value_bytes_max)
+        self._connection = ServerConnection(
+            value_bytes_max=runtime.engine.context.settings.value_bytes_max
+        )
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
         self._life = trio.CancelScope()
@@ -95,7 +97,7 @@ class Session(Sending):
         """When its first byte came."""
         self.receiving_since = NEVER
         """Since when nothing comes; NEVER: this is not what the session waits for."""
-        self.unknown = runtime.engine.grants is not None
+        self.unknown = runtime.engine.context.grants is not None
         """AUTH has not succeeded so far, and has to."""
         self.connected_since = self._memory.now
         self._share = Share()
@@ -161,7 +163,7 @@ class Session(Sending):
                     await self._flush()
                     self.partial_since = self._memory.now
                     self._wake_session(self)
-                if self._runtime.engine.behind:
+                if self._runtime.engine.notifications.behind:
                     await self._services.wait_matched()
                 await self._receive()
 
@@ -314,8 +316,8 @@ class Session(Sending):
             if request.function == _QUIT:
                 self._done = True
                 break
-            if request.function == _AUTH and engine.grants is not None:
-                self.unknown = self not in engine.grants.sessions
+            if request.function == _AUTH and engine.context.grants is not None:
+                self.unknown = self not in engine.context.grants.sessions
                 if self.unknown:
                     # so that nobody guesses fast, this answer takes its time
                     refusal = replies[-1:]
@@ -349,7 +351,7 @@ class Session(Sending):
             # but for what others took meanwhile
             had = {entry: None for entry in had if entry.place == place}
             in_vain = any(entry in had for entry in reply.entries)
-            missing = missing_soon(engine, reply, ahead)
+            missing = missing_soon(engine.context, reply, ahead)
             await self._services.fetch(missing, had if in_vain else ())
             had.update((entry, None) for entry in reply.entries if isinstance(entry.value, bytes))
             reply = engine.handle(self, request, runtime.clock.now_us())
@@ -360,7 +362,7 @@ class Session(Sending):
     async def _slow_down(self) -> None:
         """Let whoever has shown a wrong token wait, and end the connection after some of them."""
         LOG.info("event=auth-failed %s", self._peer)
-        self._done = self._runtime.engine.auth_failures[self] >= limits.AUTH_FAILURES_MAX
+        self._done = self._runtime.engine.context.auth_failures[self] >= limits.AUTH_FAILURES_MAX
         await trio.sleep(limits.AUTH_FAILURE_SECONDS)
 
     async def _finish(self, replies: list[bytes], now: int, unused: int = 0) -> None:

@@ -32,8 +32,8 @@ class Sending:
         self._runtime = runtime
         self._services = services
         self._memory = runtime.memory
-        assert runtime.engine.handouts is not None
-        self._handouts = runtime.engine.handouts
+        assert runtime.engine.context.handouts is not None
+        self._handouts = runtime.engine.context.handouts
         self._stream = stream
         self._sending = False
         """Some task does. Not a ``trio.Lock``: to take one that nobody holds is one more turn of
@@ -113,7 +113,7 @@ class Sending:
             nursery.start_soon(self._send_pushed)
 
     def _has_news(self) -> bool:
-        return not self._serving and self._runtime.engine.has_news(self)
+        return not self._serving and self._runtime.engine.notifications.has_news(self)
 
     async def _send_pushed(self) -> None:
         try:
@@ -141,11 +141,11 @@ class Sending:
         await self._send_all()
         if self._has_news():
             await services.wait_news_turn()
-        while (missing := missing_news(engine, self)) is not None:
+        while (missing := missing_news(engine.context, self)) is not None:
             await services.fetch(missing)
         if self._has_news() and not self._outbox.pieces:
             # what stands there now is told, and not what did when it changed
-            data = engine.tell(self, self._runtime.clock.now_us())
+            data = engine.notifications.tell(self, self._runtime.clock.now_us())
             if data:
                 self._put(data)
                 await self._send_all()

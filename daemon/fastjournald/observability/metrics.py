@@ -111,7 +111,7 @@ class Metrics(Collector):
         requests = CounterMetricFamily(
             "fastjournal_requests", "Requests taken, by function.", labels=["function"]
         )
-        for function, count in sorted(engine.requests.items()):
+        for function, count in sorted(engine.counters.requests.items()):
             requests.add_metric([function_name(function)], count)
         yield requests
         errors = CounterMetricFamily(
@@ -119,7 +119,7 @@ class Metrics(Collector):
             "Requests answered with an error, by function and error code.",
             labels=["function", "code"],
         )
-        for (function, code), count in sorted(engine.errors.items()):
+        for (function, code), count in sorted(engine.counters.errors.items()):
             errors.add_metric([function_name(function), code], count)
         yield errors
         malformed = CounterMetricFamily(
@@ -161,7 +161,7 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "fastjournal_notifications",
             "Changes told to those who listen.",
-            engine.notifications,
+            engine.notifications.sent,
         )
 
     def _entries(self) -> Iterator[Metric]:
@@ -219,7 +219,7 @@ class Metrics(Collector):
 
     def _log(self) -> Iterator[Metric]:
         commit, counters = self._runtime.commit, self._runtime.counters
-        gauges = self._runtime.engine.gauges(self._runtime.clock.now_us())
+        gauges = self._runtime.engine.context.gauges(self._runtime.clock.now_us())
         yield histogram(
             "fastjournal_commit_bytes",
             "Bytes that one write to the log made safe for all who waited.",
@@ -312,7 +312,7 @@ class Metrics(Collector):
         runtime = self._runtime
         engine = runtime.engine
         store, subscriptions, changes = engine.store, engine.subscriptions, engine.store.changes
-        gauges = engine.gauges(runtime.clock.now_us())
+        gauges = engine.context.gauges(runtime.clock.now_us())
         memory = GaugeMetricFamily(
             "fastjournal_memory_bytes",
             "Memory that is bounded by kind, as counted; entries are not among it.",

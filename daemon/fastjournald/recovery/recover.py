@@ -165,7 +165,7 @@ def load_engine(
     for job_id, number in state.begins:
         engine.journal.usage.begins(job_id, number)
     engine.journal.usage.paused_until.update(state.paused_until)
-    engine.lease_counter = (state.last_token + 1) % 1000 if state.last_token else 0
+    engine.context.tokens.count = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
 
 

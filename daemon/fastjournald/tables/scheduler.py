@@ -26,6 +26,22 @@ from fastjournald.tables.pauses import Pauses
 from fastjournald.tables.sorted_entries import Order
 
 
+class NewlyReady:
+    """Domains in which something became ready, noted while requests wait for work."""
+
+    __slots__ = ("domains", "wanted")
+
+    def __init__(self) -> None:
+        self.domains: deque[Domain] = deque()
+        self.wanted = False
+        """Whether requests wait, which set this: else nobody has to note a domain."""
+
+    def stop(self) -> None:
+        """Note nothing any more."""
+        self.wanted = False
+        self.domains.clear()
+
+
 class Queues:
     """Entries by key, the indexes over them, and their numbers."""
 
@@ -46,8 +62,7 @@ class Queues:
         self.locks = Locks()
         self.locked = self.locks.by_key
         """Empty, where nothing is locked: what costs least to find out."""
-        self.newly_ready: deque[Domain] | None = None
-        """Domains in which something became ready, while somebody waits for that; else None."""
+        self.newly_ready = NewlyReady()
         self.wake = 0
         """Nothing happens by time before this instant; ``Store.advance`` brings it up to date."""
         self.work = 0
@@ -196,8 +211,8 @@ class Queues:
             self.pauses.take_in(domain)
             return
         self.turns.add(domain)
-        if self.newly_ready is not None:
-            self.newly_ready.append(domain)
+        if self.newly_ready.wanted:
+            self.newly_ready.domains.append(domain)
 
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
         """Take the first ready entry of a domain, one of the turns, to be leased or removed."""

@@ -154,7 +154,7 @@ class Compactor:
         now = self._runtime.clock.now_us()
         for info in candidates(engine.store, writer, now, merge=not only_excess):
             # on a full disk there is room for what frees room at once, and for no more
-            if engine.read_only and engine.journal.usage.live[info.number]:
+            if engine.context.read_only and engine.journal.usage.live[info.number]:
                 continue
             if only_excess and self._excess() <= 0:
                 break

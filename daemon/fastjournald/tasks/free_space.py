@@ -45,9 +45,9 @@ class FreeSpace:
         config, engine = runtime.config, runtime.engine
         free = runtime.disk.free_bytes(config.cmdlog_path)
         short = free < config.min_free_bytes
-        if short == engine.read_only:
+        if short == engine.context.read_only:
             return
-        engine.read_only = short
+        engine.context.read_only = short
         LOG.warning(
             "event=%s free_bytes=%d min_free_bytes=%d",
             "read-only" if short else "writable",

@@ -50,24 +50,24 @@ class Notifier:
 
     def look(self) -> None:
         """The engine changed: perhaps somebody is to be told."""
-        if self._engine.unmatched:
+        if self._engine.notifications.unmatched:
             self._some.set()
 
     async def wait_matched(self) -> None:
         """Return when no longer so many changes wait that no more should come."""
-        while self._engine.behind:
+        while self._engine.notifications.behind:
             await self._room.park()
 
     async def run(self) -> None:
         """Match, again and again."""
         engine = self._engine
         while True:
-            if not engine.unmatched:
+            if not engine.notifications.unmatched:
                 self._some = trio.Event()
                 await self._some.wait()
             slice_over = perf_counter() + SLICE_SECONDS
-            while engine.unmatched:
-                woken, overrun = engine.match_changes()
+            while engine.notifications.unmatched:
+                woken, overrun = engine.notifications.match()
                 for session in overrun:
                     self._overrun(session)
                 if woken:
@@ -75,7 +75,7 @@ class Notifier:
                     self._busy.set()
                 if perf_counter() > slice_over:
                     break
-            if not engine.behind:
+            if not engine.notifications.behind:
                 self._room.unpark_all()
             self._some_long.set()
             await trio.lowlevel.checkpoint()

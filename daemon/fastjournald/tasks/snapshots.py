@@ -48,7 +48,7 @@ class Snapshots:
         refusal = engine.may_snapshot(session, request, runtime.clock.now_us())
         if refusal is not None:
             return refusal
-        engine.requests[Function.SNAPSHOT] += 1
+        engine.counters.requests[Function.SNAPSHOT] += 1
         reply = Reply(request.identifier)
         async with runtime.segments_free:
             await self._link(reply)
@@ -77,7 +77,7 @@ class Snapshots:
             # the log is whole: only the snapshot failed
             LOG.error("event=snapshot-failed error=%r", str(error))
             reply.error = f"{ErrorCode.NOT_PERSISTED} the snapshot failed: {error}"
-            runtime.engine.count_error(Function.SNAPSHOT, reply.error)
+            runtime.engine.counters.count_error(Function.SNAPSHOT, reply.error)
         else:
             LOG.info("event=snapshot path=%s segments=%d", path, len(segments))
             reply.pairs = [Pair(b"", int(ValueType.STRING), os.fsencode(path))]

@@ -61,14 +61,14 @@ class ValueLoader:
         """
         engine = self._runtime.engine
         started = perf_counter()
-        engine.fetching += 1
+        engine.context.fetching += 1
         try:
             async with self._reading:
                 entries = missing.entries
                 while entries:
                     entries = await self._read(entries, earlier)
         finally:
-            engine.fetching -= 1
+            engine.context.fetching -= 1
             self._runtime.counters.value_read_us.add(round((perf_counter() - started) * 1_000_000))
 
     async def _read(self, entries: list[Entry], earlier: Iterable[Entry]) -> list[Entry]:
@@ -147,7 +147,7 @@ class ValueLoader:
 
     def look(self) -> None:
         """The engine changed: perhaps those who wait need values."""
-        if self._runtime.engine.awaited:
+        if self._runtime.engine.dispatcher.awaited:
             self._awaited.set()
 
     async def serve(self) -> None:
@@ -155,12 +155,12 @@ class ValueLoader:
         runtime = self._runtime
         engine = runtime.engine
         while True:
-            if not engine.awaited:
+            if not engine.dispatcher.awaited:
                 self._awaited = trio.Event()
                 await self._awaited.wait()
-            missing = Missing(list(engine.awaited.values()))
+            missing = Missing(list(engine.dispatcher.awaited.values()))
             await self.fetch(missing)
-            engine.awaited.clear()
+            engine.dispatcher.awaited.clear()
             runtime.after_requests(runtime.clock.now_us())
             if engine.store.values is not None:
                 # also where nobody waits any more who could be told

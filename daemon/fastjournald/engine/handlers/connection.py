@@ -37,7 +37,7 @@ def auth(context: Context, session: Hashable, request: Request, now: int) -> str
     grants.sessions.pop(session, None)
     context.auth_failures[session] = context.auth_failures.get(session, 0) + 1
     if ended:
-        context.count_error(request.function, AUTH_FAILED)
+        context.counters.count_error(request.function, AUTH_FAILED)
         return ended + encode_error(request.identifier, now, AUTH_FAILED)
     return AUTH_FAILED
 
@@ -48,7 +48,6 @@ def _end_waits(context: Context, session: Hashable, error: str, now: int) -> byt
         context.answer(waiter, Reply(error=error), now)[1]
         for waiter in context.waiters.of_session(session)
     ]
-    context.stop_watching()
     return b"".join(answers)
 
 
@@ -58,7 +57,6 @@ def quit_(context: Context, session: Hashable, request: Request, now: int) -> by
         context.answer(waiter, nothing_due(context, waiter.request), now)[1]
         for waiter in context.waiters.of_session(session)
     ]
-    context.stop_watching()
     context.subscriptions.forget(session)
     return b"".join(answers) + encode_success(request.identifier, now)
 
@@ -73,7 +71,6 @@ def cancel(context: Context, session: Hashable, request: Request, now: int) -> s
         for waiter in context.waiters.of_session(session)
         if waiter.request.identifier == identifier
     ]
-    context.stop_watching()
     if not context.subscriptions.end(session, identifier) and not answers:
         return ErrorCode.NOT_FOUND.value
     return b"".join(answers) + encode_success(request.identifier, now)

@@ -114,7 +114,7 @@ def get_key(
     moved = move_expiry(context, entry, request, now)
     token = None
     if leases:
-        token = context.lease_token([entry], context.lease_deadline(request.timeout, now))
+        token = context.tokens.issue([entry], context.tokens.deadline(request.timeout, now))
         store.take(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT

@@ -99,7 +99,7 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
         journal.popped(entries, now)
         token = 0
     else:
-        token = context.lease_token(entries, context.lease_deadline(request.timeout, now))
+        token = context.tokens.issue(entries, context.tokens.deadline(request.timeout, now))
         journal.leased(entries, token, now)
         for entry in entries:
             store.lease(entry, token)

@@ -64,6 +64,6 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         return ""
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
-    store.extend(entry, context.lease_token([entry], now + request.ttl), now)
+    store.extend(entry, context.tokens.issue([entry], now + request.ttl), now)
     context.journal.extended(entry, now)
     return Reply(timeout=entry.token)

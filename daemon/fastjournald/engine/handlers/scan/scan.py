@@ -420,8 +420,8 @@ class Scan:
         entries = [entry for _, entry in leased]
         if not self._token:
             chosen = entries + [entry for _, entry in self._chosen]
-            self._token = context.lease_token(
-                chosen, context.lease_deadline(self.request.timeout, now)
+            self._token = context.tokens.issue(
+                chosen, context.tokens.deadline(self.request.timeout, now)
             )
         self.leased.append((self._token, entries))
         moved = []

@@ -1,0 +1,122 @@
+"""Notifications of LISTEN: matching of changes with subscriptions, and messages of them. Pure.
+
+A notification shows what stands under a key at the moment at which it is made, not at that of the
+change. Like a reply it may be sent once all that was appended until then is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from fastjournal.limits import (
+    CHANGES_STOP_BYTES,
+    MATCH_STEPS_MAX,
+    NEWS_TURN_BYTES,
+    REQUEST_WORK,
+)
+from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
+from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
+from fastjournald.engine.handlers.get import pair_of, why_unreadable
+from fastjournald.engine.prefetch import missing_news
+from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
+from fastjournald.tables.value_cache import Cold
+
+
+class Notifications:
+    """Maker of notifications.
+
+    Args:
+        context: Subscriptions, entries and rights.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self.sent = 0
+        """Notifications made so far."""
+        self._context = context
+        self._store = context.store
+        self._subscriptions = context.subscriptions
+
+    @property
+    def unmatched(self) -> int:
+        """How many changed keys have to be matched with subscriptions still. O(1)."""
+        return self._subscriptions.unmatched()
+
+    @property
+    def behind(self) -> bool:
+        """Whether so many wait to be matched that no more should change for now. O(1).
+
+        Subscriptions that cost too much have ended before: there was no time to match at all.
+        """
+        return self._store.changes.bytes > CHANGES_STOP_BYTES
+
+    def match(self) -> tuple[list[Hashable], list[Hashable]]:
+        """Match some of the changed keys with subscriptions; call it while there are ``unmatched``.
+
+        Returns:
+            Sessions that have news and had none before, and those that fell behind so far that
+            their subscriptions ended and their connection has to.
+        """
+        may_know = None if self._context.grants is None else self._may_know
+        steps = self._subscriptions.steps
+        found = self._subscriptions.match(MATCH_STEPS_MAX, may_know)
+        self._store.work += self._subscriptions.steps - steps
+        return found
+
+    def _may_know(self, session: Hashable, key: bytes, owner: bytes | None) -> bool:
+        """Whether a session may see what stands under a key, or might see what stood there."""
+        grants = self._context.grants
+        grant = None if grants is None else grants.sessions.get(session)
+        if grant is None:
+            return False
+        if owner is not None and grant.covers_key(owner):
+            return True
+        entry = self._store.find(key)
+        return entry is not None and grant.covers(entry)
+
+    def has_news(self, session: Hashable) -> bool:
+        """Return whether there is something to tell a session. O(1)."""
+        return self._subscriptions.has_news(session)
+
+    def tell(self, session: Hashable, now: int) -> bytes:
+        """Return notifications for a session, a turn's worth; empty: no news.
+
+        It ends where a value is on disk only: ``missing_news`` asks for that.
+        """
+        context, subscriptions = self._context, self._subscriptions
+        now = max(now, context.now)
+        notifications: list[bytes] = []
+        room = NEWS_TURN_BYTES
+        while room > 0 and (ended := subscriptions.take_ended(session)) is not None:
+            data = encode_reply(Reply(ended, LISTEN, now, error=TOO_COSTLY))
+            room -= len(data)
+            notifications.append(data)
+        while room > 0:
+            if missing_news(context, session, 1) is not None:
+                break
+            news = subscriptions.take(session)
+            if news is None:
+                break
+            data = encode_reply(self._notification(session, *news, now))
+            room -= len(data)
+            notifications.append(data)
+        if self._store.values is not None:
+            self._store.values.unreadable.clear()
+        self.sent += len(notifications)
+        self._store.work += REQUEST_WORK * len(notifications)
+        return b"".join(notifications)
+
+    def _notification(self, session: Hashable, identifier: int, key: bytes, now: int) -> Reply:
+        """Return the notification of a change of what stands under a key."""
+        store = self._store
+        entry = store.find(key)
+        reply = Reply(identifier, LISTEN, now)
+        if entry is None or not self._context.may_see(session, entry):
+            reply.error = ErrorCode.NOT_FOUND
+            reply.pairs = [Pair(key)]
+        elif isinstance(entry.value, Cold):
+            reply.error = f"{ErrorCode.NOT_READABLE} {why_unreadable(store, entry)}"
+            reply.pairs = [pair_of(store, entry, key, META, now)]
+        else:
+            reply.pairs = [pair_of(store, entry, key, DATA | META, now)]
+        return reply
