@@ -1,0 +1,60 @@
+"""Map of docs/architecture.md: it leads to every module of the daemon, and all its paths exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DAEMON = ROOT / "daemon/fastjournald"
+PAGE = ROOT / "docs/architecture.md"
+
+MAP = "Daemon: `daemon/fastjournald/`"
+"""Heading of the part of the map that is about the daemon."""
+
+PLACEHOLDER = re.compile(r"<[^>/]+>")
+"""Part of a path that stands for any name: ``handlers/<its name>.py``."""
+
+ROOTS = (ROOT, DAEMON, ROOT / "fastjournal", ROOT / "client", ROOT / "tests", ROOT / "docs")
+"""Folders that paths on the page start from."""
+
+
+def paths_of(text: str) -> set[str]:
+    """Return the quoted paths of a text: names of folders (``net/``) and of modules."""
+    quoted = re.findall(r"`([^`\n]+)`", text)
+    return {path for path in quoted if re.fullmatch(r"[\w./<> -]+(/|\.py|\.md|\.toml)", path)}
+
+
+def section(heading: str) -> str:
+    """Return the text under a heading of the page, up to the next one."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#)", text, re.M | re.S)
+    assert found, heading
+    return found[1]
+
+
+def files_of(path: str, root: Path) -> set[Path]:
+    """Return the files that a path of the page names: one, those of a folder, or of a pattern."""
+    if path.endswith("/"):
+        return {file for file in (root / path).rglob("*") if file.is_file()}
+    return set(root.glob(PLACEHOLDER.sub("*", path)))
+
+
+def is_code(module: Path) -> bool:
+    """Whether a module is more than the docstring of a package."""
+    return module.name != "__init__.py" or "import" in module.read_text(encoding="utf-8")
+
+
+def test_map_leads_to_every_module_of_the_daemon() -> None:
+    named = {file for path in paths_of(section(MAP)) for file in files_of(path, DAEMON)}
+    modules = {module for module in DAEMON.rglob("*.py") if is_code(module)}
+    assert len(modules) > 50
+    missing = sorted(str(module.relative_to(DAEMON)) for module in modules - named)
+    assert not missing, f"neither named nor in a named folder: {', '.join(missing)}"
+
+
+def test_paths_of_the_page_exist() -> None:
+    paths = paths_of(PAGE.read_text(encoding="utf-8"))
+    assert len(paths) > 80
+    gone = sorted(path for path in paths if not any(files_of(path, root) for root in ROOTS))
+    assert not gone, f"no such files or folders: {', '.join(gone)}"
