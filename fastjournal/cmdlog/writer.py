@@ -25,7 +25,7 @@ from enum import StrEnum
 
 import google_crc32c
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import (
     OFFSET_BITS,
     SEGMENT_NUMBER_MAX,

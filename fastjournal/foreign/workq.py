@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from fastjournal.cmdlog.format.envelope import OPERATION_NAME
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, decode_record
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
+from fastjournal.cmdlog.format.operation_records import OPERATION_NAME
+from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
 from fastjournal.cmdlog.log_directory import list_segments
@@ -86,7 +87,7 @@ class WorkqJournal:
             )
 
     def _progressed(self, progress: Progress) -> None:
-        """Forget the values of the jobs that came since the last call."""
+        """Erasure the values of the jobs that came since the last call."""
         known, newest = self._position, self._position
         for job in reversed(self._state.jobs.values()):
             if job.position <= known:

@@ -14,7 +14,17 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from fastjournal.cmdlog.format import envelope
-from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
+    Delay,
+    Pause,
+    Resize,
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+    Touch,
+    Value,
+)
 from fastjournal.cmdlog.recovery.segment_chain import TOLD
 from fastjournal.spark.rows import Row
 
@@ -148,13 +158,20 @@ def _token(row: Row) -> int | None:
     return None if row.token is None else cut(row.token)
 
 
+def _lease_token(row: Row) -> bytes | None:
+    """Return the token of a start-attempt in a lease."""
+    if row.token is None or row.operation is not None:
+        return None
+    return row.token.to_bytes(8, "big")
+
+
 def _number(row: Row) -> int | None:
     operation = row.operation
-    if isinstance(operation, envelope.SegmentStart):
+    if isinstance(operation, SegmentStart):
         return operation.previous
-    if isinstance(operation, envelope.Resize):
+    if isinstance(operation, Resize):
         return operation.size
-    if isinstance(operation, envelope.SegmentRewritten | envelope.SegmentRemoved):
+    if isinstance(operation, SegmentRewritten | SegmentRemoved):
         return operation.number
     return None
 
@@ -164,27 +181,27 @@ def _chain(row: Row) -> bytes | None:
 
 
 def _domain(row: Row) -> str | None:
-    if isinstance(row.operation, envelope.Pause):
+    if isinstance(row.operation, Pause):
         return text(row.operation.domain)
     return None if row.journal is None else text(row.journal.domain)
 
 
 def _value(row: Row) -> bytes | None:
-    if isinstance(row.operation, envelope.Value):
+    if isinstance(row.operation, Value):
         return row.operation.value
     return None if row.entry is None else row.entry.value
 
 
 def _not_before(row: Row) -> int | None:
-    if isinstance(row.operation, envelope.Pause):
+    if isinstance(row.operation, Pause):
         return cut(row.operation.until)
-    if isinstance(row.operation, envelope.Delay):
+    if isinstance(row.operation, Delay):
         return cut(row.operation.not_before)
     return None if row.entry is None else cut(row.entry.not_before)
 
 
 def _expires(row: Row) -> int | None:
-    if isinstance(row.operation, envelope.Touch):
+    if isinstance(row.operation, Touch):
         return cut(row.operation.expires)
     return None if row.entry is None else cut(row.entry.expires)
 
@@ -266,7 +283,7 @@ CORRUPT_COLUMN = Column("_corrupt", "text", lambda row: row.corrupt)
 INTERNAL_COLUMNS = (
     Column("_raw", "bytes", lambda row: row.raw),
     Column("_target", "bytes", lambda row: row.target),
-    Column("_token", "bytes", lambda row: row.token and row.token.to_bytes(8, "big")),
+    Column("_token", "bytes", _lease_token),
     Column("_ours", "flag", lambda row: row.ours),
     Column("_chain", "bytes", _chain),
     Column("_bytes", "long", lambda row: row.file and row.file.bytes),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from fastjournal.cmdlog.format.envelope import unpack_operation
+from fastjournal.cmdlog.format.operation_records import unpack_operation
 from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.files import LogDirectory, check_chain

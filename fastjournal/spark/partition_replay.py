@@ -1,9 +1,9 @@
-"""Folding records into entries: the daemon's own replay, on a part of the log.
+"""Replay of one part of a log: from records to entries, by the daemon's own rules.
 
-Records can be replayed apart when no job id, key or URI stands in two parts. What a part needs is
-packed into segments again, which ``cmdlog.recovery.replay`` takes: so what it makes of them is what
-the daemon's recovery makes of the whole log. A start-attempt of a lease gets an operation of its
-own in front, because the others of its group may be in other parts.
+Records can be replayed apart when no job id, key or URI stands in two parts. Each one is applied
+alone (``cmdlog.recovery.replay``): so what comes of them is what the daemon's recovery makes of the
+whole log. A start-attempt is told the token of its lease, because the others of its group may be in
+other parts.
 
 No pyspark here: ``fastjournal.spark.entries_view`` runs it in Spark's workers, ``export`` by
 itself.
@@ -11,25 +11,17 @@ itself.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from fastjournal.cmdlog.format.envelope import OPERATION_NAME, Lease, Operation, SegmentStart, pack
-from fastjournal.cmdlog.format.records import NO_TIME, TIME_BYTES, Command, encode_head, encode_job
-from fastjournal.cmdlog.format.segments import unpack_position
+from fastjournal.cmdlog.format.segments import pack_position, unpack_position
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
-from fastjournal.cmdlog.recovery.scan import Run
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.columns import ARROW_TYPES, cut, sql_schema, text
-
-_HEAD = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
-_NO_JOB = bytes(16)
 
 
 class Found(NamedTuple):
@@ -46,14 +38,8 @@ class PartReplay:
     def __init__(self) -> None:
         self._replay = Replay()
         self._segment = -1
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._bodies: list[int] = []
-        self._doubtful: dict[int, int] = {}
-        self._ends: list[int] = []
-        self._adds: dict[int, tuple[array[int], array[int]]] = {}
-        """By segment: where its adds stand in the packed segment, and where they came from."""
-        self._serials: dict[tuple[int, int], int] = {}
+        self._serials: dict[int, int] = {}
+        """Position of foreign jobs to their ``arrival``."""
 
     def feed(
         self,
@@ -79,69 +65,25 @@ class PartReplay:
             doubt: Why it may be that this removal is not applied; 0: it is.
 
         Raises:
-            LogCorruptError: Replay cannot understand an earlier record.
+            LogCorruptError: It cannot be understood.
         """
         if segment != self._segment:
-            self._end_segment()
             self._segment = segment
-            if ours:
-                self._add(_operation(SegmentStart(0)))
-        if token is not None:
-            self._add(_operation(Lease(1, token)))
-        start = self._size
-        if doubt:
-            self._doubtful[start] = doubt
-        if self._add(raw) <= Command.SCHEDULE:
-            packed, original = self._adds.setdefault(segment, (array("Q"), array("Q")))
-            packed.append(start)
-            original.append(offset)
-            if serial is not None:
-                self._serials[segment, offset] = serial
+            # Tombstones have no part in what is live.
+            self._replay.state.tombstones.clear()
+        position = pack_position(segment, offset)
+        if serial is not None:
+            self._serials[position] = serial
+        try:
+            self._replay.apply(raw, position, ours=ours, token=token, doubt=doubt)
+        except LogCorruptError as error:
+            raise LogCorruptError(f"segment {segment}: {error.message}", offset=offset) from error
 
     def finish(self) -> Iterator[Found]:
-        """Yield what is live behind the last record, each with its position in the log.
-
-        Raises:
-            LogCorruptError: Replay cannot understand a record.
-        """
-        self._end_segment()
-        state = self._replay.state
-        for job in state.jobs.values():
-            segment, start = unpack_position(job.position)
-            packed, original = self._adds[segment]
-            offset = original[bisect_left(packed, start)]
-            job.arrival = self._serials.get((segment, offset), job.arrival)
-            yield Found(job, segment, offset)
-
-    def _add(self, raw: bytes) -> int:
-        """Pack a record; return its command."""
-        body = TIME_BYTES
-        while raw[body] > 0x7F:
-            body += 1
-        body += 1
-        self._bodies.append(self._size + body)
-        self._parts.append(raw)
-        self._size += len(raw)
-        self._ends.append(self._size)
-        return raw[body]
-
-    def _end_segment(self) -> None:
-        if not self._parts:
-            return
-        replay = self._replay
-        replay.start_segment(self._segment, b"".join(self._parts), self._doubtful)
-        replay.replay(Run(0, self._bodies, self._ends), last=False)
-        if replay.damage:
-            raise LogCorruptError(f"segment {self._segment}: {replay.damage[0].reason}")
-        # Tombstones have no part in what is live.
-        replay.state.tombstones.clear()
-        self._parts, self._bodies, self._ends = [], [], []
-        self._doubtful = {}
-        self._size = 0
-
-
-def _operation(operation: Operation) -> bytes:
-    return encode_job(Command.ADD, NO_TIME, _NO_JOB, _HEAD, pack(operation), NO_TIME, NO_TIME)
+        """Yield what is live behind the last record, each with its position in the log."""
+        for job in self._replay.state.jobs.values():
+            job.arrival = self._serials.get(job.position, job.arrival)
+            yield Found(job, *unpack_position(job.position))
 
 
 # --- as a table ---------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from fastjournal.cmdlog.format import envelope
+from fastjournal.cmdlog.format.operation_records import Change, Link, Rename
 from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.spark.files import LogDirectory, check_chain
 from fastjournal.spark.rows import Row, read_segment
@@ -32,7 +32,7 @@ _HEADER = struct.Struct("<IQQQqqBI")
 _PAIR = struct.Struct("<qq")
 _TOKEN, _OURS, _FOREIGN, _LABEL = 1, 2, 4, 8
 _BUFFER_BYTES = 256 * 1024
-_NEW_KEY = (envelope.Link, envelope.Rename)
+_NEW_KEY = (Link, Rename)
 
 
 class Packed(NamedTuple):
@@ -135,7 +135,7 @@ def _numbered(
                     serial = arrival
                 else:
                     arrival = max(arrival, row.entry.arrival)
-            if row.operation is None or isinstance(row.operation, envelope.Change):
+            if row.operation is None or isinstance(row.operation, Change):
                 yield row, serial
         on_bytes(segment.bytes)
     check_chain(directory, chain, files)

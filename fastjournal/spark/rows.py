@@ -15,7 +15,18 @@ import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format import envelope
-from fastjournal.cmdlog.format.records import CRC_BYTES, Command, Record, decode_payload
+from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import (
+    OPERATION_NAME,
+    Batch,
+    Change,
+    Extend,
+    Lease,
+    Operation,
+    SegmentStart,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.scan import Damage, Run, scan_segment
@@ -40,7 +51,7 @@ class Row(msgspec.Struct, gc=False):
     entry: envelope.Envelope | None = None
     journal: JournalKey | None = None
     """The parts of the key of the entry, or of the completion, where it is a journal key."""
-    operation: envelope.Operation | None = None
+    operation: Operation | None = None
     completion: envelope.Completion | None = None
     reason: bytes | None = None
     """Of a fail record."""
@@ -97,7 +108,7 @@ def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[R
         while damage and damage[-1].offset < run.start:
             yield _damaged(segment, damage.pop(), permissive)
         for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
-            ours = ours or isinstance(row.operation, envelope.SegmentStart)
+            ours = ours or isinstance(row.operation, SegmentStart)
             row.ours = ours
             row.doubt = doubtful.get(row.offset, 0)
             yield row
@@ -125,12 +136,12 @@ def _read_run(
         if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
             leased -= 1
             row.token = token
-        elif isinstance(row.operation, envelope.Lease):
+        elif isinstance(row.operation, Lease):
             leased, token = row.operation.following, row.operation.token
         else:
             # In the place of a start-attempt: damage took the rest of the group.
             leased = 0
-            if isinstance(row.operation, envelope.Batch):
+            if isinstance(row.operation, Batch):
                 awaited = row.operation.following
         group.append(row)
         if not leased and not awaited:
@@ -154,15 +165,15 @@ def _damaged(segment: SegmentFile, damage: Damage, permissive: bool) -> Row:
 
 
 def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
-    record = decode_payload(data, offset, body, end - CRC_BYTES)
+    record = decode_body(data, offset, body, end - CRC_BYTES)
     row = Row(segment.number, offset, data[offset:end], record, record.job_id)
     try:
         if record.command <= Command.SCHEDULE:
-            if record.name == envelope.OPERATION_NAME and envelope.is_ours(record.payload):
-                operation = row.operation = envelope.unpack_operation(record.payload)
-                if isinstance(operation, envelope.Lease | envelope.Extend):
+            if record.name == OPERATION_NAME and envelope.is_ours(record.payload):
+                operation = row.operation = unpack_operation(record.payload)
+                if isinstance(operation, Lease | Extend):
                     row.token = operation.token
-                if isinstance(operation, envelope.Change):
+                if isinstance(operation, Change):
                     row.target = operation.job_id
             else:
                 row.foreign = not envelope.is_ours(record.payload)

@@ -5,36 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastjournal.cmdlog.format.envelope import (
-    OPERATION_NAME,
-    PLAIN_NAME,
+from fastjournal.cmdlog.format.envelope import PLAIN_NAME, Completion, Envelope, Failure, pack
+from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.operation_records import (
     Batch,
-    Completion,
-    Envelope,
-    Failure,
     Lease,
     Operation,
     SegmentStart,
-    pack,
+    encode_operation,
 )
 from fastjournal.cmdlog.format.records import (
-    NO_TIME,
-    SEGMENT_HEADER,
-    Command,
     encode_head,
     encode_job,
     encode_result,
     encode_simple,
     encode_time,
 )
+from fastjournal.cmdlog.format.removal_time import encode_removal_time
 from fastjournal.cmdlog.format.workq import TTL_MS_MAX, make_job_id, workq_name, workq_priority
-from fastjournal.cmdlog.recovery.removals import encode_removal_time
 from fastjournal.keys import parse_journal_key
 
 START_US = 1_795_165_389_000_000
 """When the first record is written, unless told otherwise: 2026-11-20."""
 _TTR_MS = 60_000
-_OPERATION_HEAD = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
 
 
 class SegmentBuilder:
@@ -145,8 +138,7 @@ class SegmentBuilder:
     def operation(self, operation: Operation) -> None:
         """Append an operation."""
         time = encode_time(self.now_us)
-        head, payload = _OPERATION_HEAD, pack(operation)
-        self.record(encode_job(Command.ADD, time, self.job_id(), head, payload, NO_TIME, time))
+        self.record(encode_operation(operation, time, self.job_id()))
 
     def simple(self, command: Command, job_id: bytes, *, replaced: int = 0) -> None:
         """Append a delete, expire, start-attempt or timeout-attempt record.

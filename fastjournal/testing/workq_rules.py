@@ -14,7 +14,8 @@ from enum import IntEnum
 from pathlib import Path
 from uuid import UUID
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, Record, decode_record
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.records import Record, decode_record
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.format.workq import (
     ATTEMPTS_MAX,

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.disk import OsDisk

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, decode_record
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.errors import BadRequestError, LogCorruptError, LogLockedError
 from fastjournal.foreign import open_workq

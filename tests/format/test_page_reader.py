@@ -12,8 +12,8 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from fastjournal.cmdlog.format import envelope
-from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format import operation_records
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.protocol.constants import Flag, Function, State, ValueType
 from fastjournal.protocol.messages import Reply
@@ -29,7 +29,7 @@ HOUR = 3_600_000_000
 POLL_S = 0.01
 ROUNDS = 3
 SEEDS = 60
-TAGS = {msgspec.inspect.type_info(kind).tag for kind in get_args(envelope.Operation)}  # type: ignore[union-attr]
+TAGS = {msgspec.inspect.type_info(kind).tag for kind in get_args(operation_records.Operation)}  # type: ignore[union-attr]
 
 
 # --- a real daemon ------------------------------------------------------------------------------

@@ -11,17 +11,15 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
+from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.records import (
-    NO_TIME,
-    SEGMENT_HEADER,
-    Command,
     encode_head,
     encode_job,
     encode_result,
     encode_simple,
     encode_time,
-    encode_uvarint,
 )
+from fastjournal.cmdlog.format.varints import encode_uvarint
 from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk

@@ -7,14 +7,15 @@ from typing import get_args
 
 import pytest
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Operation,
     SegmentRemoved,
     SegmentRewritten,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.records import Command, decode_record
+from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy

@@ -16,13 +16,8 @@ import msgspec
 import pytest
 
 from fastjournal.client import Call, Jobs, SyncClient
-from fastjournal.cmdlog.format.records import (
-    Command,
-    Record,
-    decode_record,
-    encode_record,
-    encode_time,
-)
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.records import Record, decode_record, encode_record, encode_time
 from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob

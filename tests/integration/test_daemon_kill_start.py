@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts

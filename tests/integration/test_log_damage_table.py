@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from fastjournal.clock import SystemClock
-from fastjournal.cmdlog.format.envelope import Batch
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, TIME_BYTES, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, TIME_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import Batch
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk

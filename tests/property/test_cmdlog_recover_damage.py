@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastjournal.cmdlog.format.envelope import Forget, Lease, Tombstone, pack
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, decode_record, encode_record
+from fastjournal.cmdlog.format.envelope import pack
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.operation_records import Erasure, Lease, Tombstone
+from fastjournal.cmdlog.format.records import decode_record, encode_record
 from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
 from fastjournal.errors import LogCorruptError, LogError
 from fastjournal.testing.disk import SimulatedDisk
@@ -34,7 +36,7 @@ def a_log() -> SegmentBuilder:
     log.batch(2)
     log.complete(one, b"p:128:0000000000000001:a")
     log.fail(two, b"why")
-    log.operation(Forget(b"t"))
+    log.operation(Erasure(b"t"))
     log.entry(b"plain")
     return log
 

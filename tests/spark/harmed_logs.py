@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.protocol.constants import Flag, Function
 from tests.property.compacted_log import LOG, CompactedLog

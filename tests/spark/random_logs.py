@@ -6,10 +6,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
     Delay,
+    Erasure,
     Extend,
-    Forget,
     Link,
     Pause,
     Rename,
@@ -19,7 +20,6 @@ from fastjournal.cmdlog.format.envelope import (
     Touch,
     Value,
 )
-from fastjournal.cmdlog.format.records import Command
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.recovery.inspect_log import take_survey
 from fastjournal.cmdlog.recovery.replay_state import LogState
@@ -120,7 +120,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     Rename(job(), _key(draw), now),
                     Rename(job(), _key(draw), now),
                     Tombstone(_key(draw), now),
-                    Forget(_key(draw)),
+                    Erasure(_key(draw)),
                     SegmentRemoved(77),
                     Pause(b"a", now + 60 * SECOND),
                 )

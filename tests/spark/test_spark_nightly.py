@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Extend
-from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import Extend
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.session import translating

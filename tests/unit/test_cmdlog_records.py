@@ -7,23 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.records import (
-    NO_TIME,
-    SEGMENT_HEADER,
-    Command,
     Record,
     decode_record,
     decode_time,
-    decode_uvarint,
     encode_head,
     encode_job,
     encode_record,
     encode_result,
     encode_simple,
     encode_time,
-    encode_uvarint,
-    encode_varint,
 )
+from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
 from fastjournal.errors import LogCorruptError
 
 CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"

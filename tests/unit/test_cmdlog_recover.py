@@ -5,8 +5,13 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentStart, Tombstone, Touch
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.operation_records import (
+    SegmentRemoved,
+    SegmentStart,
+    Tombstone,
+    Touch,
+)
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify

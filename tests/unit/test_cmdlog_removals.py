@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Batch, Lease, Rename, Tombstone
-from fastjournal.cmdlog.format.records import Command, decode_time
-from fastjournal.cmdlog.recovery.recover import Finding, Recovered, recover, verify
-from fastjournal.cmdlog.recovery.removals import (
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import Batch, Lease, Rename, Tombstone
+from fastjournal.cmdlog.format.records import decode_time
+from fastjournal.cmdlog.format.removal_time import (
     REPLACED_BY_NONE,
     REPLACED_BY_URI,
     encode_removal_time,
 )
+from fastjournal.cmdlog.recovery.recover import Finding, Recovered, recover, verify
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder

@@ -5,16 +5,17 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.envelope import pack
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.operation_records import (
     Delay,
+    Erasure,
     Extend,
-    Forget,
     SegmentRemoved,
     Tombstone,
     Touch,
-    pack,
 )
-from fastjournal.cmdlog.format.records import NO_TIME, Command, encode_head, encode_job, encode_time
+from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import pack_position
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import LogState
@@ -340,7 +341,7 @@ def test_of_two_tombstones_under_a_key_the_later_timestamp_counts_while_the_firs
 def test_a_tombstone_can_be_forgotten() -> None:
     log = SegmentBuilder()
     log.operation(Tombstone(KEY, T))
-    log.operation(Forget(KEY))
+    log.operation(Erasure(KEY))
     assert tombs(state_of(log)) == {}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
     Change,
     Delay,
     Link,
@@ -13,7 +14,6 @@ from fastjournal.cmdlog.format.envelope import (
     Tombstone,
     Value,
 )
-from fastjournal.cmdlog.format.records import Command
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob

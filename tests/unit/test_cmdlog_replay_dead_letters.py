@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Batch, Delay, Envelope, Pause, pack
-from fastjournal.cmdlog.format.records import NO_TIME, Command, encode_head, encode_job, encode_time
+from fastjournal.cmdlog.format.envelope import Envelope, pack
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.operation_records import Batch, Delay, Pause
+from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -99,7 +101,7 @@ def test_the_last_pause_of_a_domain_counts() -> None:
 def test_pauses_that_are_over_do_not_gather() -> None:
     state = LogState()
     for n in range(2 * PAUSED_DOMAINS_MAX + 1):
-        state.pause(b"%d" % n, T + n, T + n)
+        state.pause(b"%d" % n, T + n, T + n, 1)
     assert state.pauses == {}
-    state.pause(b"a", T, 0)
+    state.pause(b"a", T, 0, 1)
     assert state.pauses == {b"a": T}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.records import Command
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob

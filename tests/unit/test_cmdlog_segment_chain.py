@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Finding, recover, verify

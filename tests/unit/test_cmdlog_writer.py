@@ -7,13 +7,8 @@ from collections.abc import Iterable
 import google_crc32c
 import pytest
 
-from fastjournal.cmdlog.format.records import (
-    SEGMENT_HEADER,
-    Command,
-    decode_record,
-    encode_result,
-    encode_time,
-)
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.records import decode_record, encode_result, encode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name, unpack_position
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER, Command, decode_payload
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.records import decode_body
 from fastjournal.cmdlog.format.segments import SegmentInfo, unpack_position
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -33,7 +34,7 @@ def commands(log: CompactedLog, info: SegmentInfo) -> list[Command]:
     start = len(SEGMENT_HEADER)
     for run in scan_segment(data).runs:
         for body, end in zip(run.bodies, run.ends, strict=True):
-            found.append(decode_payload(data, start, body, end - 4).command)
+            found.append(decode_body(data, start, body, end - 4).command)
             start = end
     return found[1:]
 

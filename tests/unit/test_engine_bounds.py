@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import ENTRY_WORK, TOMBSTONE_BYTES

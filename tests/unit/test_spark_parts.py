@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fastjournal.cmdlog.format.envelope import Pause
+from fastjournal.cmdlog.format.operation_records import Pause
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.columns import READABLE

@@ -40,7 +40,8 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
 
 
 def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) -> int:
-    from fastjournal.cmdlog.format.records import CRC_BYTES, decode_payload
+    from fastjournal.cmdlog.format.layout import CRC_BYTES
+    from fastjournal.cmdlog.format.records import decode_body
     from fastjournal.cmdlog.format.segments import segment_name
     from fastjournal.cmdlog.recovery.bad_sectors import read_segment
     from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -57,7 +58,7 @@ def _dump(disk: OsDisk, directory: str, numbers: list[int], *, in_json: bool) ->
             unreadable = [(d.offset, d.end, d.reason) for d in scan.damage]
             for offset, body, end in scan.spans():
                 try:
-                    record = decode_payload(data, offset, body, end - CRC_BYTES)
+                    record = decode_body(data, offset, body, end - CRC_BYTES)
                 except LogCorruptError as error:
                     unreadable.append((offset, end, error.message))
                     continue

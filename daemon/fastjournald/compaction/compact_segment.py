@@ -16,17 +16,18 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.envelope import unpack_completion
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
     Lease,
     Pause,
     SegmentRemoved,
     SegmentRewritten,
     SegmentStart,
     Tombstone,
-    unpack_completion,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.records import Command, decode_record
+from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
 from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.disk import Disk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 
 
 class KeptRecords:

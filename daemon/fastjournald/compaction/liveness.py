@@ -21,9 +21,22 @@ from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format.envelope import (
     MAGIC,
-    Batch,
     Completion,
-    Forget,
+    is_ours,
+    unpack_completion,
+    unpack_envelope,
+)
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    JOB_TAIL_BYTES,
+    SHORT_BODY_AT,
+    SHORT_MAX,
+    TIME_BYTES,
+    Command,
+)
+from fastjournal.cmdlog.format.operation_records import (
+    Batch,
+    Erasure,
     Lease,
     Pause,
     Rename,
@@ -31,24 +44,16 @@ from fastjournal.cmdlog.format.envelope import (
     SegmentRewritten,
     SegmentStart,
     Tombstone,
-    is_ours,
-    unpack_completion,
-    unpack_envelope,
     unpack_operation,
 )
 from fastjournal.cmdlog.format.partial_decode import (
     entry_key,
     is_operation,
+    job_id_at,
     payload_offset,
+    result_at,
 )
-from fastjournal.cmdlog.format.records import (
-    CRC_BYTES,
-    TIME_BYTES,
-    Command,
-    decode_payload,
-    decode_time,
-    encode_simple,
-)
+from fastjournal.cmdlog.format.records import decode_body, decode_time, encode_simple
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 from fastjournal.limits import SIFTED_WAITS_MAX
 
@@ -61,7 +66,6 @@ _COMPLETE = Command.COMPLETE.value
 _TIMEOUT = Command.TIMEOUT_ATTEMPT.value
 _FAIL = Command.FAIL.value
 REMOVALS = (Command.DELETE.value, Command.EXPIRE.value)
-_JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
 
 
 class Judging:
@@ -117,12 +121,12 @@ class Judging:
     def _stays(self, start: int, body: int, end: int, now: int) -> bool:
         data = self.data
         command = data[body]
-        job_id = data[body + 1 : body + 17]
+        job_id = job_id_at(data, body)
         if command <= SCHEDULE:
             if is_operation(data, body):
                 at = payload_offset(data, body)
                 if data.startswith(MAGIC, at):
-                    return self._operation_stays(data[at : end - _JOB_TAIL], start, end, now)
+                    return self._operation_stays(data[at : end - JOB_TAIL_BYTES], start, end, now)
             key = entry_key(data, start, body, end - CRC_BYTES)
             if key is None:
                 self._restate(job_id)
@@ -145,7 +149,7 @@ class Judging:
         """Whether something has to say, in the place of an entry, that a tombstone is gone."""
         if not self._undoes(start, now):
             return False
-        dead = unpack_envelope(decode_payload(self.data, start, body, end - CRC_BYTES).payload)
+        dead = unpack_envelope(decode_body(self.data, start, body, end - CRC_BYTES).payload)
         if not dead.erases or self._stands(key, dead.timestamp, now):
             return False
         self._forget_instead(start, key)
@@ -207,14 +211,8 @@ class Judging:
         return True
 
     def _completion_stays(self, job_id: bytes, start: int, body: int, end: int, now: int) -> bool:
-        data = self.data
-        record = None
-        if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
-            record = unpack_completion(data[body + 18 : end - CRC_BYTES])
-        else:
-            result = decode_payload(data, start, body, end - CRC_BYTES).result
-            if is_ours(result):
-                record = unpack_completion(result)
+        result = result_at(self.data, body, end)
+        record = unpack_completion(result) if is_ours(result) else None
         returns = self._may_return(job_id)
         if record is not None and self._tombstone_stands(record, start, now):
             return True
@@ -260,7 +258,7 @@ class Judging:
             return False
         if isinstance(operation, Tombstone):
             return self._tombstone_stands(operation, start, now)
-        if isinstance(operation, Forget):
+        if isinstance(operation, Erasure):
             undoes = self._undoes(start, now)
             self.stuck |= undoes
             return undoes
@@ -291,11 +289,12 @@ class Judging:
 
     def _is_restated(self, at: int, token: int = 0) -> bool:
         """Whether the attempt or burial at this offset is told with its entry, in this segment."""
-        job_id = self.data[at + TIME_BYTES + 2 : at + TIME_BYTES + 18]
+        # of a simple record; a failure with a reason of 110 bytes or more is copied once more
+        job_id = job_id_at(self.data, at + SHORT_BODY_AT)
         entry = self._store.journal.records.amended.get(job_id)
         if entry is None or entry.token != token or entry.extra.starts != bool(token):
             return False
-        if not token and (entry.reason is None or self.data[at + TIME_BYTES] > 0x7F):
+        if not token and (entry.reason is None or self.data[at + TIME_BYTES] > SHORT_MAX):
             return False
         if self._store.journal.usage.segment_of(job_id) != self.number:
             return False

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.format.records import TIME_BYTES, decode_time
+from fastjournal.cmdlog.format.layout import TIME_BYTES
+from fastjournal.cmdlog.format.records import decode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.disk import Disk, DiskLock

@@ -14,15 +14,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    FIELDS_AT,
+    JOB_ID_AT,
+    SEGMENT_HEADER,
+    SHORT_FIELD_AT,
+)
 from fastjournal.cmdlog.format.partial_decode import (
     OPERATION_HEAD,
     entry_key,
     is_operation,
     plain_head,
-)
-from fastjournal.cmdlog.format.records import (
-    CRC_BYTES,
-    SEGMENT_HEADER,
 )
 from fastjournal.cmdlog.recovery.scan import scan_piece
 from fastjournal.errors import LogCorruptError
@@ -86,7 +89,7 @@ class Sifting(Judging):
         try:
             for body, end in zip(run.bodies, run.ends, strict=True):
                 command = data[body]
-                job_id = data[body + 1 : body + 17]
+                job_id = data[body + JOB_ID_AT : body + FIELDS_AT]
                 # what most records are, without a call; ``_stays`` would say the same
                 stays = None
                 if command in REMOVALS:
@@ -95,8 +98,8 @@ class Sifting(Judging):
                         stays = False
                     elif number in blocking:
                         stays = True
-                elif command <= SCHEDULE and not data.startswith(OPERATION_HEAD, body + 17):
-                    head = plain_head(data, body + 18 + data[body + 17])
+                elif command <= SCHEDULE and not data.startswith(OPERATION_HEAD, body + FIELDS_AT):
+                    head = plain_head(data, body + SHORT_FIELD_AT + data[body + FIELDS_AT])
                     if head is not None:
                         at = head.end()
                         key = data[at : at + data[at - 1]]

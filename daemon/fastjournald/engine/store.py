@@ -6,7 +6,7 @@ decide what a request does; the store keeps keys, indexes and journal in step wh
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.pubsub.subscriptions import Changes
 from fastjournald.tables.domain import Domain, Leases, Tombstones, instant_of

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
+from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
 from fastjournal.cmdlog.format.packed_entry import ARRIVAL_AT, Packed, unpack_facts
-from fastjournal.cmdlog.format.records import JOB_ID_BYTES
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain

@@ -17,10 +17,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from fastjournal.cmdlog.format import envelope, workq
+from fastjournal.cmdlog.format import workq
+from fastjournal.cmdlog.format.operation_records import (
+    Batch,
+    Change,
+    Delay,
+    Erasure,
+    Extend,
+    Lease,
+    Link,
+    Operation,
+    Pause,
+    Rename,
+    Resize,
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+    Tombstone,
+    Touch,
+    Value,
+)
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
-from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.entry_records import EntryRecords
 from fastjournald.wal.record_encoder import JobIds, RecordEncoder
@@ -88,12 +107,12 @@ class Journal:
         """Compaction writes a live entry anew: no record about it from before matters any more."""
         old = entry.job_id
         leased, buried = bool(entry.token), entry.reason is not None
-        self._append_operation(envelope.Batch(2 + 2 * leased + buried), now)
+        self._append_operation(Batch(2 + 2 * leased + buried), now)
         self.stored(entry, now, taken)
         if taken is not None:
             self.records.displaced[entry.job_id] = True
         if leased:
-            self._lease([entry], envelope.Lease(1, entry.token, again=True), now)
+            self._lease([entry], Lease(1, entry.token, again=True), now)
         if buried:
             self.buried(entry, now)
         self.removed_before(old, now, 1 + 2 * leased + buried)
@@ -122,9 +141,9 @@ class Journal:
             # the head of the batch stands between them
             replaced += 1
         parts = (
-            encode.operation(envelope.Batch(2), now),
+            encode.operation(Batch(2), now),
             encode.deletion(job_id, now, replaced),
-            encode.operation(envelope.Tombstone(entry.key, timestamp), now),
+            encode.operation(Tombstone(entry.key, timestamp), now),
         )
         self._append(b"".join(parts), len(parts), now)
 
@@ -182,7 +201,7 @@ class Journal:
         """The entry, a dead letter already, has another reason: workq fails a job once."""
         if entry.run is None:
             return
-        self._append_operation(envelope.Batch(3), now)
+        self._append_operation(Batch(3), now)
         self._store_again(entry, now)
         self.buried(entry, now)
 
@@ -191,7 +210,7 @@ class Journal:
         entries = [entry for entry in entries if entry.run is not None]
         if not entries:
             return
-        self._append_operation(envelope.Batch(2 * len(entries)), now)
+        self._append_operation(Batch(2 * len(entries)), now)
         for entry in entries:
             self._store_again(entry, now)
 
@@ -216,16 +235,16 @@ class Journal:
             if entry.extra.starts >= workq.ATTEMPTS_MAX:
                 self._store_again(entry, now)
         if touched:
-            self._append_operation(envelope.Batch(len(touched) + 1 + len(entries)), now)
+            self._append_operation(Batch(len(touched) + 1 + len(entries)), now)
             for entry in touched:
                 self.touched(entry, now)
-        self._lease(entries, envelope.Lease(len(entries), token), now)
+        self._lease(entries, Lease(len(entries), token), now)
         # behind the append: the first record of a segment tells of what is before it
         self.last_token = token
 
     def newest_token(self, now: int) -> None:
         """Say which token is the newest, for no record about its entries may be left."""
-        self._append_operation(envelope.Lease(0, self.last_token), now)
+        self._append_operation(Lease(0, self.last_token), now)
 
     def lease_over(self, entry: Entry, now: int) -> None:
         """The lease ran out or was given back: the entry waits again."""
@@ -237,8 +256,8 @@ class Journal:
         if entry.run is None:
             return
         parts = (
-            self._encode.operation(envelope.Batch(2), now),
-            self._encode.operation(envelope.Delay(entry.job_id, entry.not_before), now),
+            self._encode.operation(Batch(2), now),
+            self._encode.operation(Delay(entry.job_id, entry.not_before), now),
             self._encode.timeout(entry.job_id, now),
         )
         self._append(b"".join(parts), len(parts), now)
@@ -247,7 +266,7 @@ class Journal:
         """The lease ends at the entry's token instead."""
         if entry.run is None:
             return
-        self._append_operation(envelope.Extend(entry.job_id, entry.token), now)
+        self._append_operation(Extend(entry.job_id, entry.token), now)
         self.last_token = entry.token
 
     # --- all else -------------------------------------------------------------------------------
@@ -255,11 +274,11 @@ class Journal:
     def touched(self, entry: Entry, now: int) -> None:
         """The expiry moved."""
         if entry.run is not None:
-            self._amend(entry, envelope.Touch(entry.job_id, entry.expires), now)
+            self._amend(entry, Touch(entry.job_id, entry.expires), now)
 
     def paused(self, domain: bytes, until: int, now: int) -> None:
         """A domain is paused until that instant; 0: no more."""
-        position = self._append_operation(envelope.Pause(domain, until), now)
+        position = self._append_operation(Pause(domain, until), now)
         self.usage.paused(position >> OFFSET_BITS, domain, until)
 
     def revalued(self, entry: Entry, now: int) -> None:
@@ -268,7 +287,7 @@ class Journal:
             return
         value = entry.value
         assert isinstance(value, bytes), "what ADD and NOT change stays in memory"
-        self._amend(entry, envelope.Value(entry.job_id, value, entry.timestamp), now)
+        self._amend(entry, Value(entry.job_id, value, entry.timestamp), now)
 
     def resized(self, entry: Entry, before: int, now: int) -> None:
         """The value of ``before`` bytes was cut, or filled up with zero bytes."""
@@ -277,12 +296,12 @@ class Journal:
         size = len(entry.value)
         trimmed = self.records.trimmed
         trimmed[entry.job_id] = min(trimmed.get(entry.job_id, before), size)
-        self._amend(entry, envelope.Resize(entry.job_id, size, entry.timestamp), now)
+        self._amend(entry, Resize(entry.job_id, size, entry.timestamp), now)
 
     def linked(self, entry: Entry, key: bytes, now: int) -> None:
         """The entry stands under one more key."""
         if entry.run is not None:
-            self._amend(entry, envelope.Link(entry.job_id, key), now)
+            self._amend(entry, Link(entry.job_id, key), now)
 
     def renamed(
         self, entry: Entry, old: bytes, replaced: Entry | None, now: int, *, tombstone: bool
@@ -300,10 +319,10 @@ class Journal:
         if entry.persistent:
             job_id = self.records.amend(entry)
             self.records.erasers.add(job_id)
-            change = envelope.Rename(job_id, entry.key, entry.timestamp, old)
+            change = Rename(job_id, entry.key, entry.timestamp, old)
             parts.append(self._encode.operation(change, now))
         elif tombstone:
-            laid = envelope.Tombstone(old, entry.timestamp)
+            laid = Tombstone(old, entry.timestamp)
             parts.append(self._encode.operation(laid, now))
         if replaced is not None and replaced.persistent:
             by = 1 if entry.persistent else REPLACED_BY_NONE
@@ -314,7 +333,7 @@ class Journal:
     def tombstone(self, key: bytes, timestamp: int, now: int, *, learnt: int | None = None) -> None:
         """A tombstone was left where no persistent entry stood, now or when ``learnt`` says."""
         told = now if learnt is None else learnt
-        data = self._encode.operation(envelope.Tombstone(key, timestamp), told)
+        data = self._encode.operation(Tombstone(key, timestamp), told)
         self._append(data, 1, now)
 
     def tombstone_erased(self, key: bytes, now: int) -> None:
@@ -323,13 +342,13 @@ class Journal:
 
     def erasure_record(self, key: bytes, now: int) -> bytes:
         """Return the record that the tombstone under a key was removed."""
-        return self._encode.operation(envelope.Forget(key), now)
+        return self._encode.operation(Erasure(key), now)
 
     # --- segments -------------------------------------------------------------------------------
 
     def segment_start(self, previous: SegmentInfo | None, now: int) -> bytes:
         """Return the first record of a new segment; ``previous``: the one before it."""
-        start = envelope.SegmentStart(0, self.last_token)
+        start = SegmentStart(0, self.last_token)
         if previous is not None:
             start.previous, start.bytes = previous.number, previous.bytes
             start.crc32c = previous.crc32c
@@ -339,25 +358,25 @@ class Journal:
         self, number: int, size: int, crc32c: int, now: int, *, done: bool
     ) -> None:
         """A sealed segment is about to have this size and checksum, or has them."""
-        told = envelope.SegmentRewritten(number, size, crc32c, done)
+        told = SegmentRewritten(number, size, crc32c, done)
         self.usage.told(number, self._append_operation(told, now) >> OFFSET_BITS)
 
     def segment_removed(self, number: int, now: int) -> None:
         """A segment is about to leave the disk, or has left it."""
-        self._append_operation(envelope.SegmentRemoved(number), now)
+        self._append_operation(SegmentRemoved(number), now)
 
     # --- parts ----------------------------------------------------------------------------------
 
-    def _append_operation(self, operation: envelope.Operation, now: int) -> int:
+    def _append_operation(self, operation: Operation, now: int) -> int:
         return self._append(self._encode.operation(operation, now), 1, now)
 
     def _append_group(self, parts: list[bytes], now: int) -> None:
         """Append records of one request: all or nothing."""
         if len(parts) > 1:
-            parts.insert(0, self._encode.operation(envelope.Batch(len(parts)), now))
+            parts.insert(0, self._encode.operation(Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
 
-    def _amend(self, entry: Entry, change: envelope.Change, now: int) -> None:
+    def _amend(self, entry: Entry, change: Change, now: int) -> None:
         self.records.amend(entry)
         self._append_operation(change, now)
 
@@ -366,7 +385,7 @@ class Journal:
         self.stored(entry, now)
         self.removed_before(old, now, 1)
 
-    def _lease(self, entries: list[Entry], lease: envelope.Lease, now: int) -> None:
+    def _lease(self, entries: list[Entry], lease: Lease, now: int) -> None:
         head = self._encode.operation(lease, now)
         amended = self.records.amended
         job_ids = []

@@ -9,18 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from struct import Struct
 
-from fastjournal.cmdlog.format.envelope import MAGIC, Failure, Operation, encode_fields, pack
+from fastjournal.cmdlog.format.envelope import MAGIC, Failure, encode_fields, pack
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.operation_records import Operation, encode_operation
 from fastjournal.cmdlog.format.packed_entry import unpack_facts
-from fastjournal.cmdlog.format.records import (
-    NO_TIME,
-    Command,
-    encode_job,
-    encode_result,
-    encode_simple,
-    encode_time,
-)
+from fastjournal.cmdlog.format.records import encode_job, encode_result, encode_simple, encode_time
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, encode_removal_time
 from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
-from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE, encode_removal_time
 from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
 from fastjournald.wal.workq_headers import WorkqHeaders
 
@@ -80,6 +75,7 @@ class RecordEncoder:
         self._ids = ids
         headers = WorkqHeaders(lease_us)
         self._header_of = headers.of
+        self._headers_known = headers.known
         self._operation_header = headers.operation
         self._now = -1
         self._time = NO_TIME
@@ -125,18 +121,24 @@ class RecordEncoder:
                 *((taken or (), erases) if erases or taken is not None else ()),
             )
         )
-        if entry.domain.name:
+        domain = entry.domain.name
+        if domain:
             command, begins = Command.SCHEDULE, not_before
             if not_before <= now - SCHEDULED_US_BACK:
                 begins = now
             start = encode_time(begins)
         else:
             command, begins, start = Command.ADD, now, NO_TIME
+        header = None
+        if not extra.expires:
+            header = self._headers_known.get((domain, entry.facts[0]))
+        if header is None:
+            header = self._header_of(entry, begins)
         return encode_job(
             command,
             time,
             self._ids.assign(entry, arrival),
-            self._header_of(entry, begins),
+            header,
             payload,
             start,
             time if created == now else encode_time(created),
@@ -145,10 +147,7 @@ class RecordEncoder:
     def operation(self, operation: Operation, now: int) -> bytes:
         """Return the record of an operation."""
         time = self._time_at(now)
-        payload = pack(operation)
-        return encode_job(
-            Command.ADD, time, self._ids.next_id(), self._operation_header, payload, NO_TIME, time
-        )
+        return encode_operation(operation, time, self._ids.next_id(), self._operation_header)
 
     def completion(
         self, job_id: bytes, key: bytes, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE

@@ -18,7 +18,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from fastjournal.cmdlog.format.records import RUN_BYTES
+from fastjournal.cmdlog.format.layout import RUN_BYTES
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 
 

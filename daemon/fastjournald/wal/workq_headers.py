@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format import envelope, workq
+from fastjournal.cmdlog.format.operation_records import operation_head
 from fastjournal.cmdlog.format.records import encode_head
 
 if TYPE_CHECKING:
@@ -12,9 +13,6 @@ if TYPE_CHECKING:
 
 HEADERS_MAX = 4096
 """Size of the cache: one header for each domain and priority in use."""
-
-OPERATION_TTL_MS = 1
-"""An operation is a job that workq finds expired, and so skips, as soon as it replays."""
 
 
 class WorkqHeaders:
@@ -26,8 +24,9 @@ class WorkqHeaders:
 
     def __init__(self, lease_us: int) -> None:
         self._ttr_ms = workq.workq_ttr_ms(lease_us)
-        self._headers: dict[tuple[bytes, int], bytes] = {}
-        self.operation = self._encode(envelope.OPERATION_NAME.encode(), OPERATION_TTL_MS, 0)
+        self.known: dict[tuple[bytes, int], bytes] = {}
+        """Domain and priority to the header of a job that does not expire."""
+        self.operation = operation_head(self._ttr_ms)
         """The header of every operation."""
 
     def of(self, entry: Entry, begins: int) -> bytes:
@@ -38,13 +37,10 @@ class WorkqHeaders:
                 workq.workq_ttl_ms(entry.extra.expires, begins),
                 _priority(entry),
             )
-        about = (entry.domain.name, entry.facts[0])
-        header = self._headers.get(about)
-        if header is None:
-            if len(self._headers) >= HEADERS_MAX:
-                self._headers.clear()
-            header = self._encode(_name(entry), workq.TTL_MS_MAX, _priority(entry))
-            self._headers[about] = header
+        if len(self.known) >= HEADERS_MAX:
+            self.known.clear()
+        header = self._encode(_name(entry), workq.TTL_MS_MAX, _priority(entry))
+        self.known[entry.domain.name, entry.facts[0]] = header
         return header
 
     def _encode(self, name: bytes, ttl_ms: int, priority: int) -> bytes:

@@ -1,28 +1,4 @@
-"""Records of the command log: workq's byte layout, encoder and decoder.
-
-Segment header: ``77 71 77 71 00 00 00 01`` (``wqwq``, version 1), then records.
-
-Record: ``TIME(15) SIZE(uvarint) PAYLOAD(SIZE bytes) CRC(4)``. CRC is CRC-32C (Castagnoli), big
-endian, over TIME, SIZE and PAYLOAD.
-
-Time (Go's ``time.Time`` in binary form), all big endian::
-
-    u8   version, 01
-    i64  seconds since 0001-01-01T00:00:00Z (Unix + 62135596800)
-    i32  nanoseconds
-    i16  zone offset in minutes; -1 stands for UTC and is what is written
-
-No time at all: ``01``, twelve zero bytes, ``ff ff``.
-
-Payload: u8 command, 16 bytes job id (UUIDv4), then by command::
-
-    add 1, schedule 2     uvarint name length, name
-                          uvarint ttr ms, uvarint ttl ms, zig-zag varint priority
-                          uvarint max attempts, uvarint max fails      (up to here: the head)
-                          uvarint payload length, payload
-                          time(15) not before, time(15) created
-    complete 3, fail 4    uvarint result length, result
-    delete 5, expire 6, start-attempt 7, timeout-attempt 8    nothing
+"""Records of the command log: encoder and decoder. The layout: ``cmdlog.format.layout``.
 
 The encoders build what they are given: that workq takes the values is ``cmdlog.format.workq``'s
 part.
@@ -31,47 +7,36 @@ part.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    FIELDS_AT,
+    JOB_ID_AT,
+    JOB_ID_BYTES,
+    NO_TIME,
+    RECORD_BYTES_MIN,
+    SIMPLE_BODY_BYTES,
+    TIME_BYTES,
+    TIME_VERSION,
+    UNIX_SECONDS,
+    Command,
+)
+from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
 from fastjournal.errors import LogCorruptError
+from fastjournal.limits import INSTANT_MAX
 
-SEGMENT_HEADER = b"wqwq\x00\x00\x00\x01"
-TIME_BYTES = 15
-CRC_BYTES = 4
-JOB_ID_BYTES = 16
-RUN_BYTES = 8
-"""Of the ids that fastjournald gives: the first half is the same in one run of the daemon, the
-second half ascends."""
-RECORD_BYTES_MIN = TIME_BYTES + 1 + 1 + JOB_ID_BYTES + CRC_BYTES
-"""A record of a simple command: 37 bytes, of which SIZE takes one."""
-
-UNIX_SECONDS = 62_135_596_800
-"""The Unix epoch in seconds since the year 1."""
-NO_TIME = b"\x01" + bytes(12) + b"\xff\xff"
-"""The encoded absence of a time."""
-
+_JOB_BESIDES_BYTES = FIELDS_AT + 2 * TIME_BYTES
 _TIME = struct.Struct(">Bqih")
-_CRC = struct.Struct(">I")
 _pack_time = _TIME.pack
+_instant_at = struct.Struct(">xqi").unpack_from
+_CRC = struct.Struct(">I")
 _pack_crc = _CRC.pack
+crc_at = _CRC.unpack_from
+"""Returns the checksum at an offset, as the one item of a tuple."""
 _crc32c = google_crc32c.value
-_UVARINT_BYTES_MAX = 10
-
-
-class Command(IntEnum):
-    """What a record says about its job."""
-
-    ADD = 1
-    SCHEDULE = 2
-    COMPLETE = 3
-    FAIL = 4
-    DELETE = 5
-    EXPIRE = 6
-    START_ATTEMPT = 7
-    TIMEOUT_ATTEMPT = 8
 
 
 _COMMANDS = {command.value: command for command in Command}
@@ -116,29 +81,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 # --- encoding -----------------------------------------------------------------------------------
 
 
-def encode_uvarint(number: int) -> bytes:
-    """Return an unsigned varint: 7 bits a byte, least significant first."""
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
 _UVARINTS = [encode_uvarint(number) for number in range(4096)]
 _UVARINTS_KNOWN = len(_UVARINTS)
-
-
-def encode_varint(number: int) -> bytes:
-    """Return a signed (zig-zag) varint."""
-    return encode_uvarint(number << 1 if number >= 0 else (-number << 1) - 1)
+_SIMPLE_SIZE = encode_uvarint(SIMPLE_BODY_BYTES)
 
 
 def encode_time(us: int, nanoseconds: int = 0) -> bytes:
     """Return the 15 bytes of an instant: microseconds since the Unix epoch, and nanoseconds."""
     seconds, rest = divmod(us, 1_000_000)
-    return _pack_time(1, seconds + UNIX_SECONDS, rest * 1000 + nanoseconds, -1)
+    return _pack_time(TIME_VERSION, seconds + UNIX_SECONDS, rest * 1000 + nanoseconds, -1)
 
 
 def encode_head(
@@ -180,8 +131,7 @@ def encode_job(
     """
     length = len(payload)
     length_bytes = _UVARINTS[length] if length < _UVARINTS_KNOWN else encode_uvarint(length)
-    # 47: command, job id and two times
-    size = 47 + len(head) + len(length_bytes) + length
+    size = _JOB_BESIDES_BYTES + len(head) + len(length_bytes) + length
     data = b"".join(
         (
             time,
@@ -209,7 +159,7 @@ def encode_result(command: int, time: bytes, job_id: bytes, result: bytes = b"")
     """
     length = len(result)
     length_bytes = _UVARINTS[length] if length < _UVARINTS_KNOWN else encode_uvarint(length)
-    size = 17 + len(length_bytes) + length
+    size = FIELDS_AT + len(length_bytes) + length
     size_bytes = _UVARINTS[size] if size < _UVARINTS_KNOWN else encode_uvarint(size)
     data = b"".join((time, size_bytes, _COMMAND_BYTES[command], job_id, length_bytes, result))
     return data + _pack_crc(_crc32c(data))
@@ -223,8 +173,7 @@ def encode_simple(command: int, time: bytes, job_id: bytes) -> bytes:
         time: When the record is written, from ``encode_time``.
         job_id: The 16 bytes of a UUIDv4.
     """
-    # 0x11: SIZE, command and job id
-    data = b"".join((time, b"\x11", _COMMAND_BYTES[command], job_id))
+    data = b"".join((time, _SIMPLE_SIZE, _COMMAND_BYTES[command], job_id))
     return data + _pack_crc(_crc32c(data))
 
 
@@ -263,7 +212,7 @@ def decode_time(data: bytes) -> int | None:
     Raises:
         LogCorruptError: These are not 15 bytes of version 1.
     """
-    if len(data) != TIME_BYTES or data[0] != 1:
+    if len(data) != TIME_BYTES or data[0] != TIME_VERSION:
         raise LogCorruptError(f"{data.hex()} is not a time")
     _, seconds, nanoseconds, _ = _TIME.unpack(data)
     if seconds == 0 and nanoseconds == 0:
@@ -271,22 +220,14 @@ def decode_time(data: bytes) -> int | None:
     return int((seconds - UNIX_SECONDS) * 1_000_000 + nanoseconds // 1000)
 
 
-def decode_uvarint(data: bytes, offset: int, end: int) -> tuple[int, int]:
-    """Return the unsigned varint at ``offset`` and the offset behind it.
+def instant_at(data: bytes, offset: int) -> int:
+    """Return the time at ``offset`` as an instant in microseconds; 0 where there is none.
 
-    Raises:
-        LogCorruptError: It does not end before ``end``, or does not fit into 64 bits.
+    It is cut to the instants that the protocol knows.
     """
-    number = shift = 0
-    for at in range(offset, min(end, offset + _UVARINT_BYTES_MAX)):
-        byte = data[at]
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if number >> 64:
-                break
-            return number, at + 1
-        shift += 7
-    raise LogCorruptError("a number is cut or over 64 bits", offset=offset)
+    seconds, nanoseconds = _instant_at(data, offset)
+    us = int((seconds - UNIX_SECONDS) * 1_000_000 + nanoseconds // 1000)
+    return min(max(us, 0), INSTANT_MAX)
 
 
 def decode_record(data: bytes, offset: int = 0) -> tuple[Record, int]:
@@ -308,22 +249,22 @@ def decode_record(data: bytes, offset: int = 0) -> tuple[Record, int]:
     crc = _crc32c(bytes(data[offset:end]))
     if _pack_crc(crc) != data[end : end + CRC_BYTES]:
         raise LogCorruptError("a record's checksum is wrong", offset=offset)
-    return decode_payload(data, offset, start, end), end + CRC_BYTES
+    return decode_body(data, offset, start, end), end + CRC_BYTES
 
 
-def decode_payload(data: bytes, time_offset: int, start: int, end: int) -> Record:
-    """Return the record whose payload is ``data[start:end]``; its frame has been checked before.
+def decode_body(data: bytes, time_offset: int, start: int, end: int) -> Record:
+    """Return the record whose body is ``data[start:end]``; its frame has been checked before.
 
     Raises:
         LogCorruptError: The command is unknown, a field is cut, or bytes follow the last field.
     """
     time = _take(data, time_offset, TIME_BYTES, end, "time")
     decode_time(time)
-    job_id = _take(data, start + 1, JOB_ID_BYTES, end, "job id")
+    job_id = _take(data, start + JOB_ID_AT, JOB_ID_BYTES, end, "job id")
     command = _COMMANDS.get(data[start])
     if command is None:
         raise LogCorruptError(f"command {data[start]} is unknown", offset=start)
-    at = start + 1 + JOB_ID_BYTES
+    at = start + FIELDS_AT
     if command <= Command.SCHEDULE:
         record, at = _decode_job(data, at, end, command, job_id, time)
     elif command <= Command.FAIL:

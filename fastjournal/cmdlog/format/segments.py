@@ -2,7 +2,7 @@
 
 A log directory holds segments named by a 9 digit decimal number, ``000000001.log``; the first
 number is any, gaps are allowed, other names are ignored. What a segment holds:
-``cmdlog.format.records``.
+``cmdlog.format.layout``.
 
 A position is one integer: the segment's number shifted left by 40 bits, plus the offset of a
 record's first byte. Positions of one log sort in the order of writing.

@@ -77,6 +77,6 @@ def make_job_id(random_bytes: bytes) -> bytes:
     return bytes(number)
 
 
-def is_job_id(data: bytes) -> bool:
+def is_job_id(job_id: bytes) -> bool:
     """Whether these 16 bytes are a UUIDv4."""
-    return len(data) == 16 and data[6] >> 4 == 4 and data[8] >> 6 == 2
+    return len(job_id) == 16 and job_id[6] >> 4 == 4 and job_id[8] >> 6 == 2

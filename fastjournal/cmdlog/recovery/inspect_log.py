@@ -26,8 +26,13 @@ from collections.abc import Callable
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentRewritten
-from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.format.operation_records import SegmentRemoved, SegmentRewritten
+from fastjournal.cmdlog.format.segments import (
+    SegmentInfo,
+    pack_position,
+    segment_name,
+    unpack_position,
+)
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
@@ -238,9 +243,12 @@ class _Surveyor:
         survey = self._survey
         for fault in survey.faults:
             fault.damage = [
-                found for found in fault.damage if (fault.number, found.offset) not in pardoned
+                found
+                for found in fault.damage
+                if pack_position(fault.number, found.offset) not in pardoned
             ]
-        paths = {(self._path(number), offset) for number, offset in pardoned}
+        places = map(unpack_position, pardoned)
+        paths = {(self._path(number), offset) for number, offset in places}
         survey.findings = [
             finding for finding in survey.findings if (finding.path, finding.offset) not in paths
         ]

@@ -7,27 +7,19 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.envelope import is_ours, unpack_completion, unpack_envelope
+from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Change,
-    Forget,
+    Erasure,
     Link,
     Rename,
     Tombstone,
-    is_ours,
-    unpack_completion,
-    unpack_envelope,
     unpack_operation,
 )
-from fastjournal.cmdlog.format.records import (
-    CRC_BYTES,
-    TIME_BYTES,
-    Command,
-    Record,
-    decode_payload,
-    decode_time,
-    decode_uvarint,
-)
+from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
+from fastjournal.cmdlog.format.varints import decode_uvarint
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, Scan, find_head
 from fastjournal.cmdlog.recovery.workq_jobs import entry_of
@@ -66,7 +58,7 @@ def _looks_like(data: bytes, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> l
         try:
             body_bytes, body = decode_uvarint(data, at + TIME_BYTES, damage.end)
             end = min(body + body_bytes, damage.end - CRC_BYTES)
-            record = decode_payload(data, at, body, end)
+            record = decode_body(data, at, body, end)
         except (LogCorruptError, IndexError):
             end = at
         else:
@@ -82,7 +74,7 @@ def _key_of(record: Record, jobs: Mapping[bytes, LiveJob]) -> bytes | None:
     try:
         if record.command <= Command.SCHEDULE and record.name == OPERATION_NAME:
             operation = unpack_operation(record.payload)
-            if isinstance(operation, Tombstone | Forget | Rename | Link):
+            if isinstance(operation, Tombstone | Erasure | Rename | Link):
                 return operation.key
             job = jobs.get(operation.job_id) if isinstance(operation, Change) else None
             return None if job is None else job.key

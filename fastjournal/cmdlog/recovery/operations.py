@@ -1,12 +1,15 @@
-"""What operations change in what is live. Pure; the rules are those of the live daemon."""
+"""Replay of operation records: what each changes in what is live. Pure.
+
+The rules are those of the live daemon.
+"""
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.envelope import (
+from fastjournal.cmdlog.format.operation_records import (
     Change,
     Delay,
+    Erasure,
     Extend,
-    Forget,
     Link,
     Operation,
     Pause,
@@ -19,20 +22,21 @@ from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
 
 
-def apply_operation(state: LogState, operation: Operation, time: int) -> None:
+def apply_operation(state: LogState, operation: Operation, time: int, segment: int) -> None:
     """Apply an operation that is about a key, a domain or a job; any other does nothing.
 
     Args:
         state: What is live.
         operation: From a record of the log.
         time: Of that record, an instant in microseconds.
+        segment: Number of its segment.
     """
     if isinstance(operation, Tombstone):
         state.leave_tombstone(operation.key, operation.timestamp, time)
-    elif isinstance(operation, Forget):
+    elif isinstance(operation, Erasure):
         state.tombstones.pop(operation.key, None)
     elif isinstance(operation, Pause):
-        state.pause(operation.domain, operation.until, time)
+        state.pause(operation.domain, operation.until, time, segment)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
         if isinstance(operation, Extend):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.inspect_log import Finding, Progress, Survey, take_survey
 from fastjournal.cmdlog.recovery.loss_report import format_time

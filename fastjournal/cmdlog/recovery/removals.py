@@ -4,14 +4,9 @@ The record of a new entry stands before the removal of the one whose place it ta
 append. A power loss may keep the removal and lose the new record, and real damage may hit any
 record. The old entry is intact then, and to apply the removal would lose it.
 
-So each removal says by itself whether something took the place of what it removes: in the part of
-its TIME below a microsecond, which no clock here gives. Nanoseconds modulo 1000:
-
-- 1 to 997: the record that takes its place is so many records before this one;
-- 998: its URI was taken while it was worked on, by an entry anywhere before;
-- 999: nothing took its place;
-- 0: not told, by an older version. Directly behind damage that may have held an entry, the removal
-  is taken for one that belongs to it.
+So the TIME of each removal says whether something took the place of what it removes, and where
+that stands: ``cmdlog.format.removal_time``. Where an older version did not tell, a removal directly
+behind damage that may have held an entry is taken for one that belongs to it.
 
 Only what stands behind damage in the same segment is doubtful: a segment without damage is replayed
 as it stands.
@@ -19,17 +14,13 @@ as it stands.
 
 from __future__ import annotations
 
-import struct
-
-from fastjournal.cmdlog.format.partial_decode import is_operation
-from fastjournal.cmdlog.format.records import RECORD_BYTES_MIN, TIME_BYTES, Command, encode_time
+from fastjournal.cmdlog.format.layout import RECORD_BYTES_MIN, TIME_BYTES, Command
+from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
+from fastjournal.cmdlog.format.records import instant_at
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_MAX, decode_replaced
+from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Run, Scan
-
-REPLACED_MAX = 997
-"""Records between a replacement and the removal: a group of cleaning has three at most."""
-REPLACED_BY_URI = 998
-REPLACED_BY_NONE = 999
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, Run, Scan
 
 LOST, SUPERSEDED, RENAMED, UNTOLD = 1, 2, 3, 4
 """Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
@@ -37,25 +28,12 @@ entry that the operation right before it renames; or it is not told whether ther
 
 NOT_APPLIED = "what takes the place of the entry that this removes is lost"
 
-_NANOSECONDS = struct.Struct(">i")
-_NANOSECONDS_AT = 9
 _REMOVALS = (Command.COMPLETE, Command.DELETE)
 _BETWEEN = (Command.START_ATTEMPT, Command.FAIL)
-"""With the operation of a lease, between a new entry and the removal where cleaning restates it."""
+"""With the operation of a lease, between a copy by compaction and the removal of the original."""
 _BETWEEN_MAX = 3
 _ENTRY_BYTES_MIN = RECORD_BYTES_MIN + 2 * TIME_BYTES + 20
 """Damage of fewer bytes held no entry."""
-
-
-def encode_removal_time(us: int, replaced: int) -> bytes:
-    """Return the TIME of a removal.
-
-    Args:
-        us: The instant, in microseconds since the Unix epoch.
-        replaced: How many records before it that one stands which takes the place of what it
-            removes, or ``REPLACED_BY_URI`` or ``REPLACED_BY_NONE``.
-    """
-    return encode_time(us, replaced)
 
 
 def doubtful_removals(data: bytes, scan: Scan) -> dict[int, int]:
@@ -82,8 +60,7 @@ def _in_run(data: bytes, run: Run, first: int, lost_bytes: int) -> dict[int, int
         if data[body] not in _REMOVALS:
             continue
         start = run.offset(index)
-        (nanoseconds,) = _NANOSECONDS.unpack_from(data, start + _NANOSECONDS_AT)
-        replaced = nanoseconds % 1000
+        replaced = decode_replaced(data, start)
         if replaced == REPLACED_BY_URI:
             doubtful[start] = SUPERSEDED
         elif not replaced:
@@ -110,7 +87,7 @@ def _may_belong(data: bytes, bodies: list[int]) -> bool:
     )
 
 
-def stands(kind: int, job: LiveJob | None, command: int, time: int, *, unnamed: bool) -> bool:
+def _stands(kind: int, job: LiveJob | None, command: int, time: int, *, unnamed: bool) -> bool:
     """Whether a doubtful removal is not applied, so that the entry stands.
 
     Args:
@@ -135,3 +112,64 @@ def stands(kind: int, job: LiveJob | None, command: int, time: int, *, unnamed: 
         return True
     # by another entry with its URI, which takes nothing from one that is worked on
     return job.token <= time and (job.uri is not None or bool(job.more.links))
+
+
+class UnappliedRemovals:
+    """The removals that a replay does not apply, as their replacement is lost.
+
+    Args:
+        state: What is live.
+
+    Attributes:
+        doubtful: Offsets of the doubtful removals in the current segment, and why each is.
+        unapplied: Those of them that are not applied.
+        standing: Job ids that stand because of that, to the positions of the removals.
+        pardoned: Positions of those of which a later record says that they are right.
+        unnamed: Position behind the operation that renames a job that is not there.
+    """
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self.doubtful: dict[int, int] = {}
+        self.unapplied: list[Damage] = []
+        self.standing: dict[bytes, int] = {}
+        self.pardoned: set[int] = set()
+        self.unnamed = -1
+
+    def start_segment(self, doubtful: dict[int, int] | None) -> None:
+        """Go on with a segment and its doubtful removals."""
+        self.doubtful = {} if doubtful is None else doubtful
+        self.unapplied = []
+        self.unnamed = -1
+
+    def hold_back(self, data: bytes, base: int, start: int, body: int, end: int) -> bool:
+        """Leave a removal by fastjournald out if its replacement is lost; return whether it is.
+
+        Args:
+            data: The segment.
+            base: Position of its first byte.
+            start: Offset of the removal.
+            body: Offset of its body.
+            end: Offset behind it.
+        """
+        kind = self.doubtful.get(start)
+        if kind is None:
+            return False
+        job_id = job_id_at(data, body)
+        job = self._state.jobs.get(job_id)
+        unnamed = base + start == self.unnamed
+        if not _stands(kind, job, data[body], instant_at(data, start), unnamed=unnamed):
+            return False
+        told = NOT_APPLIED if job is None else f"{NOT_APPLIED}, so that stands: key {job.key!r}"
+        self.unapplied.append(Damage(start, end, told))
+        self.standing[job_id] = base + start
+        return True
+
+    def pardon(self, key: bytes, timestamp: int) -> None:
+        """Remove what stands under a key by an unapplied removal, for a later one removes it."""
+        job = self._state.keys.get(key)
+        if job is not None and job.key == key and job.timestamp <= timestamp:
+            removal = self.standing.pop(job.job_id, None)
+            if removal is not None:
+                self.pardoned.add(removal)
+                self._state.remove(job)

@@ -19,24 +19,25 @@ from typing import TypeAlias
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import (
-    OPERATION_NAME,
-    Batch,
-    Lease,
-    SegmentRemoved,
-    SegmentRewritten,
-    pack,
-    unpack_operation,
-)
-from fastjournal.cmdlog.format.records import (
+from fastjournal.cmdlog.format.envelope import pack
+from fastjournal.cmdlog.format.layout import (
     NO_TIME,
     RECORD_BYTES_MIN,
     SEGMENT_HEADER,
     TIME_BYTES,
     Command,
+)
+from fastjournal.cmdlog.format.operation_records import (
+    Batch,
+    Lease,
+    SegmentRemoved,
+    SegmentRewritten,
+    encode_operation,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
+from fastjournal.cmdlog.format.records import (
     decode_record,
-    encode_head,
-    encode_job,
     encode_record,
     encode_simple,
     encode_time,
@@ -50,11 +51,8 @@ from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, scan_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
-_OPERATION_HEAD = bytes((len(OPERATION_NAME),)) + OPERATION_NAME.encode()
 _Idle: TypeAlias = dict[tuple[int, int], list[bytes]]
 """Ids of jobs whose lease ended inside damage, by segment and offset; 0: before the segment."""
-_OPERATION_JOB = encode_head(OPERATION_NAME.encode(), 1, 1, 0, 0, 0)
-"""Expired, and so skipped, as soon as workq replays it."""
 
 
 def keep_aside(disk: Disk, path: str, data: bytes, *, like: str) -> str:
@@ -182,7 +180,7 @@ def _with_told(
     for run in scan.runs:
         replay.replay(run, last=run is scan.runs[-1])
     at = scan.usable_bytes if replay.cut is None else replay.cut
-    return data[:at] + b"".join(_operation(each, now_us) for each in told) + data[at:]
+    return data[:at] + b"".join(_encode_told(each, now_us) for each in told) + data[at:]
 
 
 def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int) -> bytes:
@@ -201,7 +199,8 @@ def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int
         edits.append((damage.offset, damage.end, ended))
     torn = fault.damage[-1].offset if last and fault.damage else len(data)
     inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
-    edits += _mended_groups(data, spans, inner, {edit[0] for edit in edits if edit[2]})
+    ended_at = {edit[0] for edit in edits if edit[2]}
+    edits += _mended_groups(data, spans, inner, ended_at)
     if spans and fault.behind_loss:
         start, _, behind = spans[0]
         ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
@@ -245,7 +244,7 @@ def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
             while inside and inside[-1][1] <= start:
                 doubtful |= dict.fromkeys(leased, inside.pop())
             command = data[body]
-            job_id = data[body + 1 : body + 17]
+            job_id = job_id_at(data, body)
             if command == Command.START_ATTEMPT:
                 gap = doubtful.pop(job_id, None)
                 if gap is not None:
@@ -263,7 +262,7 @@ def _mended_groups(
     """Return the edits of the heads of groups that have damage inside them."""
     edits = []
     for index, (start, body, end) in enumerate(spans):
-        if data[body] != Command.ADD or not data.startswith(_OPERATION_HEAD, body + 17):
+        if data[body] != Command.ADD or not is_operation(data, body):
             continue
         try:
             record, _ = decode_record(data, start)
@@ -310,8 +309,5 @@ def _starts_left(
     return left
 
 
-def _operation(operation: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
-    time = encode_time(now_us)
-    job_id = uuid.uuid4().bytes
-    payload = pack(operation)
-    return encode_job(Command.ADD, time, job_id, _OPERATION_JOB, payload, NO_TIME, time)
+def _encode_told(told: SegmentRewritten | SegmentRemoved, now_us: int) -> bytes:
+    return encode_operation(told, encode_time(now_us), uuid.uuid4().bytes)

@@ -1,8 +1,9 @@
 """Replay: what the records of a log, in their order, leave live.
 
 Pure, and the loop that decides how long a start takes: the common records of our own are decoded
-right in it, everything else in functions below. The rules are those of the live daemon
-(docs/protocol.md) and of docs/cmdlog.md; where records contradict each other:
+right in it, everything else one record at a time (``cmdlog.recovery.record_replay``). The rules are
+those of the live daemon (docs/protocol.md) and of docs/cmdlog.md; where records contradict each
+other:
 
 - An add or schedule whose key holds an entry with a larger timestamp, or whose URI leads to one,
   is void. An older or equally old entry under its key is replaced.
@@ -21,51 +22,38 @@ head and says so. A record that is valid but whose contents cannot be understood
 
 from __future__ import annotations
 
-import struct
-
 import msgspec
 
-from fastjournal.cmdlog.format.envelope import (
-    MAGIC,
-    Batch,
-    Completion,
-    Envelope,
-    Failure,
-    Lease,
-    Operation,
-    Pause,
-    Rename,
-    SegmentRemoved,
-    SegmentRewritten,
-    SegmentStart,
-    unpack_failure,
-    unpack_operation,
-)
-from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
-from fastjournal.cmdlog.format.records import (
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Completion, Envelope
+from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
+    FIELDS_AT,
+    JOB_ID_AT,
+    JOB_TAIL_BYTES,
+    RESULT_BESIDES_BYTES,
     RUN_BYTES,
+    SHORT_FIELD_AT,
+    SHORT_MAX,
+    SIMPLE_TAIL_BYTES,
     TIME_BYTES,
-    UNIX_SECONDS,
     Command,
-    decode_payload,
-    decode_uvarint,
 )
-from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournal.cmdlog.recovery import workq_jobs as foreign
-from fastjournal.cmdlog.recovery.operations import apply_operation
-from fastjournal.cmdlog.recovery.removals import NOT_APPLIED, doubtful_behind, stands
-from fastjournal.cmdlog.recovery.replay_state import LogState, Tomb, pause_name
+from fastjournal.cmdlog.format.operation_records import Batch, Lease, unpack_operation
+from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
+from fastjournal.cmdlog.format.records import instant_at
+from fastjournal.cmdlog.recovery.record_replay import RecordReplay
+from fastjournal.cmdlog.recovery.removals import doubtful_behind
+from fastjournal.cmdlog.recovery.replay_state import LogState, Tomb
 from fastjournal.cmdlog.recovery.replayed_entry import live_job
 from fastjournal.cmdlog.recovery.scan import Damage, Run
 from fastjournal.errors import LogCorruptError
-from fastjournal.limits import INSTANT_MAX, LEASE_US_DEFAULT
 
-_JOB_TAIL = 2 * TIME_BYTES + CRC_BYTES
-_SIMPLE_BYTES = 17 + CRC_BYTES
-_seconds_at = struct.Struct(">qi").unpack_from
 _decode_entry = msgspec.msgpack.Decoder(Envelope).decode
 _decode_completion = msgspec.msgpack.Decoder(Completion).decode
+_SCHEDULE = Command.SCHEDULE.value
+_COMPLETE = Command.COMPLETE.value
+_START_ATTEMPT = Command.START_ATTEMPT.value
+_OPERATION_NAME_BYTES = OPERATION_HEAD[0]
 
 
 class Replay:
@@ -74,28 +62,26 @@ class Replay:
     Attributes:
         state: What is live so far.
         damage: Records of the current segment that are valid but cannot be understood.
-        unapplied: Removals in it whose replacement is lost, by the offset of each.
-        pardoned: Segment and offset of such ones of which a later record says that they are right.
         cut: Offset of the head of the unfinished group at which the last segment ends, else None.
     """
 
     def __init__(self, state: LogState | None = None) -> None:
         self.state = LogState() if state is None else state
         self.damage: list[Damage] = []
-        self.unapplied: list[Damage] = []
-        self.pardoned: set[tuple[int, int]] = set()
         self.cut: int | None = None
-        self._standing: dict[bytes, tuple[int, int]] = {}
-        """Job ids to segment and offset of the removal that was not applied."""
-        self._doubtful: dict[int, int] = {}
+        self._records = RecordReplay(self.state)
+        self._removals = self._records.removals
         self._replayed: Run | None = None
-        self._unnamed = -1
-        """Offset behind the operation that renames a job that is not there."""
-        self._segment = 0
-        self._data = b""
-        self._ours = False
-        self._run = b""
-        """What the ids of a run of the daemon begin with: that of the newest entry."""
+
+    @property
+    def unapplied(self) -> list[Damage]:
+        """Removals in the current segment whose replacement is lost, by the offset of each."""
+        return self._removals.unapplied
+
+    @property
+    def pardoned(self) -> set[int]:
+        """Positions of unapplied removals of which a later record says that they are right."""
+        return self._removals.pardoned
 
     def start_segment(
         self, number: int, data: bytes, doubtful: dict[int, int] | None = None
@@ -107,17 +93,31 @@ class Replay:
             data: The segment.
             doubtful: From ``doubtful_removals``, where it has damage.
         """
-        self._segment = number
-        self._data = data
-        self._ours = False
-        self._run = b""
         self.damage = []
-        self.unapplied = []
-        self._unnamed = -1
-        self._doubtful = {} if doubtful is None else doubtful
+        self._records.start_segment(number, data, doubtful)
+
+    def apply(
+        self, data: bytes, position: int, *, ours: bool, token: int | None = None, doubt: int = 0
+    ) -> None:
+        """Replay one record alone, taken out of its segment and its group.
+
+        Args:
+            data: The record.
+            position: In its log.
+            ours: Whether fastjournald wrote its segment.
+            token: Of a start-attempt in a lease group: that of the lease; else None.
+            doubt: Why it may be that this removal is not applied; 0: it is.
+
+        Raises:
+            LogCorruptError: It cannot be understood.
+        """
+        self._records.apply_alone(data, position, ours=ours, token=token, doubt=doubt)
 
     def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
         """Replay records ``first`` to about ``stop`` of a run of the current segment.
+
+        One loop, not stages: see docs/performance.md for the records a second that it replays, and
+        tests/bench/bench_recovery.py; a call for each record takes a quarter of them.
 
         Args:
             run: From ``scan_segment``.
@@ -128,8 +128,11 @@ class Replay:
         Returns:
             The index to go on with; the length of the run when it is done, or when ``cut`` is set.
         """
+        records = self._records
+        removals = self._removals
         state = self.state
-        data = self._data
+        data = records.data
+        base = records.base
         bodies = run.bodies
         ends = run.ends
         count = len(ends)
@@ -138,7 +141,7 @@ class Replay:
         keys = state.keys
         tombstones = state.tombstones
         orphans = state.orphans
-        base = self._segment << OFFSET_BITS
+        job_id_at, fields_at, short_field_at = JOB_ID_AT, FIELDS_AT, SHORT_FIELD_AT
         index = first
         end = run.offset(first)
         stamp_before = b""
@@ -149,13 +152,15 @@ class Replay:
             body = bodies[index]
             end = ends[index]
             command = data[body]
-            if command <= 2:
-                name = data[body + 17]
-                head = skip_head(data, body + 18 + name) if name < 0x80 else None
+            if command <= _SCHEDULE:
+                name = data[body + fields_at]
+                head = skip_head(data, body + short_field_at + name) if name <= SHORT_MAX else None
                 at = head.end() if head is not None else 0
                 if not at or not data.startswith(MAGIC, at):
-                    self._replay_other(start, body, end)
-                elif name == 5 and data.startswith(OPERATION_HEAD, body + 17):
+                    self._apply(start, body, end)
+                elif name == _OPERATION_NAME_BYTES and data.startswith(
+                    OPERATION_HEAD, body + fields_at
+                ):
                     index = self._replay_operation(run, index, start, at, last=last)
                     if self.cut is not None:
                         state.records += index - first
@@ -163,15 +168,14 @@ class Replay:
                     end = run.offset(index + 1)
                 else:
                     try:
-                        entry = _decode_entry(data[at + 3 : end - _JOB_TAIL])
+                        entry = _decode_entry(data[at + MAGIC_BYTES : end - JOB_TAIL_BYTES])
                     except (msgspec.MsgspecError, ValueError) as error:
                         self._damaged(start, end, f"an entry cannot be read: {error}")
                         index += 1
                         continue
-                    job_id = data[body + 1 : body + 17]
-                    if job_id[:RUN_BYTES] != self._run:
-                        self._run = job_id[:RUN_BYTES]
-                        state.begins.append((job_id, self._segment))
+                    job_id = data[body + job_id_at : body + fields_at]
+                    if job_id[:RUN_BYTES] != records.run:
+                        records.begin_run(job_id)
                     job = live_job(entry, job_id, base | start, end - start)
                     key = job.key
                     uri = job.uri
@@ -181,7 +185,7 @@ class Replay:
                         or entry.links
                         or job_id in jobs
                     ):
-                        state.place(job, _time_us(data, start))
+                        state.place(job, instant_at(data, start))
                     else:
                         jobs[job_id] = keys[key] = job
                         if uri is not None:
@@ -191,13 +195,18 @@ class Replay:
                     arrival = entry.arrival
                     if arrival > state.arrival:  # noqa: PLR1730 - max() takes three times as long
                         state.arrival = arrival
-            elif self._doubtful and self._is_unapplied(start, body, end):
+            elif removals.doubtful and records.is_unapplied(start, body, end):
                 pass
-            elif command == 3:
-                found = jobs.get(data[body + 1 : body + 17])
-                if data.startswith(MAGIC, body + 18) and data[body + 17] == end - body - 22:
+            elif command == _COMPLETE:
+                found = jobs.get(data[body + job_id_at : body + fields_at])
+                if (
+                    data.startswith(MAGIC, body + short_field_at)
+                    and data[body + fields_at] == end - body - RESULT_BESIDES_BYTES
+                ):
                     try:
-                        done = _decode_completion(data[body + 21 : end - CRC_BYTES])
+                        done = _decode_completion(
+                            data[body + short_field_at + MAGIC_BYTES : end - CRC_BYTES]
+                        )
                     except (msgspec.MsgspecError, ValueError) as error:
                         self._damaged(start, end, f"a completion cannot be read: {error}")
                         index += 1
@@ -205,175 +214,46 @@ class Replay:
                     if found is not None:
                         state.remove(found)
                     elif orphans:
-                        state.settle(data[body + 1 : body + 17])
-                    stamp = data[start + 1 : start + 13]
+                        state.settle(data[body + job_id_at : body + fields_at])
+                    stamp = data[start : start + TIME_BYTES]
                     if stamp != stamp_before:
                         stamp_before = stamp
-                        time = _time_us(data, start)
+                        time = instant_at(data, start)
                     key = done.key
-                    if self._standing:
-                        self._pardon(key, done.timestamp)
+                    if removals.standing:
+                        removals.pardon(key, done.timestamp)
                     if key in keys or key in tombstones:
                         state.leave_tombstone(key, done.timestamp, time)
                     else:
                         tombstones[key] = Tomb(done.timestamp, time)
                 else:
-                    self._replay_other(start, body, end)
+                    self._apply(start, body, end)
             else:
-                self._replay_other(start, body, end)
+                self._apply(start, body, end)
             index += 1
         state.records += index - first
         state.drop_tombstones()
         return index
 
-    # --- removals whose replacement is lost -----------------------------------------------------
-
-    def _is_unapplied(self, start: int, body: int, end: int) -> bool:
-        """Leave a removal out whose replacement is lost; return whether it was."""
-        kind = self._doubtful.get(start)
-        if kind is None:
-            return False
-        data = self._data
-        job_id = data[body + 1 : body + 17]
-        job = self.state.jobs.get(job_id)
-        if job is None:
-            ours = data.startswith(MAGIC, body + 18)
-        else:
-            ours = self._ours or not job.more.foreign
-        if not ours:
-            # by workq itself; a segment of ours may have lost the record that says so
-            return False
-        time = _time_us(data, start)
-        if not stands(kind, job, data[body], time, unnamed=start == self._unnamed):
-            return False
-        told = NOT_APPLIED if job is None else f"{NOT_APPLIED}, so that stands: key {job.key!r}"
-        self.unapplied.append(Damage(start, end, told))
-        self._standing[job_id] = self._segment, start
-        return True
-
-    def _pardon(self, key: bytes, timestamp: int) -> None:
-        """What stands under a key because its removal was not applied goes by a later one."""
-        job = self.state.keys.get(key)
-        if job is not None and job.key == key and job.timestamp <= timestamp:
-            removal = self._standing.pop(job.job_id, None)
-            if removal is not None:
-                self.pardoned.add(removal)
-                self.state.remove(job)
-
-    # --- records that are not worth a place in the loop -----------------------------------------
-
-    def _replay_other(self, start: int, body: int, end: int) -> None:
-        data = self._data
-        command = data[body]
+    def _apply(self, start: int, body: int, end: int) -> None:
         try:
-            if command <= Command.SCHEDULE:
-                self._replay_job(start, body, end)
-            elif command <= Command.FAIL:
-                length, at = decode_uvarint(data, body + 17, end - CRC_BYTES)
-                if at + length != end - CRC_BYTES:
-                    raise LogCorruptError(f"a result of {length} bytes does not fit its record")
-                self._replay_result(start, body, data[at : at + length])
-            elif command > Command.TIMEOUT_ATTEMPT:
-                raise LogCorruptError(f"command {command} is unknown")
-            elif end - body != _SIMPLE_BYTES:
-                raise LogCorruptError("bytes follow the last field")
-            else:
-                self._replay_simple(start, body)
+            self._records.apply(start, body, end)
         except LogCorruptError as error:
             self._damaged(start, end, error.message)
-        except (msgspec.MsgspecError, ValueError) as error:
-            self._damaged(start, end, f"its contents cannot be read: {error}")
 
-    def _replay_job(self, start: int, body: int, end: int) -> None:
-        record = decode_payload(self._data, start, body, end - CRC_BYTES)
-        position = self._segment << OFFSET_BITS | start
-        if not record.payload.startswith(MAGIC):
-            foreign.insert(self.state, foreign.live_job(record, position, end - start))
-            return
-        # ours, with a name of 128 bytes or more
-        entry = _decode_entry(record.payload[len(MAGIC) :])
-        job = live_job(entry, record.job_id, position, end - start)
-        if job.job_id[:RUN_BYTES] != self._run:
-            self._run = job.job_id[:RUN_BYTES]
-            self.state.begins.append((job.job_id, self._segment))
-        self.state.place(job, _time_us(self._data, start))
-        self.state.arrival = max(self.state.arrival, entry.arrival)
+    def _damaged(self, start: int, end: int, reason: str) -> None:
+        self.damage.append(Damage(start, end, reason))
+        assert self._replayed is not None
+        removals = self._removals
+        removals.doubtful |= doubtful_behind(self._records.data, self._replayed, end)
 
-    def _replay_result(self, start: int, body: int, result: bytes) -> None:
-        data = self._data
-        state = self.state
-        job_id = data[body + 1 : body + 17]
-        time = _time_us(data, start)
-        job = state.jobs.get(job_id)
-        ours = result.startswith(MAGIC)
-        if data[body] == Command.COMPLETE and ours:
-            done = _decode_completion(result[len(MAGIC) :])
-            if job is not None:
-                state.remove(job)
-            state.settle(job_id)
-            self._pardon(done.key, done.timestamp)
-            state.leave_tombstone(done.key, done.timestamp, time)
-            return
-        failure = unpack_failure(result) if ours else Failure(foreign.REASON_FAILED)
-        if job is None:
-            self._wait_for_add(job_id, data[body], time)
-        elif job.more.foreign and not self._ours:
-            foreign.apply(state, job, data[body], time)
-        elif data[body] == Command.COMPLETE:
-            state.remove(job)
-        elif job.superseded:
-            state.drop_superseded(job, time)
-        else:
-            more = job.own()
-            if 0 < job.token <= time:
-                more.attempts += 1
-            job.token = 0
-            more.reason = failure.reason
-            more.amended = True
-
-    def _replay_simple(self, start: int, body: int) -> None:
-        data = self._data
-        state = self.state
-        command = data[body]
-        job_id = data[body + 1 : body + 17]
-        job = state.jobs.get(job_id)
-        if job is None:
-            if command in (Command.DELETE, Command.EXPIRE):
-                state.settle(job_id)
-            self._wait_for_add(job_id, command, _time_us(data, start))
-        elif command in (Command.DELETE, Command.EXPIRE):
-            state.remove(job)
-        elif job.more.foreign and not self._ours:
-            foreign.apply(state, job, command, _time_us(data, start))
-        elif command == Command.START_ATTEMPT:
-            time = _time_us(data, start)
-            state.lease(job, time + (job.more.ttr_us or LEASE_US_DEFAULT), time)
-        elif job.token:
-            time = _time_us(data, start)
-            if job.superseded:
-                state.drop_superseded(job, time)
-                return
-            more = job.own()
-            if time >= job.token:
-                more.attempts += 1
-            more.first_due = max(job.not_before, min(time, job.token))
-            job.token = 0
-        elif not self._ours:
-            # in ours cleaning keeps the end of a lease for workq, where the lease itself may go
-            state.odd["a timeout of a job that is not leased"] += 1
-
-    def _wait_for_add(self, job_id: bytes, command: int, time: int) -> None:
-        # In our own segments the add is always first: cleaning has taken it away.
-        if not self._ours:
-            foreign.wait_for_add(self.state, job_id, command, time)
-
-    # --- operations -----------------------------------------------------------------------------
+    # --- operations and groups ------------------------------------------------------------------
 
     def _replay_operation(self, run: Run, index: int, start: int, at: int, *, last: bool) -> int:
         """Apply the operation whose payload is at ``at``; return the index of its last record."""
         end = run.ends[index]
         try:
-            operation = unpack_operation(self._data[at : end - _JOB_TAIL])
+            operation = unpack_operation(self._records.data[at : end - JOB_TAIL_BYTES])
         except (msgspec.MsgspecError, ValueError) as error:
             self._damaged(start, end, f"an operation cannot be read: {error}")
             return index
@@ -383,13 +263,11 @@ class Replay:
             if operation.following >= len(run) - index:
                 self._unfinished(run.offset(index), last=last)
         else:
-            if isinstance(operation, Rename) and operation.job_id not in self.state.jobs:
-                self._unnamed = end
-            self._apply(operation, start)
+            self._records.apply_operation(operation, start, end)
         return index
 
     def _replay_lease(self, run: Run, head: int, lease: Lease, *, last: bool) -> int:
-        data = self._data
+        data = self._records.data
         state = self.state
         jobs = state.jobs
         superseded = state.superseded
@@ -397,7 +275,7 @@ class Replay:
         ends = run.ends
         following = max(0, lease.following)
         missing = following >= len(bodies) - head
-        if missing and all(data[body] == Command.START_ATTEMPT for body in bodies[head + 1 :]):
+        if missing and all(data[body] == _START_ATTEMPT for body in bodies[head + 1 :]):
             self._unfinished(run.offset(head), last=last)
             if self.cut is not None:
                 return head
@@ -406,15 +284,15 @@ class Replay:
         stop = min(len(bodies), head + 1 + following)
         for index in range(head + 1, stop):
             body = bodies[index]
-            if data[body] != Command.START_ATTEMPT or ends[index] - body != _SIMPLE_BYTES:
+            if data[body] != _START_ATTEMPT or ends[index] - body != SIMPLE_TAIL_BYTES:
                 self._unfinished(run.offset(head), last=False)
                 return index - 1
-            job = jobs.get(data[body + 1 : body + 17])
+            job = jobs.get(data[body + JOB_ID_AT : body + FIELDS_AT])
             if job is None:
-                # cleaning has taken it away
+                # compaction has taken it away
                 continue
             if superseded:
-                state.lease(job, lease.token, _time_us(data, run.offset(head)))
+                state.lease(job, lease.token, instant_at(data, run.offset(head)))
             else:
                 job.token = lease.token
                 job.starts += 1
@@ -425,30 +303,3 @@ class Replay:
             self.cut = offset
         else:
             self.state.odd["a group that is not all there"] += 1
-
-    def _apply(self, operation: Operation, start: int) -> None:
-        state = self.state
-        if isinstance(operation, SegmentStart):
-            self._ours = True
-            state.chain.take(self._segment, operation)
-            state.last_token = operation.last_token or state.last_token
-        elif isinstance(operation, SegmentRewritten | SegmentRemoved):
-            state.chain.take(self._segment, operation)
-        else:
-            if isinstance(operation, Pause):
-                paused = state.paused_until.setdefault(self._segment, {})
-                name = pause_name(operation.domain)
-                paused[name] = max(paused.get(name, 0), operation.until)
-            apply_operation(state, operation, _time_us(self._data, start))
-
-    def _damaged(self, start: int, end: int, reason: str) -> None:
-        self.damage.append(Damage(start, end, reason))
-        assert self._replayed is not None
-        self._doubtful = self._doubtful | doubtful_behind(self._data, self._replayed, end)
-
-
-def _time_us(data: bytes, start: int) -> int:
-    """Return the time of the record at ``start`` as an instant; 0 where it has none."""
-    seconds, nanoseconds = _seconds_at(data, start + 1)
-    us = int((seconds - UNIX_SECONDS) * 1_000_000 + nanoseconds // 1000)
-    return min(max(us, 0), INSTANT_MAX)

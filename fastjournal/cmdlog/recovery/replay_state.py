@@ -186,6 +186,26 @@ class LogState:
         self.remove(job)
         self.leave_tombstone(job.key, job.superseded, learnt)
 
+    def end_lease(self, job: LiveJob, time: int) -> None:
+        """End the lease of a job at ``time``: it ran out before, or the job was given back."""
+        if job.superseded:
+            self.drop_superseded(job, time)
+            return
+        more = job.own()
+        if time >= job.token:
+            more.attempts += 1
+        more.first_due = max(job.not_before, min(time, job.token))
+        job.token = 0
+
+    def bury(self, job: LiveJob, reason: bytes, time: int) -> None:
+        """Make a job a dead letter, which ends its lease."""
+        more = job.own()
+        if 0 < job.token <= time:
+            more.attempts += 1
+        job.token = 0
+        more.reason = reason
+        more.amended = True
+
     def replace(self, job: LiveJob, timestamp: int | None = None, learnt: int = 0) -> None:
         """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
         self.remove(job)
@@ -281,8 +301,11 @@ class LogState:
             timestamp = max(timestamp, before.timestamp)
         self.tombstones[key] = Tomb(timestamp, learnt)
 
-    def pause(self, domain: bytes, until: int, time: int) -> None:
-        """Remember the pause of a domain; of too many those go that were over at ``time``."""
+    def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
+        """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""
+        paused = self.paused_until.setdefault(segment, {})
+        name = pause_name(domain)
+        paused[name] = max(paused.get(name, 0), until)
         if self.pauses.pop(domain, None) is not None:
             self.pauses_bytes -= PAUSE_BYTES + len(domain)
         if until:

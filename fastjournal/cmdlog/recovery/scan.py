@@ -1,4 +1,4 @@
-"""Where the records of a segment stand, and where it is damaged.
+"""Scan of a segment: where its records stand, and where it is damaged.
 
 A scan takes a segment's bytes and finds *runs*, stretches of valid records, and *damage* around
 them. A record is valid when its size fits into the file, its checksum is right and it is long
@@ -10,32 +10,34 @@ and its fields agree, else at every offset whose bytes could be a time and the h
 a flipped bit in a size, which looks like a record cut by a crash, is told from one by the records
 behind it.
 
-The layout of records: ``cmdlog.format.records``.
+The layout of records: ``cmdlog.format.layout``.
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator
 
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.format.records import (
+from fastjournal.cmdlog.format.layout import (
     CRC_BYTES,
     RECORD_BYTES_MIN,
     SEGMENT_HEADER,
+    SHORT_BODY_AT,
+    SHORT_MAX,
+    SIMPLE_BODY_BYTES,
     TIME_BYTES,
-    decode_payload,
+    TIME_VERSION,
 )
+from fastjournal.cmdlog.format.partial_decode import body_offset
+from fastjournal.cmdlog.format.records import crc_at, decode_body
 from fastjournal.errors import LogCorruptError
 
 HEADER_BYTES = len(SEGMENT_HEADER)
 
 _crc32c = google_crc32c.value
-_crc_at = struct.Struct(">I").unpack_from
-_PAYLOAD_BYTES_MIN = 17
 _SIZE_BYTES_MAX = 5
 """Enough for sizes up to 32 GiB."""
 
@@ -79,7 +81,7 @@ class Damage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Scan(msgspec.Struct, gc=False):
-    """What a segment consists of."""
+    """Result of a scan: the stretches of a segment."""
 
     size: int
     """Bytes of the segment."""
@@ -170,14 +172,14 @@ def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, st
     if stop is not None:
         last = min(last, stop - 1)
     crc32c = _crc32c
-    crc_at = _crc_at
+    time_bytes, short_body_at, crc_bytes = TIME_BYTES, SHORT_BODY_AT, CRC_BYTES
     add_body = bodies.append
     add_end = ends.append
     reason = "a record is cut"
     while at <= last:
-        length = data[at + TIME_BYTES]
-        body = at + TIME_BYTES + 1
-        if length > 0x7F:
+        length = data[at + time_bytes]
+        body = at + short_body_at
+        if length > SHORT_MAX:
             shift = 7
             length &= 0x7F
             while body < size and shift < 7 * _SIZE_BYTES_MAX:
@@ -191,16 +193,16 @@ def _scan_run(data: bytes, start: int, stop: int | None = None) -> tuple[Run, st
                 reason = "a record's size is not a number"
                 break
         end = body + length
-        if end + 4 > size:
+        if end + crc_bytes > size:
             reason = f"a record of {length} bytes is cut"
             break
-        if length < _PAYLOAD_BYTES_MIN or data[at] != 1:
+        if length < SIMPLE_BODY_BYTES or data[at] != TIME_VERSION:
             reason = "there is no record"
             break
         if crc32c(data[at:end]) != crc_at(data, end)[0]:
             reason = "a record's checksum is wrong"
             break
-        at = end + 4
+        at = end + crc_bytes
         add_body(body)
         add_end(at)
     if not any(data[at : at + RECORD_BYTES_MIN]):
@@ -235,11 +237,8 @@ def find_head(data: bytes, start: int, end: int) -> int:
 
 
 def _agrees(data: bytes, start: int, end: int) -> bool:
-    body = start + TIME_BYTES
-    while data[body] > 0x7F:
-        body += 1
     try:
-        decode_payload(data, start, body + 1, end - CRC_BYTES)
+        decode_body(data, start, body_offset(data, start), end - CRC_BYTES)
     except LogCorruptError:
         return False
     return True
@@ -259,8 +258,8 @@ def _claimed_end(data: bytes, start: int) -> int | None:
         shift += 7
         if byte < 0x80:
             break
-    end = at + length + 4
-    if length < _PAYLOAD_BYTES_MIN or end > len(data):
+    end = at + length + CRC_BYTES
+    if length < SIMPLE_BODY_BYTES or end > len(data):
         return None
     return end
 
@@ -268,6 +267,6 @@ def _claimed_end(data: bytes, start: int) -> int | None:
 def _valid_end(data: bytes, start: int) -> int | None:
     """Return the end of the valid record at ``start``, or None where there is none."""
     end = _claimed_end(data, start)
-    if end is None or _crc32c(data[start : end - 4]) != _crc_at(data, end - 4)[0]:
+    if end is None or _crc32c(data[start : end - CRC_BYTES]) != crc_at(data, end - CRC_BYTES)[0]:
         return None
     return end

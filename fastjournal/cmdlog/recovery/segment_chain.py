@@ -14,7 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from fastjournal.cmdlog.format.envelope import SegmentRemoved, SegmentRewritten, SegmentStart
+from fastjournal.cmdlog.format.operation_records import (
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+)
 from fastjournal.cmdlog.format.segments import segment_name
 
 Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved

@@ -15,7 +15,8 @@ after the job was created, else to an earlier job of the same id.
 from __future__ import annotations
 
 from fastjournal.cmdlog.format.envelope import Envelope
-from fastjournal.cmdlog.format.records import NO_TIME, Command, Record, decode_time
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.records import Record, decode_time
 from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
 from fastjournal.cmdlog.recovery.replayed_entry import live_job as job_of

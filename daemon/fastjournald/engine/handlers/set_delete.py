@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.cmdlog.recovery.removals import REPLACED_BY_NONE
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType

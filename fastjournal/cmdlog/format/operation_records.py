@@ -1,0 +1,218 @@
+"""Operation records: what happens in the log besides the coming and going of jobs.
+
+An operation is an add record whose job has the name ``fj.op`` and a time to live of a millisecond,
+so that workq finds it expired, and skips it, as soon as it replays. Its payload: ``MAGIC``, then
+the msgpack array of the tag of one of the structs below and its fields.
+
+Fields are only ever added at the end, with a default, so that older logs stay readable.
+
+By what an operation concerns it is one of these; whoever reads operations goes by that:
+
+- ``SegmentOperation``: segments of the log, see ``cmdlog.recovery.segment_chain``;
+- ``GroupHead``: ``following`` records behind it belong to the same request. A group is all or
+  nothing: where the log ends before its last record, nobody was told OK, and recovery treats the
+  group as part of the torn tail;
+- ``KeyOperation``: a key, and the tombstone under it;
+- ``DomainOperation``: a domain;
+- ``Change``: the one job that it names.
+
+To add one, see docs/contributing.md, "Add a log record".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, encode_fields
+from fastjournal.cmdlog.format.layout import NO_TIME, Command
+from fastjournal.cmdlog.format.records import encode_head, encode_job
+from fastjournal.limits import VALUE_BYTES_LIMIT
+
+OPERATION_NAME = "fj.op"
+OPERATION_TTL_MS = 1
+
+# --- segments -----------------------------------------------------------------------------------
+
+
+class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
+    """The first record of each segment that fastjournald writes."""
+
+    previous: int
+    """Number of the segment before this one; 0: this is the first."""
+    last_token: int = 0
+    """The newest lease token so far; 0: none."""
+    bytes: int = 0
+    """Size of the segment before this one when it was sealed; 0: not told."""
+    crc32c: int = 0
+    """CRC-32C of the whole segment before this one then."""
+
+
+class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=False):
+    """The size and CRC-32C of a sealed segment, which hold instead of those told before."""
+
+    number: int
+    bytes: int
+    crc32c: int
+    done: bool = False
+    """False: the segment is about to be replaced; until it is, those told before hold too."""
+
+
+class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
+    """Compaction is about to unlink a segment."""
+
+    number: int
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
+    """A NEXT or GET leased entries: a start-attempt record follows for each of them."""
+
+    following: int
+    token: int
+    again: bool = False
+    """Whether a lease that goes on is only told once more: another token may be the newest."""
+
+
+class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
+    """The next records belong to one request: all or nothing."""
+
+    following: int
+
+
+# --- keys and domains ---------------------------------------------------------------------------
+
+
+class Tombstone(msgspec.Struct, tag="tombstone", array_like=True, gc=False):
+    """A tombstone without an entry: a persistent DELETE of nothing."""
+
+    key: bytes
+    timestamp: int
+
+
+class Erasure(msgspec.Struct, tag="forget", array_like=True, gc=False):
+    """DELETE with OVERWRITE: the tombstone under this key is erased."""
+
+    key: bytes
+
+
+class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
+    """PAUSE: nothing of this domain is handed out before ``until``; 0: it goes on."""
+
+    domain: bytes
+    until: int
+
+
+# --- jobs ---------------------------------------------------------------------------------------
+
+
+class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
+    """TOUCH with a token: the lease of that job now ends at ``token``."""
+
+    job_id: bytes
+    token: int
+
+
+class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
+    """The expiry of that job moved to ``expires`` (0: never)."""
+
+    job_id: bytes
+    expires: int
+
+
+class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
+    """RELEASE with a TTL: that job must not start before ``not_before``."""
+
+    job_id: bytes
+    not_before: int
+
+
+class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
+    """ADD or NOT: what that job's value is now, of the same type."""
+
+    job_id: bytes
+    value: bytes
+    timestamp: int
+    """Of the entry, as in the operations below; its modified time is that of the record."""
+
+
+class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
+    """TRUNCATE: that job's value is cut to ``size`` bytes, or filled up with zero bytes."""
+
+    job_id: bytes
+    size: Annotated[int, msgspec.Meta(ge=0, le=VALUE_BYTES_LIMIT)]
+    timestamp: int
+
+
+class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
+    """LINK: that job stands under one more key."""
+
+    job_id: bytes
+    key: bytes
+
+
+class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
+    """RENAME: the primary key of that job is ``key``; the old one has a tombstone.
+
+    What stood under ``key`` is gone without one; the tombstone under it is erased.
+    """
+
+    job_id: bytes
+    key: bytes
+    timestamp: int
+    """Of the entry and of the tombstone."""
+    old: bytes = b""
+    """The key before; empty: not told."""
+
+
+SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
+GroupHead: TypeAlias = Lease | Batch
+KeyOperation: TypeAlias = Tombstone | Erasure
+DomainOperation: TypeAlias = Pause
+Change: TypeAlias = Extend | Touch | Delay | Value | Resize | Link | Rename
+Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
+
+# --- encoding -----------------------------------------------------------------------------------
+
+_decode: Callable[[memoryview], Operation] = msgspec.msgpack.Decoder(Operation).decode
+
+
+def operation_head(ttr_ms: int = 1) -> bytes:
+    """Return the head of operation records; ``ttr_ms``: time to run, which means nothing."""
+    return encode_head(OPERATION_NAME.encode(), ttr_ms, OPERATION_TTL_MS, 0, 0, 0)
+
+
+_HEAD = operation_head()
+
+
+def encode_operation(
+    operation: Operation, time: bytes, job_id: bytes, head: bytes = _HEAD
+) -> bytes:
+    """Return the record of an operation.
+
+    Args:
+        operation: Which.
+        time: When the record is written, from ``encode_time``.
+        job_id: A fresh one.
+        head: From ``operation_head``.
+    """
+    payload = MAGIC + encode_fields(operation)
+    return encode_job(Command.ADD, time, job_id, head, payload, NO_TIME, time)
+
+
+def unpack_operation(payload: bytes) -> Operation:
+    """Return the operation in the payload of a job named ``fj.op``.
+
+    Raises:
+        msgspec.MsgspecError: It is not an operation that this version knows.
+    """
+    return _decode(memoryview(payload)[MAGIC_BYTES:])
+
+
+def tag_of(operation: type[Operation] | Operation) -> str:
+    """Return the tag by which an operation is told from others."""
+    return str(operation.__struct_config__.tag)
