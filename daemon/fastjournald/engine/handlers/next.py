@@ -43,7 +43,7 @@ from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import Missing
 
-_NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
+ANY_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
 _TOO_MANY_WAIT = f"{ErrorCode.BUSY} {WAITS_MAX} requests wait on all connections"
 _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on all connections"
@@ -54,7 +54,7 @@ def next_(
 ) -> str | Reply | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
-        return _NOT_A_DOMAIN
+        return ANY_DOMAIN
     if context.read_only:
         return READ_ONLY
     reply = next_work(context, session, request, now)
@@ -132,7 +132,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
     if named is not None and named.paused_until:
         return []
     if store.values is not None and store.values.cold:
-        missing = _missing(context, request, named, count, now)
+        missing = _missing(context, request, count, now)
         if missing:
             return Missing(missing)
     pops = request.flags & OVERWRITE
@@ -174,9 +174,7 @@ def _overhead(request: Request) -> int:
     return PAIR_BYTES + (META_BYTES if request.flags & META else 0)
 
 
-def _missing(
-    context: Context, request: Request, named: Domain | None, count: int, now: int
-) -> list[Entry]:
+def _missing(context: Context, request: Request, count: int, now: int) -> list[Entry]:
     """Return those entries that would be taken now, and whose value is on disk only.
 
     If there are some, then also those that others who wait will take. One whose value cannot be
@@ -193,11 +191,7 @@ def _missing(
         missing: list[Entry] = []
         lost: list[tuple[Entry, str]] = []
         room = store.values.kept_bytes
-        if request.key:
-            domains = [named] if named is not None else []
-        else:
-            domains = list(islice(store.turns, ahead))
-        for at, entry in enumerate(_upcoming(context, request, domains, ahead)):
+        for at, entry in enumerate(upcoming(context, request, ahead)):
             room -= len(entry.value)
             if at >= count and (room < 0 or not missing):
                 # it would leave memory again before they come
@@ -220,17 +214,24 @@ def _missing(
             store.bury(entry, reason[:REASON_BYTES_MAX], now)
 
 
-def _upcoming(
-    context: Context, request: Request, domains: list[Domain], count: int
-) -> Iterator[Entry]:
-    """Yield what would be taken now, in order, without taking it."""
+def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
+    """Yield what would be taken now, in order, without taking it; also of a paused domain.
+
+    At most so many entries, and as much as fits the reply. O(1) for each.
+    """
+    store = context.store
+    if request.key:
+        named = store.domains.get(request.key)
+        domains = [] if named is None else [named]
+    else:
+        domains = list(islice(store.turns, count))
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
     rank = 0
     while domains := [domain for domain in domains if rank < len(domain.ready)]:
         for domain in domains:
-            entry = context.store.ready_at(domain, rank)
+            entry = store.ready_at(domain, rank)
             room -= len(entry.key) + len(entry.uri or b"") + overhead
             if request.flags & DATA:
                 room -= len(entry.value)
