@@ -480,6 +480,16 @@ LISTENER_PING_S = 30.0
 JOBS_WAIT_US_MAX = 30_000_000
 """One wait of a job loop for work: then it asks again, and so learns of a dead connection."""
 
+JOBS_WAIT_BESIDE_WORK_US_MIN = 1_000_000
+"""The shortest wait of a worker for more work while some of it runs: a shorter one would only make
+traffic."""
+
+LEASE_RENEWAL_PAUSE_S_MIN = 0.1
+"""Pause before a renewal that failed is tried again, just before the lease ends."""
+
+FAILED_JOBS_REMEMBERED_MAX = 100_000
+"""Jobs whose failures a client remembers, in a few MB; the longest untouched goes first."""
+
 JOB_LEASE_US = 60_000_000
 """Default lease of a job whose lease is extended while it runs: how late a killed worker shows."""
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.failed_attempts import FailedAttempt
 from fastjournal.client.core.results import (
     Change,
     ChangeKind,
@@ -25,12 +26,14 @@ from fastjournal.client.core.results import (
     Written,
 )
 from fastjournal.client.sync.client import SyncClient
-from fastjournal.client.sync.jobs import SyncJob, SyncJobLoop
+from fastjournal.client.sync.job_loop import SyncJobLoop
+from fastjournal.client.sync.jobs import SyncJob
 from fastjournal.client.sync.listen import SyncListener
 
 if TYPE_CHECKING:
     from fastjournal.client.aio.client import Client
-    from fastjournal.client.aio.jobs import Job, JobLoop
+    from fastjournal.client.aio.job_loop import JobLoop
+    from fastjournal.client.aio.jobs import Job
     from fastjournal.client.aio.listen import Listener
 
 __all__ = [
@@ -43,6 +46,7 @@ __all__ = [
     "DomainStats",
     "Entry",
     "EntryStats",
+    "FailedAttempt",
     "Job",
     "JobLoop",
     "Jobs",
@@ -61,7 +65,7 @@ __all__ = [
 _WITH_TRIO = {
     "Client": "fastjournal.client.aio.client",
     "Job": "fastjournal.client.aio.jobs",
-    "JobLoop": "fastjournal.client.aio.jobs",
+    "JobLoop": "fastjournal.client.aio.job_loop",
     "Listener": "fastjournal.client.aio.listen",
 }
 

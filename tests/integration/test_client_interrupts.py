@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import trio
@@ -271,9 +272,9 @@ async def test_a_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() 
         async with Client(daemon.address) as client:
             async for job in client.jobs("d", count=2, lease_us=1_000_000, wait_us=None):
                 seen.append(job.value)
-                (crew,) = client.crews
+                (pool,) = client.pools
                 with trio.fail_after(20):
-                    for held in crew.held:
+                    for held in pool.held:
                         if held.key == script.lost:
                             await held.lost.wait()
     assert seen == [b"a", b"c"]
@@ -361,10 +362,10 @@ def test_close_in_a_signal_handler_while_jobs_are_given_back_hides_no_exception(
 ) -> None:
     wait = Channel.wait
 
-    def close_and_wait(channel: Channel, *, to_send: bool, timeout_s: float | None) -> bool:
+    def close_and_wait(channel: Channel, **options: Any) -> bool:
         if giving_back:
             client.close()
-        return wait(channel, to_send=to_send, timeout_s=timeout_s)
+        return wait(channel, **options)
 
     def script(request: Request) -> list[Reply]:
         pairs = [Pair(JOB, meta=Meta())] if request.function == Function.NEXT else None

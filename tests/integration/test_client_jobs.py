@@ -169,7 +169,7 @@ async def test_break_return_and_cancellation_release_the_job(
         with trio.move_on_after(0.05):
             async for _job in client.jobs("d"):
                 await trio.sleep_forever()
-        await until(lambda: states(producer)["1"] == "ready" and not client.crews)
+        await until(lambda: states(producer)["1"] == "ready" and not client.pools)
 
 
 async def test_a_block_around_the_loop_has_released_everything_at_its_end(
@@ -368,7 +368,7 @@ async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None
             for n in range(100):
                 await client.set(build_journal_key("e", str(n)), b"%d" % n)
         assert (await client.domain_stats("e")).entries == 0
-        assert client.crews == set()
+        assert client.pools == set()
     assert sorted(seen, key=int) == [b"%d" % n for n in range(100)]
 
 

@@ -58,7 +58,7 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name for name in dir(client) if not name.startswith("_")}
 
     sync_only, trio_only = (
-        {"close", "entries_of", "give_back", "give_back_later", "now_s", "settle"},
+        {"call_until", "close", "entries_of", "give_back", "give_back_later", "now_s", "settle"},
         {"start_soon", "usable_link"},
     )
     assert public(SyncClient) - sync_only == public(Client) - trio_only

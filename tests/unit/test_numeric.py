@@ -10,7 +10,7 @@ import pytest
 
 from fastjournal import BadRequestError, Client, Reconnect, SyncClient, build_journal_key
 from fastjournal.client.core import calls
-from fastjournal.client.core.jobs import Terms
+from fastjournal.client.core.worker_options import WorkerOptions
 from fastjournal.numeric import check_integer
 
 
@@ -21,9 +21,9 @@ class Indexed:
         return 7
 
 
-def terms(**fields: Any) -> Terms:
+def options(**fields: Any) -> WorkerOptions:
     given = {"domain": "d", "count": 1, "lease_us": 10**6, "wait_us": None, "retry_delay_us": None}
-    return Terms(**(given | fields))
+    return WorkerOptions(**(given | fields))
 
 
 INTEGERS: dict[str, Callable[[Any], object]] = {
@@ -59,10 +59,10 @@ INTEGERS: dict[str, Callable[[Any], object]] = {
     "prefix page": lambda n: calls.prefix("p", page=n),
     "regex page": lambda n: calls.regex("p", page=n),
     "regex lease_us": lambda n: calls.regex("p", lease_us=n),
-    "jobs count": lambda n: terms(count=n),
-    "jobs lease_us": lambda n: terms(lease_us=n),
-    "jobs wait_us": lambda n: terms(wait_us=n),
-    "jobs retry_delay_us": lambda n: terms(retry_delay_us=n),
+    "jobs count": lambda n: options(count=n),
+    "jobs lease_us": lambda n: options(lease_us=n),
+    "jobs wait_us": lambda n: options(wait_us=n),
+    "jobs retry_delay_us": lambda n: options(retry_delay_us=n),
     "reply_bytes_max": lambda n: SyncClient(reply_bytes_max=n),
     "trio reply_bytes_max": lambda n: Client(reply_bytes_max=n),
 }

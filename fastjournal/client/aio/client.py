@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import trio
 
-from fastjournal.client.aio.jobs import Crew, JobLoop
+from fastjournal.client.aio.job_loop import JobLoop, LeasePool
 from fastjournal.client.aio.link import TrioLink
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.methods import TrioMethods
@@ -22,11 +22,13 @@ from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Backoff, Reconnect, check_limits
 from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.failures import IN_VAIN, LATER, not_connected
-from fastjournal.client.core.jobs import RetryDelay, Terms
+from fastjournal.client.core.failed_attempts import FailureCounter
+from fastjournal.client.core.failures import IN_VAIN, is_waited_for_at_start, not_connected
+from fastjournal.client.core.jobs import BodyFailure, failure_of
 from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo, copy_error
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
+from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
@@ -94,8 +96,9 @@ class Client(TrioMethods):
         self._owed: list[Request] = []
         """Releases that wait for a connection."""
         self._paying = trio.Lock()
-        self.crews: set[Crew] = set()
-        """What the job loops of this client hold."""
+        self.pools: set[LeasePool] = set()
+        """Leases of the job loops of this client."""
+        self.failures = FailureCounter()
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class Client(TrioMethods):
         try:
             await self._connect()
         except CannotConnectError as error:
-            if self._plan is None or error.code not in LATER:
+            if not is_waited_for_at_start(self._plan, error):
                 raise
             await self.usable_link()
 
@@ -148,7 +151,7 @@ class Client(TrioMethods):
         assert self._nursery_manager is not None
         self._nursery.cancel_scope.shield = True
         if self._link is not None:
-            await self._give_back(failed=isinstance(error, Exception))
+            await self._give_back(failure_of(error))
             self._link.end(not_connected())
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.
@@ -157,13 +160,13 @@ class Client(TrioMethods):
         self._nursery = None
         await self._nursery_manager.__aexit__(None, None, None)
 
-    async def _give_back(self, *, failed: bool) -> None:
+    async def _give_back(self, failure: BodyFailure | None) -> None:
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
         with trio.move_on_after(CLIENT_LAST_WORDS_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._pay)
-                for crew in self.crews:
-                    nursery.start_soon(crew.let_go, failed)
+                for pool in self.pools:
+                    nursery.start_soon(pool.let_go, failure)
             if self._link is not None:
                 await self._link.settle()
 
@@ -177,11 +180,14 @@ class Client(TrioMethods):
         lease_us: int = JOB_LEASE_US,
         wait_us: int | None = WAIT_WITHOUT_END,
         retry_delay_us: RetryDelay = None,
+        retry_delay_us_max: int | None = None,
+        attempts_max: int = 0,
+        patience_s: float | None = None,
     ) -> JobLoop:
         """Work off what is due: ``async for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. While its body runs, its lease is
-        extended by a task of this client. Where the body is left otherwise (an exception, break,
+        renewed by a task of this client. Where the body is left otherwise (an exception, break,
         return, cancellation), the job is released. Where the lease is lost, ``job.lost`` is set,
         and asking for the next one raises LeaseLostError; the loop can be begun again.
 
@@ -190,22 +196,33 @@ class Client(TrioMethods):
         when the block ends. ``async with job: ...`` around the body completes or releases this job
         at its end, and cancels the body where the lease is lost.
 
+        ``await client.jobs("pages", count=8).run(work)`` works off eight at a time, each in a task.
+        ``stop()`` of the loop ends both forms cleanly, for instance at SIGTERM.
+
         A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
         has patience. One that waits without end also waits while the daemon is read-only. Several
         tasks may loop, each with jobs of its own; at most 64 can wait on one client.
 
         Args:
             domain: Of this domain only; empty: the domains take turns.
-            count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
-                and those that wait have their leases extended too.
-            lease_us: Microseconds of the lease, at least 1,000,000. It is extended at a third of
-                it, so this is how late the work of a killed worker is found out.
+            count: How many to hold at a time, 1 to 65,535. A loop leases so many together, works on
+                them one after the other, and renews the leases of those that wait; ``run`` works on
+                all of them at once.
+            lease_us: Microseconds of the lease, at least 1,000,000. It is renewed at a third of it,
+                so this is how late the work of a killed worker is found out.
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
-            retry_delay_us: Where a body is left by an exception, its job is due again after so many
-                microseconds, or as many as this function returns for the job. None, and where the
-                function fails (its error is logged): at once. In a loop without a block ``break``
-                and ``return`` look like an exception.
+            retry_delay_us: A job that failed (``job.fail``, or an exception of its body) is due
+                again after so many microseconds, or as many as this function returns for the job.
+                None, and where the function fails (its error is logged): at once. In a loop without
+                a block ``break`` and ``return`` look like an exception.
+            retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
+                microseconds; None: it stays.
+            attempts_max: A job that failed that often is buried instead; 0: no limit. Leases that
+                ran out count, and failures that this client has seen: ``job.fail``, and exceptions
+                in a block. A job that a plain loop drops does not count as failed.
+            patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
+                ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.
@@ -213,14 +230,17 @@ class Client(TrioMethods):
             RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
-        terms = Terms(
+        options = WorkerOptions(
             domain=domain,
             count=count,
             lease_us=lease_us,
             wait_us=wait_us,
             retry_delay_us=retry_delay_us,
+            retry_delay_us_max=retry_delay_us_max,
+            attempts_max=attempts_max,
+            patience_s=patience_s,
         )
-        return JobLoop(self, terms, self._plan, self._rng)
+        return JobLoop(self, options, self._plan, self._rng)
 
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
         """Start a task that ends with this client and raises nothing.

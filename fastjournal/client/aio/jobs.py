@@ -1,50 +1,54 @@
-"""Jobs with trio: leases are extended by tasks of the client while the bodies run.
-
-A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then.
-So where that happens in the middle of a job (``JobLoop.__del__``) the client releases the job. A
-block (``async with jobs`` or ``async with job``) sees what happens, and is exact.
-"""
+"""Jobs with trio: a task of the client renews each lease while the body runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from itertools import zip_longest
-from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call
-from fastjournal.client.core.jobs import LEASE_IS_OVER, Asking, HeldJob, Terms, lost_job
+from fastjournal.client.core.end_policy import EndPolicy
+from fastjournal.client.core.failed_attempts import FailedAttempt
+from fastjournal.client.core.failures import no_answer_before_lease_end
+from fastjournal.client.core.jobs import (
+    LEASE_IS_OVER,
+    BodyFailure,
+    LeasedJob,
+    failure_of,
+    lost_job,
+    lost_lease,
+)
 from fastjournal.client.core.results import Entry
-from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.errors import FastjournalError, RefusedError
+from fastjournal.limits import CLIENT_LAST_WORDS_S, LEASE_RENEWAL_PAUSE_S_MIN
 
 if TYPE_CHECKING:
-    from fastjournal.client.aio.client import Client
+    from fastjournal.client.aio.job_loop import LeasePool
 
 
-class Job(HeldJob):
-    """A leased entry; its lease is extended until the work on it ends.
+class Job(LeasedJob):
+    """A leased entry; its lease is renewed until the work on it ends.
 
-    As a block (``async with job``) it is completed at the end, released on an exception, and the
+    As a block (``async with job``) it is completed at the end, has failed on an exception, and the
     block is cancelled where the lease is lost, which raises LeaseLostError.
+
+    ``complete``, ``release``, ``fail`` and ``bury`` end it. A daemon that is away, or says not now
+    (``busy``, ``read-only``, ...), is asked again until the lease is over, where the client
+    reconnects at all. An end that is refused for good ends nothing: the lease goes on.
     """
 
-    def __init__(self, entry: Entry, crew: Crew) -> None:
-        super().__init__(entry, crew.terms.retry_delay_us)
+    def __init__(self, entry: Entry, pool: LeasePool) -> None:
+        super().__init__(entry, pool.options, pool.client.failures, trio.current_time())
         self.lost = trio.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
-        self._crew = crew
+        self._pool = pool
         self._mutex = trio.Lock()
-        self._keeper = trio.CancelScope()
+        self._ending = False
+        self._renewal = trio.CancelScope()
         self._body = trio.CancelScope()
-        self._lease_ends = trio.current_time() + crew.terms.lease_us / 1e6
         self._block: contextlib.AbstractAsyncContextManager[None] | None = None
 
     # --- the end --------------------------------------------------------------------------------
@@ -55,6 +59,7 @@ class Job(HeldJob):
         Raises:
             LeaseLostError: The lease was lost before, so somebody else may have done it too.
             CannotConnectError: The daemon stayed away.
+            RefusedError: It takes no end of this job, for instance ``forbidden``.
         """
         try:
             await self._end(self._completion)
@@ -62,6 +67,7 @@ class Job(HeldJob):
             if error.code in LEASE_IS_OVER:
                 raise lost_job(error) from error
             raise
+        self._failures.clear(self.key)
 
     async def release(self, *, delay_us: int | None = None) -> None:
         """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
@@ -72,6 +78,23 @@ class Job(HeldJob):
         """
         await self._end(lambda: self._giving_back(delay_us))
 
+    async def fail(self, reason: str = "", *, delay_us: int | None = None) -> FailedAttempt:
+        """The attempt failed: the entry is due again after a delay, or buried if that is enough.
+
+        Args:
+            reason: For whoever looks at it later; what is over 4,096 bytes is cut. It is kept where
+                the entry is buried.
+            delay_us: Microseconds of the delay; None: as ``retry_delay_us`` of the loop says.
+
+        Raises:
+            LeaseLostError: The lease was lost before.
+            CannotConnectError: The daemon stayed away.
+        """
+        failed = self._failed_attempt(reason, delay_us)
+        await self._end(lambda: self._failure(failed))
+        self._count_failure(failed)
+        return failed
+
     async def bury(self, reason: str = "") -> None:
         """Set the entry aside: nobody gets it until it is kicked.
 
@@ -79,32 +102,68 @@ class Job(HeldJob):
             LeaseLostError: The lease was lost before.
             CannotConnectError: The daemon stayed away.
         """
-        await self._end(lambda: calls.bury(self.key, self.token, reason=reason))
+        await self._end(lambda: self._burial(reason))
+        self._failures.clear(self.key)
 
-    async def _end(self, last: Callable[[], Call[Any]]) -> None:
-        """End the extension of the lease, then tell the daemon, also in a cancelled task."""
-        if self.finished:
+    async def _end(self, build: Callable[[], Call[Any]]) -> None:
+        """Stop the renewal of the lease, then tell the daemon, also in a cancelled task."""
+        if self.finished or self._ending:
             raise RuntimeError("this job has ended already")
-        last()  # a bad argument ends nothing
+        build()  # a bad argument ends nothing
+        if self.loss is not None:
+            self._finish()
+            raise lost_lease() from self.loss
+        self._ending = True
         try:
-            await self._tell(last)
+            # A renewal that is under way is seen through: its reply has the token.
+            async with self._mutex:
+                await self._send_until_lease_end(build())
         except trio.Cancelled:
             # The caller has made up its mind; so the daemon is told as well as can be done now.
-            with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
-                with contextlib.suppress(FastjournalError):
-                    await self._tell(last)
+            await self._send_last_words(build)
             raise
+        except RefusedError as error:
+            self._ending = False
+            if error.code in LEASE_IS_OVER:
+                self._lose(error)
+                self._finish()
+            raise
+        except BaseException:
+            self._finish()
+            raise
+        self._finish()
 
-    async def _tell(self, last: Callable[[], Call[Any]]) -> None:
+    async def _send_until_lease_end(self, call: Call[Any]) -> None:
+        policy = EndPolicy(
+            call,
+            self._pool.plan,
+            self._pool.rng,
+            lease_ends_s=self._lease_ends_s,
+            now_s=trio.current_time(),
+        )
+        while True:
+            try:
+                await self._pool.client.call(call)
+            except FastjournalError as error:
+                pause_s = policy.pause_s(error, trio.current_time())
+                if pause_s is None:
+                    return
+                await trio.sleep(pause_s)
+            else:
+                return
+
+    async def _send_last_words(self, build: Callable[[], Call[Any]]) -> None:
+        """Send the request that ends the job once, as well as can be done now."""
+        with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
+            with contextlib.suppress(FastjournalError):
+                async with self._mutex:
+                    self._finish()
+                    await self._pool.client.call(build())
+        self._finish()
+
+    def _finish(self) -> None:
         self.finished = True
-        # An extension that is under way is seen through: its reply has the token.
-        async with self._mutex:
-            self._keeper.cancel()
-            await self._crew.client.call(last())
-
-    async def _try_to_release(self, delay_us: int | None) -> None:
-        with contextlib.suppress(FastjournalError):
-            await self._tell(lambda: self._giving_back(delay_us))
+        self._renewal.cancel()
 
     # --- as a block -----------------------------------------------------------------------------
 
@@ -129,158 +188,79 @@ class Job(HeldJob):
             try:
                 yield
             except BaseException as error:
-                await _let_go([self], failed=isinstance(error, Exception))
+                await let_go([self], failure_of(error))
                 raise
         if self._body.cancelled_caught:
-            raise LeaseLostError("the lease was lost while the work was done")
+            raise lost_lease() from self.loss
         if not self.finished:
-            await self.complete()
+            try:
+                await self.complete()
+            except RefusedError:
+                await let_go([self], None)
+                raise
 
     # --- meanwhile ------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Extend the lease until the work ends, or the lease is lost."""
-        with self._keeper:
-            while True:
-                await trio.sleep(self._crew.extension_s())
-                # One that is under way is seen through: its reply has the token.
+        """Renew the lease until the work ends, or the lease is lost."""
+        failure: FastjournalError | None = None
+        with self._renewal:
+            while self.loss is None:
+                await trio.sleep(self._pause_s(failure))
+                # A renewal that is under way is seen through: its reply has the token.
                 async with self._mutex:
                     if self.finished:
                         return
-                    if not await self._extend():
-                        break
-            self.lost.set()
+                    failure = await self._renew(failure)
             self._body.cancel()
 
-    async def _extend(self) -> bool:
-        """Extend the lease; whether it goes on."""
-        asked_at, lease_us = trio.current_time(), self._crew.terms.lease_us
-        with trio.move_on_at(self._lease_ends):
+    def _pause_s(self, failure: FastjournalError | None) -> float:
+        """Return the seconds until the next renewal: shorter after one that failed."""
+        if failure is None:
+            return self._pool.renewal_s()
+        left_s = self._lease_ends_s - trio.current_time()
+        return min(max(left_s / 3, LEASE_RENEWAL_PAUSE_S_MIN), max(left_s, 0.0))
+
+    async def _renew(self, failure: FastjournalError | None) -> FastjournalError | None:
+        """Renew the lease; return why that failed.
+
+        Args:
+            failure: Why the one before failed.
+        """
+        pool, asked_s, ttl_us = self._pool, trio.current_time(), self._options.lease_us
+        failure = failure or no_answer_before_lease_end(pool.client.address)
+        with trio.move_on_at(self._lease_ends_s):
             try:
-                token = await self._crew.client.touch(self.key, self.token, ttl_us=lease_us)
-            except RefusedError as error:
-                return error.code not in LEASE_IS_OVER and asked_at < self._lease_ends
-            except FastjournalError:
-                return trio.current_time() < self._lease_ends
-            assert token is not None, "an extended lease has a token"
-            self.token = token
-            self._lease_ends = asked_at + lease_us / 1e6
-            return True
-        return False
+                token = await pool.client.touch(self.key, self.token, ttl_us=ttl_us)
+            except FastjournalError as error:
+                failure = error
+            else:
+                self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
+                return None
+        refused = isinstance(failure, RefusedError) and failure.code in LEASE_IS_OVER
+        if refused or trio.current_time() >= self._lease_ends_s:
+            self._lose(failure)
+        return failure
+
+    def _lose(self, error: FastjournalError) -> None:
+        super()._lose(error)
+        self.lost.set()
 
 
-async def _let_go(jobs: Sequence[Job], *, failed: bool) -> None:
+async def let_go(jobs: Sequence[Job], failure: BodyFailure | None) -> None:
     """Release jobs as well as can be done now, all at once and also in a cancelled task.
 
-    What cannot be released in a few seconds comes back when its lease ends.
+    Jobs that cannot be released in a few seconds come back when their lease ends.
 
     Args:
         jobs: Those that have ended already are left alone.
-        failed: The body of the first one ran, and did not succeed.
+        failure: How the body of the first one failed; None: it did not.
     """
-    delays = [job._delay_after_failure_us() if failed else None for job in jobs[:1]]
     with trio.move_on_after(CLIENT_LAST_WORDS_S, shield=True):
         async with trio.open_nursery() as nursery:
-            for job, delay_us in zip_longest(jobs, delays):
-                if not job.finished:
-                    nursery.start_soon(job._try_to_release, delay_us)
+            for job in jobs:
+                if not job.finished and job.loss is None:
+                    build = job._last_words(failure if job is jobs[0] else None)
+                    nursery.start_soon(job._send_last_words, build)
     for job in jobs:
-        job.finished = True
-        job._keeper.cancel()
-
-
-class Crew:
-    """What a loop holds; it outlives the loop by the time that giving back takes."""
-
-    def __init__(self, client: Client, terms: Terms, plan: Reconnect | None, rng: Random) -> None:
-        self.client = client
-        self.terms = terms
-        self.held: deque[Job] = deque()
-        """The job whose body runs, if any, and those behind it."""
-        self._plan = plan
-        self._rng = rng
-
-    def extension_s(self) -> float:
-        """Return the seconds until the next extension: not those of all jobs at once."""
-        return self.terms.extension_s * self._rng.uniform(0.8, 1.0)
-
-    async def find(self) -> bool:
-        """Lease jobs; whether there are some."""
-        asking = Asking(self.terms, self._plan, self._rng, trio.current_time())
-        while not self.held:
-            try:
-                found = await self.client.call(asking.call(trio.current_time()))
-            except FastjournalError as error:
-                await trio.sleep(asking.failed(error, trio.current_time()))
-                continue
-            asking.answered()
-            for entry in found:
-                job = Job(entry, self)
-                self.held.append(job)
-                self.client.start_soon(job.keep)
-            if not found.pairs and asking.is_over(trio.current_time()):
-                return False
-        return True
-
-    async def let_go(self, failed: bool) -> None:
-        """Give back everything; ``failed`` says it of the first, whose body ran."""
-        held = list(self.held)
-        self.held.clear()
-        await _let_go(held, failed=failed)
-
-    def abandon(self) -> None:
-        """Have everything given back by a task of the client."""
-        self.client.start_soon(self._let_go_after_failure)
-
-    async def _let_go_after_failure(self) -> None:
-        await self.let_go(True)
-        self.client.crews.discard(self)
-
-
-class JobLoop:
-    """Jobs one after the other; see ``Client.jobs``."""
-
-    def __init__(self, client: Client, terms: Terms, plan: Reconnect | None, rng: Random) -> None:
-        self._crew = Crew(client, terms, plan, rng)
-        self._trio: trio.lowlevel.TrioToken | None = None
-
-    def __aiter__(self) -> JobLoop:
-        return self
-
-    async def __anext__(self) -> Job:
-        crew = self._crew
-        if self._trio is None:
-            self._trio = trio.lowlevel.current_trio_token()
-            crew.client.crews.add(crew)
-        if crew.held:
-            job = crew.held[0]
-            if job.finished:
-                await trio.lowlevel.checkpoint()
-            else:
-                await job.complete()
-            crew.held.popleft()
-        while crew.held and crew.held[0].lost.is_set():
-            crew.held.popleft()  # behind the others: somebody else has it
-        if not await crew.find():
-            crew.client.crews.discard(crew)
-            self._trio = None
-            raise StopAsyncIteration
-        return crew.held[0]
-
-    async def __aenter__(self) -> JobLoop:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._crew.let_go(isinstance(error, Exception))
-        self._crew.client.crews.discard(self._crew)
-        self._trio = None
-
-    def __del__(self) -> None:
-        if self._trio is not None:
-            with contextlib.suppress(trio.RunFinishedError):
-                self._trio.run_sync_soon(self._crew.abandon)
+        job._finish()

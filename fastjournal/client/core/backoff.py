@@ -27,6 +27,9 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 30.0
     """After that long without a connection, or with a request that was sent again and again, the
     request fails. At least one try is made."""
+    at_start: bool = False
+    """Wait like this for the first connection too; else it is tried once, but for a daemon that has
+    no room or is stopping."""
 
     def __post_init__(self) -> None:
         check_seconds("first_pause_s", self.first_pause_s, above_zero=True)

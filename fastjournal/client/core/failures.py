@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from fastjournal.client.core.address import Address
+from fastjournal.client.core.backoff import Reconnect
 from fastjournal.errors import CannotConnectError, RefusedError
 
 LATER = frozenset({"busy", "shutting-down"})
 """Refusals that another try may not get."""
+
+NOT_NOW = LATER | {"locked", "not-persisted", "read-only"}
+"""Refusals of a request of a worker that the same request may not get in a while."""
 
 TLS_FAILED = "tls-failed"
 
@@ -28,6 +32,8 @@ _TLS_REFUSALS = (
 others, such as an end of the stream or an internal error of the peer, count as a lost connection.
 """
 
+_RUNS_THERE = "is fastjournald running there, and is the address right?"
+
 _SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
 
 
@@ -36,7 +42,7 @@ def cannot_connect(address: Address, error: OSError) -> CannotConnectError:
 
     Where TLS refuses the daemon or the client, the code is ``tls-failed``.
     """
-    code, hint = None, "is fastjournald running there, and is the address right?"
+    code, hint = None, _RUNS_THERE
     if tls_hint := _tls_hint(error):
         code, hint = TLS_FAILED, tls_hint
     message = f"cannot connect to {address}: {reason_of(error)}"
@@ -90,6 +96,13 @@ def timed_out(address: Address, silence_s: float | None) -> CannotConnectError:
     )
 
 
+def no_answer_before_lease_end(address: Address) -> CannotConnectError:
+    """The daemon answered no renewal of a lease until that was over; code ``timed-out``."""
+    return CannotConnectError(
+        f"{address} did not answer before the lease ended", code="timed-out", hint=_RUNS_THERE
+    )
+
+
 def not_connected() -> CannotConnectError:
     """The client was closed, or lost its connection earlier; code ``not-connected``."""
     return CannotConnectError(
@@ -129,3 +142,10 @@ def _tls_hint(error: OSError) -> str:
     if "ALERT" in reason:
         return "the daemon may ask for a certificate, of an authority that it trusts and in time"
     return "does the daemon speak TLS, and a version of it that this client speaks?"
+
+
+def is_waited_for_at_start(plan: Reconnect | None, error: CannotConnectError) -> bool:
+    """Whether a first connection that failed is tried again."""
+    if plan is None or error.code in IN_VAIN:
+        return False
+    return plan.at_start or error.code in LATER

@@ -1,58 +1,76 @@
-"""Jobs: leased entries, from being handed out to their end. What both clients share, without IO."""
+"""Leased jobs, from being handed out to their end: the rules of both clients, without IO."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from random import Random
-from typing import TypeAlias
 
 import msgspec
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Backoff, Reconnect
-from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.calls import Call
 from fastjournal.client.core.calls.base import microseconds
-from fastjournal.client.core.results import Entry, Jobs, Written
-from fastjournal.errors import (
-    CannotConnectError,
-    FastjournalError,
-    LeaseLostError,
-    RefusedError,
+from fastjournal.client.core.failed_attempts import (
+    FailedAttempt,
+    FailureCounter,
+    decide_retry,
+    exponential_backoff_us,
 )
-from fastjournal.limits import INSTANT_MAX, JOB_LEASE_US_MIN, JOBS_WAIT_US_MAX
-from fastjournal.numeric import check_integer
+from fastjournal.client.core.results import Entry, Written
+from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.errors import FastjournalError, LeaseLostError, RefusedError
 from fastjournal.protocol import Meta
 from fastjournal.protocol.values import Value
 
 _log = logging.getLogger(__name__)
 
-NOT_NOW = ("busy", "shutting-down", "read-only")
-"""Refusals of a NEXT after which a worker asks again."""
-
 LEASE_IS_OVER = ("lease-lost", "not-found")
-"""Refusals of an extension; after any other one the lease goes on as it was."""
-
-_EXTENSIONS_PER_LEASE = 3
-"""Two may fail before the lease ends."""
+"""Refusals after which the job is somebody else's, or gone; after others the lease goes on."""
 
 
-class HeldJob:
-    """A leased entry, until its work has ended.
+class BodyFailure(msgspec.Struct, frozen=True):
+    """Failure of a body: it was left by an exception."""
+
+    reason: str = ""
+    certain: bool = True
+    """False: its iterator was dropped, by an exception as by ``break``."""
+
+
+PERHAPS_FAILED = BodyFailure(certain=False)
+
+
+def failure_of(error: BaseException | None) -> BodyFailure | None:
+    """Return the failure that an exception of a body is; None: it is none, but an interruption."""
+    if not isinstance(error, Exception):
+        return None
+    text = str(error)
+    return BodyFailure(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+class LeasedJob:
+    """A leased entry, until the work on it has ended.
 
     Args:
         entry: With its token and metadata.
-        retry_delay_us: See ``Client.jobs``.
+        options: The loop's.
+        failures: The client's count of failed attempts.
+        now_s: When it was handed out, by a clock that does not jump.
     """
 
-    def __init__(self, entry: Entry, retry_delay_us: RetryDelay) -> None:
+    def __init__(
+        self, entry: Entry, options: WorkerOptions, failures: FailureCounter, now_s: float
+    ) -> None:
         assert entry.token is not None, "not leased"
         self.entry = entry
         self.token = entry.token
-        """The lease token; another one after each extension."""
+        """The lease token; another one after each renewal."""
         self.finished = False
-        """It was completed, released or buried, or the lease is lost."""
-        self._retry_delay_us = retry_delay_us
+        """It was completed, released, failed or buried, or the lease is lost."""
+        self.loss: FastjournalError | None = None
+        """Why the lease was lost: the daemon's refusal, or that it was away for too long."""
+        self._options = options
+        self._failures = failures
+        self._lease_ends_s = now_s + options.lease_us / 1e6
 
     @property
     def key(self) -> bytes:
@@ -77,8 +95,8 @@ class HeldJob:
 
     @property
     def attempts(self) -> int:
-        """How many leases of this entry have run out before."""
-        return self.meta.attempts
+        """Failed attempts before: leases that ran out, and failures that this client has seen."""
+        return self.meta.attempts + self._failures.known(self.key)
 
     def decoded(self) -> Value:
         """Return the value as the Python object that its type says.
@@ -88,11 +106,65 @@ class HeldJob:
         """
         return self.entry.decoded()
 
+    # --- the lease ------------------------------------------------------------------------------
+
+    def _renewed(self, token: int | None, *, asked_s: float, ttl_us: int) -> None:
+        """Note that the lease was renewed by a TOUCH that was sent at ``asked_s``."""
+        assert token is not None, "a renewed lease has a token"
+        self.token = token
+        self._lease_ends_s = asked_s + ttl_us / 1e6
+
+    def _lose(self, error: FastjournalError) -> None:
+        """Note that somebody else may have the entry."""
+        self.loss = error
+        self._failures.clear(self.key)
+
+    # --- the requests that end it ---------------------------------------------------------------
+
     def _completion(self) -> Call[Written]:
         return calls.delete(self.key, token=self.token)
 
     def _giving_back(self, delay_us: int | None) -> Call[None]:
         return calls.release(self.key, self.token, delay_us=delay_us)
+
+    def _burial(self, reason: str) -> Call[None]:
+        return calls.bury(self.key, self.token, reason=reason)
+
+    def _failed_attempt(self, reason: str, delay_us: int | None) -> FailedAttempt:
+        """Return what follows from a failure; nothing is counted yet."""
+        delay_us = microseconds("delay_us", delay_us)
+        if delay_us is None:
+            delay_us = self._delay_after_failure_us()
+        return decide_retry(
+            reason,
+            failures_before=self.attempts,
+            delay_us=delay_us,
+            attempts_max=self._options.attempts_max,
+        )
+
+    def _failure(self, failed: FailedAttempt) -> Call[None]:
+        """Return the request that ends a failed attempt.
+
+        No other place knows how a failure is told to the daemon.
+        """
+        return self._burial(failed.reason) if failed.buried else self._giving_back(failed.delay_us)
+
+    def _count_failure(self, failed: FailedAttempt) -> None:
+        if failed.buried:
+            self._failures.clear(self.key)
+        else:
+            self._failures.add(self.key)
+
+    def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
+        """Return what builds the request for a job whose body was left; count its failure."""
+        if failure is None:
+            return lambda: self._giving_back(None)
+        if not failure.certain:
+            delay_us = self._delay_after_failure_us()
+            return lambda: self._giving_back(delay_us)
+        failed = self._failed_attempt(failure.reason, None)
+        self._count_failure(failed)
+        return lambda: self._failure(failed)
 
     def _delay_after_failure_us(self) -> int | None:
         """Return the delay of a job that failed; where the caller's function fails too, none.
@@ -100,115 +172,26 @@ class HeldJob:
         The job goes back all the same, and the function's error is logged: the error that ended the
         body is the one that is raised.
         """
-        delay_us = self._retry_delay_us
-        if not callable(delay_us):
+        options = self._options
+        if callable(options.retry_delay_us):
+            try:
+                return microseconds("what retry_delay_us returned", options.retry_delay_us(self))
+            except Exception:  # noqa: BLE001 - foreign code: whatever it raises, the job goes back
+                _log.exception("retry_delay_us failed; job %r is due again at once", self.key)
+                return None
+        delay_us = microseconds("retry_delay_us", options.retry_delay_us)
+        if delay_us is None or options.retry_delay_us_max is None:
             return delay_us
-        try:
-            return microseconds("what retry_delay_us returned", delay_us(self))
-        except Exception:  # noqa: BLE001 - foreign code: whatever it raises, the job goes back
-            _log.exception("retry_delay_us failed; job %r is due again at once", self.key)
-            return None
+        return exponential_backoff_us(delay_us, options.retry_delay_us_max, self.attempts)
 
 
-RetryDelay: TypeAlias = int | Callable[[HeldJob], int | None] | None
-
-
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job loop was asked for. Times are microseconds."""
-
-    domain: str | bytes
-    count: int
-    lease_us: int
-    wait_us: int | None
-    retry_delay_us: RetryDelay
-
-    def __post_init__(self) -> None:
-        check_integer("lease_us", self.lease_us, JOB_LEASE_US_MIN, INSTANT_MAX)
-        if not callable(self.retry_delay_us):
-            microseconds("retry_delay_us", self.retry_delay_us)
-        self.next_call(self.wait_us)
-
-    @property
-    def extension_s(self) -> float:
-        """Seconds after which a lease is extended, at the latest."""
-        return self.lease_us / 1e6 / _EXTENSIONS_PER_LEASE
-
-    def next_call(self, wait_us: int | None) -> Call[Jobs]:
-        """Return the call that asks for jobs.
-
-        Raises:
-            BadRequestError: An argument that no daemon would take.
-        """
-        return calls.next_(
-            self.domain, count=self.count, lease_us=self.lease_us, wait_us=wait_us, meta=True
-        )
-
-
-class Asking:
-    """One search for work: how long each NEXT waits, and what follows when it fails.
-
-    Args:
-        terms: What is looked for.
-        plan: How long to go on asking a daemon that hands out nothing now; None: not.
-        rng: Draws the pauses.
-        now_s: By any clock that does not jump.
-    """
-
-    def __init__(self, terms: Terms, plan: Reconnect | None, rng: Random, now_s: float) -> None:
-        self._terms = terms
-        self._plan = plan
-        self._rng = rng
-        self._backoff: Backoff | None = None
-        self._end_s: float | None = None
-        self._waits_without_end = terms.wait_us == WAIT_WITHOUT_END
-        if terms.wait_us is not None and not self._waits_without_end:
-            self._end_s = now_s + terms.wait_us / 1e6
-
-    def call(self, now_s: float) -> Call[Jobs]:
-        """Return the next NEXT; it waits for a bounded time."""
-        wait_us: int | None = JOBS_WAIT_US_MAX
-        if self._terms.wait_us is None:
-            wait_us = None
-        elif self._end_s is not None:
-            left_us = max(round((self._end_s - now_s) * 1e6), 0)
-            wait_us = min(left_us, JOBS_WAIT_US_MAX)
-        return self._terms.next_call(wait_us)
-
-    def is_over(self, now_s: float) -> bool:
-        """Whether to stop asking, after a NEXT that gave nothing."""
-        if self._terms.wait_us is None:
-            return True
-        return self._end_s is not None and now_s >= self._end_s
-
-    def answered(self) -> None:
-        """The daemon is well: a failure after this begins with short pauses."""
-        self._backoff = None
-
-    def failed(self, error: FastjournalError, now_s: float) -> float:
-        """Return the seconds after which to ask again.
-
-        Raises:
-            FastjournalError: The error, where asking again has no sense, or was done long enough.
-        """
-        # A NEXT that was lost may have leased something; that comes back when its lease ends.
-        lost = isinstance(error, CannotConnectError) and error.maybe_done
-        refused = isinstance(error, RefusedError) and error.code in NOT_NOW
-        if self._plan is None or not (lost or refused):
-            raise error
-        if self._backoff is None:
-            self._backoff = Backoff(self._plan, self._rng, now_s)
-        pause_s = self._backoff.pause_s(now_s)
-        if pause_s is None and error.code == "read-only" and self._waits_without_end:
-            # The daemon is there, and hands out work again when its disk has room.
-            self._backoff = Backoff(self._plan, self._rng, now_s)
-            pause_s = self._backoff.pause_s(now_s)
-        if pause_s is None:
-            raise error
-        return pause_s
+def lost_lease() -> LeaseLostError:
+    """Return the error of a job whose lease was lost before its end."""
+    return LeaseLostError("the lease was lost while the work was done")
 
 
 def lost_job(error: RefusedError) -> LeaseLostError:
-    """Return what the refusal of a completion means."""
+    """Return the error that the refusal of a job's end means for its caller."""
     if isinstance(error, LeaseLostError):
         return error
     return LeaseLostError(

@@ -22,15 +22,17 @@ from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.failed_attempts import FailureCounter
 from fastjournal.client.core.failures import not_connected
-from fastjournal.client.core.jobs import RetryDelay, Terms
 from fastjournal.client.core.multiplexer import Undo, copy_error
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
-from fastjournal.client.sync.jobs import SyncJobLoop
+from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
+from fastjournal.client.sync.job_loop import SyncJobLoop
 from fastjournal.client.sync.link import Dialer, SyncLink
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
+from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import FastjournalError, RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
@@ -106,6 +108,7 @@ class SyncClient(SyncMethods):
         self._busy = False
         """A request is under way; whoever holds the lock and finds this is a signal handler."""
         self._leaving = threading.RLock()
+        self.failures = FailureCounter()
         self._left: deque[Request] = deque()
         """Releases that finalizers have left behind."""
         _clients.add(self)
@@ -175,19 +178,23 @@ class SyncClient(SyncMethods):
         lease_us: int = SYNC_JOB_LEASE_US,
         wait_us: int | None = WAIT_WITHOUT_END,
         retry_delay_us: RetryDelay = None,
+        retry_delay_us_max: int | None = None,
+        attempts_max: int = 0,
+        patience_s: float | None = None,
     ) -> SyncJobLoop:
         """Work off what is due: ``for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. Where the body is left otherwise (an
         exception, break, return), the job is released. No thread runs beside the body, so nobody
-        extends its lease but the body itself, by ``job.extend()``: ``lease_us`` has to be longer
-        than the longest work, or than the time between two extensions. Where the lease is lost,
+        renews its lease but the body itself, by ``job.extend()``: ``lease_us`` has to be longer
+        than the longest work, or than the time between two renewals. Where the lease is lost,
         extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
 
         That release is sent by a thread when Python drops the iterator, so soon where only the loop
         has it, and at the latest when the client is closed or the program ends.
         ``with client.jobs("pages") as jobs: for job in jobs: ...`` has released all when the block
         ends. ``with job: ...`` around the body completes or releases this job at its end.
+        ``stop()`` of the loop ends it cleanly, for instance at SIGTERM.
 
         A loop goes on over lost connections and restarts of the daemon for as long as ``reconnect``
         has patience. One that waits without end also waits while the daemon is read-only.
@@ -200,10 +207,17 @@ class SyncClient(SyncMethods):
                 worker is found out.
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
-            retry_delay_us: Where a body is left by an exception, its job is due again after so many
-                microseconds, or as many as this function returns for the job. None, and where the
-                function fails (its error is logged): at once. In a loop without a block ``break``
-                and ``return`` look like an exception.
+            retry_delay_us: A job that failed (``job.fail``, or an exception of its body) is due
+                again after so many microseconds, or as many as this function returns for the job.
+                None, and where the function fails (its error is logged): at once. In a loop without
+                a block ``break`` and ``return`` look like an exception.
+            retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
+                microseconds; None: it stays.
+            attempts_max: A job that failed that often is buried instead; 0: no limit. Leases that
+                ran out count, and failures that this client has seen: ``job.fail``, and exceptions
+                in a block. A job that a plain loop drops does not count as failed.
+            patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
+                ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.
@@ -211,21 +225,24 @@ class SyncClient(SyncMethods):
             RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
-        terms = Terms(
+        options = WorkerOptions(
             domain=domain,
             count=count,
             lease_us=lease_us,
             wait_us=wait_us,
             retry_delay_us=retry_delay_us,
+            retry_delay_us_max=retry_delay_us_max,
+            attempts_max=attempts_max,
+            patience_s=patience_s,
         )
-        return SyncJobLoop(self, terms, self._dialer)
-
-    def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
-        return SyncListener(self._dialer, self._reply_timeout_s, call)
+        return SyncJobLoop(self, options, self._dialer)
 
     def now_s(self) -> float:
         """Return the seconds of a clock that does not jump."""
         return self._dialer.now_s()
+
+    def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
+        return SyncListener(self._dialer, self._reply_timeout_s, call)
 
     # --- many at once ---------------------------------------------------------------------------
 
@@ -247,6 +264,15 @@ class SyncClient(SyncMethods):
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.core.calls``; return its result."""
         return self._ask([(call.request, call.undo)], functools.partial(result_of, call))
+
+    def call_until(self, call: Call[T], stop: StopSignal) -> T:
+        """Send a call, and take no more interest in it once ``stop`` is set.
+
+        Raises:
+            Stopped: It was set; what the daemon gives is given back.
+        """
+        read = functools.partial(result_of, call)
+        return self._ask([(call.request, call.undo)], read, stop)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Send many without waiting between them; each gives its result, or its refusal."""
@@ -301,16 +327,18 @@ class SyncClient(SyncMethods):
         self,
         requests: list[tuple[Request, Undo | None]],
         read: Callable[[list[Errand]], T],
+        stop: StopSignal | None = None,
     ) -> T:
         batch, plan = Batch(requests, self._dialer.plan), self._dialer.plan
         asked_at_s = self._dialer.now_s()
         with self._turn():
             try:
-                self._carry(batch, plan, batch.silence_s(self._reply_timeout_s), asked_at_s)
+                silence_s = batch.silence_s(self._reply_timeout_s)
+                self._carry(batch, plan, silence_s, asked_at_s, stop)
                 return read(batch.errands)
             except BaseException as error:
                 self._undo(batch)
-                if not isinstance(error, FastjournalError) or not self._is_idle:
+                if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
                     # a signal handler's exception comes in the middle of anything
                     self._drop_link()
                 raise
@@ -333,14 +361,19 @@ class SyncClient(SyncMethods):
         return self._link is not None and self._link.is_idle
 
     def _carry(
-        self, batch: Batch, plan: Reconnect | None, silence_s: float | None, asked_at_s: float
+        self,
+        batch: Batch,
+        plan: Reconnect | None,
+        silence_s: float | None,
+        asked_at_s: float,
+        stop: StopSignal | None = None,
     ) -> None:
         while batch.unanswered():
             try:
-                link = self._usable_link(plan, asked_at_s)
+                link = self._usable_link(plan, asked_at_s, stop)
             except FastjournalError as error:
                 raise batch.failed(error) from error.__cause__
-            link.carry(batch, silence_s)
+            link.carry(batch, silence_s, stop)
             if not link.is_idle:
                 self._drop_link()
             if batch.unanswered():
@@ -383,8 +416,14 @@ class SyncClient(SyncMethods):
             wait_s = min(wait_s, self._reply_timeout_s)
         return plan, wait_s
 
-    def _usable_link(self, plan: Reconnect | None, asked_at_s: float) -> SyncLink:
+    def _usable_link(
+        self, plan: Reconnect | None, asked_at_s: float, stop: StopSignal | None = None
+    ) -> SyncLink:
         """Return the connection, or make one."""
+
+        def ended() -> bool:
+            return self._ended or (stop is not None and stop.is_set)
+
         if self._link is not None and not self._link.is_ours:
             self._drop_link()
         if self._link is not None and plan is not None:
@@ -401,9 +440,9 @@ class SyncClient(SyncMethods):
             raise copy_error(self._gave_up[1])
         try:
             self._link = (
-                self._dialer.redial(plan, ended=lambda: self._ended)
+                self._dialer.redial(plan, ended=ended)
                 if self._was_connected
-                else self._dialer.dial_first(ended=lambda: self._ended)
+                else self._dialer.dial_first(ended=ended)
             )
         except FastjournalError as error:
             self._gave_up = self._dialer.now_s(), error

@@ -13,14 +13,15 @@ from fastjournal.client.core.backoff import Backoff, Reconnect
 from fastjournal.client.core.batch import Batch
 from fastjournal.client.core.failures import (
     IN_VAIN,
-    LATER,
     connection_broken,
     connection_lost,
+    is_waited_for_at_start,
     not_connected,
     timed_out,
 )
 from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.sync.sockets import Channel, connect_channel
+from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import Request
 
@@ -52,8 +53,12 @@ class SyncLink:
         """Let whoever waits for it see its end; for signal handlers."""
         self._channel.interrupt()
 
-    def carry(self, batch: Batch, silence_s: float | None) -> None:
-        """Send what has no reply yet and take the replies, until all are there or it has failed."""
+    def carry(self, batch: Batch, silence_s: float | None, stop: StopSignal | None = None) -> None:
+        """Send what has no reply yet and take the replies, until all are there or it has failed.
+
+        Raises:
+            Stopped: ``stop`` was set meanwhile.
+        """
         multiplexer = self.multiplexer
         waiting, started = batch.unanswered(), 0
         while not multiplexer.failed:
@@ -62,7 +67,9 @@ class SyncLink:
                 started += 1
             if started == len(waiting) and not multiplexer.in_flight:
                 return
-            if not self.turn(silence_s):
+            if stop is not None and stop.is_set:
+                raise Stopped
+            if not self.turn(silence_s, stop):
                 multiplexer.fail(timed_out(self._address, silence_s))
 
     def look(self) -> None:
@@ -73,15 +80,18 @@ class SyncLink:
         except OSError as error:
             self.multiplexer.fail(connection_broken(error))
 
-    def turn(self, silence_s: float | None) -> bool:
+    def turn(self, silence_s: float | None, stop: StopSignal | None = None) -> bool:
         """Send what can be sent and take what has come; wait for either, but not too long.
+
+        ``stop`` ends the wait too.
 
         Returns:
             Whether either could be done in time.
         """
         try:
             self._send()
-            if not self._channel.wait(to_send=bool(self._unsent), timeout_s=silence_s):
+            to_send = bool(self._unsent)
+            if not self._channel.wait(to_send=to_send, timeout_s=silence_s, stop=stop):
                 return False
             self._receive()
         except OSError as error:
@@ -213,7 +223,7 @@ class Dialer:
         try:
             return self.dial()
         except CannotConnectError as error:
-            if self.plan is None or error.code not in LATER:
+            if not is_waited_for_at_start(self.plan, error):
                 raise
         return self.redial(ended=ended)
 

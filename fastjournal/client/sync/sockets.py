@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fastjournal.client.core.access import Access, FirstAnswer
 from fastjournal.client.core.address import Address, UnixAddress
 from fastjournal.client.core.failures import cannot_connect
+from fastjournal.client.sync.stop_signal import StopSignal
 from fastjournal.limits import RECEIVE_BYTES_MAX, SOCKET_WAIT_S_MAX
 
 if TYPE_CHECKING:
@@ -53,10 +54,17 @@ class Channel:
         except BlockingIOError:
             return None
 
-    def wait(self, *, to_send: bool, timeout_s: float | None) -> bool:
-        """Return whether something can be received, or with ``to_send`` sent, in time."""
+    def wait(
+        self, *, to_send: bool, timeout_s: float | None, stop: StopSignal | None = None
+    ) -> bool:
+        """Return whether something can be received, or with ``to_send`` sent, in time.
+
+        It can also be that ``stop`` was set.
+        """
         poll = select.poll()
         poll.register(self._socket, select.POLLIN | (select.POLLOUT if to_send else 0))
+        if stop is not None:
+            poll.register(stop, select.POLLIN)
         if timeout_s is None:
             return bool(poll.poll())
         while timeout_s > SOCKET_WAIT_S_MAX:
@@ -94,9 +102,13 @@ class TlsChannel(Channel):
         except self._not_now:
             return None
 
-    def wait(self, *, to_send: bool, timeout_s: float | None) -> bool:
+    def wait(
+        self, *, to_send: bool, timeout_s: float | None, stop: StopSignal | None = None
+    ) -> bool:
         """Wait as ``Channel.wait``: what is decrypted already needs none."""
-        return self._tls.pending() > 0 or super().wait(to_send=to_send, timeout_s=timeout_s)
+        if self._tls.pending():
+            return True
+        return super().wait(to_send=to_send, timeout_s=timeout_s, stop=stop)
 
     def close(self) -> None:
         """Tell the peer that nothing was cut off, and close it."""

@@ -1,0 +1,275 @@
+"""Job loop with trio: finds work, and hands it out one by one or to tasks side by side.
+
+A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then.
+So where that happens in the middle of a job (``JobLoop.__del__``) the client releases the job. A
+block (``async with jobs`` or ``async with job``) sees what happens, and is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from random import Random
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import trio
+
+from fastjournal.client.aio.jobs import Job, let_go
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
+from fastjournal.client.core.poll_loop import PollLoop
+from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.errors import FastjournalError, LeaseLostError
+from fastjournal.limits import INSTANT_MAX
+from fastjournal.numeric import check_integer
+
+if TYPE_CHECKING:
+    from fastjournal.client.aio.client import Client
+
+_log = logging.getLogger(__name__)
+
+
+class LeasePool:
+    """Leases of a loop; it outlives the loop by the time that giving back takes."""
+
+    def __init__(
+        self, client: Client, options: WorkerOptions, plan: Reconnect | None, rng: Random
+    ) -> None:
+        self.client = client
+        self.options = options
+        self.plan = plan
+        self.rng = rng
+        self.held: deque[Job] = deque()
+        """Jobs that were handed out and have not ended: of a loop, first the one whose body runs,
+        then those behind it."""
+        self.stopped = False
+        self._search = trio.CancelScope()
+        self._was_answered = False
+
+    def renewal_s(self) -> float:
+        """Return the seconds until the next renewal: not those of all jobs at once."""
+        return self.options.renewal_s * self.rng.uniform(0.8, 1.0)
+
+    def stop(self) -> None:
+        """Find no more work; a search that is under way ends."""
+        self.stopped = True
+        self._search.cancel()
+
+    async def find(self, count: int, *, beside_work: bool = False) -> list[Job]:
+        """Lease up to so many jobs; return none where the wait for them is over, or at ``stop``.
+
+        Raises:
+            CannotConnectError: The daemon stayed away.
+            RefusedError: It hands out no work.
+        """
+        polling = PollLoop(
+            self.options,
+            self.plan,
+            self.rng,
+            trio.current_time(),
+            was_answered=self._was_answered,
+            beside_work=beside_work,
+        )
+        found: list[Job] = []
+        with trio.CancelScope() as self._search:
+            while not (found or self.stopped):
+                try:
+                    entries = await self.client.call(polling.call(trio.current_time(), count))
+                except FastjournalError as error:
+                    await trio.sleep(polling.failed(error, trio.current_time()))
+                    continue
+                polling.answered()
+                self._was_answered = True
+                found = [Job(entry, self) for entry in entries]
+                for job in found:
+                    self.client.start_soon(job.keep)
+                self.held.extend(found)
+                if not found and polling.is_over(trio.current_time()):
+                    break
+        if found and self.stopped:
+            for job in found:
+                self.held.remove(job)
+            await let_go(found, None)
+            return []
+        return found
+
+    async def let_go(self, failure: BodyFailure | None) -> None:
+        """Give back everything; ``failure`` is that of the first job, whose body ran."""
+        held = list(self.held)
+        self.held.clear()
+        await let_go(held, failure)
+
+    def abandon(self) -> None:
+        """Have everything given back by a task of the client."""
+        self.client.start_soon(self._let_go_of_dropped)
+
+    async def _let_go_of_dropped(self) -> None:
+        await self.let_go(PERHAPS_FAILED)
+        self.client.pools.discard(self)
+
+
+class JobLoop:
+    """Jobs one after the other, or side by side with ``run``; see ``Client.jobs``."""
+
+    def __init__(
+        self, client: Client, options: WorkerOptions, plan: Reconnect | None, rng: Random
+    ) -> None:
+        self._pool = LeasePool(client, options, plan, rng)
+        self._trio: trio.lowlevel.TrioToken | None = None
+
+    def stop(self) -> None:
+        """Take no more jobs, for good; a wait for work ends at once, and leases nothing.
+
+        The loop ends when it asks for the next job, and releases those behind the current one;
+        ``run`` returns when the jobs that run have ended.
+        """
+        self._pool.stop()
+
+    # --- one after the other --------------------------------------------------------------------
+
+    def __aiter__(self) -> JobLoop:
+        return self
+
+    async def __anext__(self) -> Job:
+        pool = self._pool
+        self._begin()
+        if pool.held:
+            job = pool.held[0]
+            if job.finished:
+                await trio.lowlevel.checkpoint()
+            else:
+                await job.complete()
+            pool.held.popleft()
+        while pool.held and pool.held[0].lost.is_set():
+            pool.held.popleft()  # behind the others: somebody else has it
+        if pool.stopped:
+            await pool.let_go(None)
+        elif not pool.held:
+            await pool.find(pool.options.count)
+        if not pool.held:
+            self._end()
+            raise StopAsyncIteration
+        return pool.held[0]
+
+    async def __aenter__(self) -> JobLoop:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._pool.let_go(failure_of(error))
+        self._end()
+
+    def __del__(self) -> None:
+        if self._trio is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._trio.run_sync_soon(self._pool.abandon)
+
+    def _begin(self) -> None:
+        if self._trio is None:
+            self._trio = trio.lowlevel.current_trio_token()
+            self._pool.client.pools.add(self._pool)
+
+    def _end(self) -> None:
+        self._pool.client.pools.discard(self._pool)
+        self._trio = None
+
+    # --- side by side ---------------------------------------------------------------------------
+
+    async def run(
+        self, work: Callable[[Job], Awaitable[object]], *, limit: int | None = None
+    ) -> int:
+        """Work jobs off side by side, ``count`` of them at most; return how many were begun.
+
+        ``work(job)`` runs in a task of its own, as the block ``async with job``: the job is
+        completed at its end, unless ``work`` has ended it, and has failed on an exception, which
+        ends the other tasks and is raised in an ExceptionGroup. Where a lease is lost its task is
+        cancelled, and the others go on. Where no more work can be had, the jobs that run are
+        finished before the error is raised.
+
+        Args:
+            work: Does one job. What should not end the others it catches itself: ``job.fail``.
+            limit: Begin so many jobs, then return when they have ended; None: no limit.
+
+        Raises:
+            CannotConnectError: The daemon stays away.
+            RefusedError: It hands out no work, for instance ``forbidden``.
+        """
+        if limit is not None:
+            check_integer("limit", limit, 1, INSTANT_MAX)
+        tasks = _Tasks(self._pool, work, limit)
+        self._begin()
+        try:
+            return await tasks.run()
+        finally:
+            await self._pool.let_go(None)
+            self._end()
+
+
+class _Tasks:
+    """Tasks of one ``run``, each with its job."""
+
+    def __init__(
+        self, pool: LeasePool, work: Callable[[Job], Awaitable[object]], limit: int | None
+    ) -> None:
+        self._pool = pool
+        self._work = work
+        self._limit = limit
+        self._begun = 0
+        self._running = 0
+        self._one_ended = trio.Event()
+
+    async def run(self) -> int:
+        """Find work and begin tasks until there is none, or enough; return how many were begun."""
+        failure: FastjournalError | None = None
+        async with trio.open_nursery() as nursery:
+            try:
+                await self._begin_tasks(nursery)
+            except FastjournalError as error:
+                failure = error  # jobs that run are finished first
+        if failure is not None:
+            raise failure
+        return self._begun
+
+    async def _begin_tasks(self, nursery: trio.Nursery) -> None:
+        pool = self._pool
+        while not pool.stopped and self._begun != self._limit:
+            self._one_ended = trio.Event()
+            if self._room() == 0:
+                await self._one_ended.wait()
+                continue
+            found = await pool.find(self._room(), beside_work=self._running > 0)
+            for job in found:
+                self._begun += 1
+                self._running += 1
+                nursery.start_soon(self._run_one, job)
+            if not (found or self._running):
+                return
+            if not found and pool.options.wait_us is None and not pool.stopped:
+                # The end of a job may set free what waits for the same URI: it is asked again.
+                await self._one_ended.wait()
+
+    def _room(self) -> int:
+        """Return how many jobs may be begun now."""
+        free = self._pool.options.count - self._running
+        return free if self._limit is None else min(free, self._limit - self._begun)
+
+    async def _run_one(self, job: Job) -> None:
+        try:
+            async with job:
+                await self._work(job)
+        except LeaseLostError as error:
+            if job.loss is None:
+                raise
+            _log.info("the lease of job %r was lost: %s", job.key, error.__cause__ or error)
+        finally:
+            self._running -= 1
+            self._one_ended.set()
+            with contextlib.suppress(ValueError):
+                self._pool.held.remove(job)

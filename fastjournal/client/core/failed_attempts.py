@@ -1,0 +1,89 @@
+"""Failed attempts of jobs: their count, the back-off after each, and when to bury. Without IO.
+
+The daemon counts the attempts whose lease ran out. It does not count those that a worker gave back,
+so a client remembers those that it has seen, and adds the two.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import msgspec
+
+from fastjournal.limits import FAILED_JOBS_REMEMBERED_MAX, REASON_BYTES_MAX
+
+_DOUBLINGS_MAX = 62
+
+
+class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """Outcome of a failed attempt of a job: retried after a delay, or buried."""
+
+    attempts: int
+    """Failed attempts of the entry that are known, this one included."""
+    delay_us: int | None
+    """Microseconds after which it is due again; None: at once, or it is buried."""
+    buried: bool
+    """It failed as often as it may, and is handed out no more until it is kicked."""
+    reason: str
+    """Sentence for whoever looks at it later; where it is buried, the daemon keeps this one."""
+
+
+class FailureCounter:
+    """Failures of entries that this client has given back, by key.
+
+    So many keys are remembered; beyond that the longest untouched goes first.
+    """
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[bytes, int] = OrderedDict()
+
+    def known(self, key: bytes) -> int:
+        """Return how many failures of an entry are remembered."""
+        return self._failures.get(key, 0)
+
+    def add(self, key: bytes) -> None:
+        """Count a failure."""
+        self._failures[key] = self._failures.pop(key, 0) + 1
+        if len(self._failures) > FAILED_JOBS_REMEMBERED_MAX:
+            self._failures.popitem(last=False)
+
+    def clear(self, key: bytes) -> None:
+        """Drop what is known of an entry that is done, buried, or another worker's."""
+        self._failures.pop(key, None)
+
+
+def exponential_backoff_us(first_us: int, longest_us: int, failures_before: int) -> int:
+    """Return the delay after a failure: doubled for each earlier one, up to a bound."""
+    return min(first_us << min(failures_before, _DOUBLINGS_MAX), longest_us)
+
+
+def decide_retry(
+    reason: str, *, failures_before: int, delay_us: int | None, attempts_max: int
+) -> FailedAttempt:
+    """Return the outcome of a failed attempt: another one after a delay, or burial.
+
+    Args:
+        reason: Why it failed; cut where it is longer than the daemon takes.
+        failures_before: Attempts of the entry that failed before this one.
+        delay_us: Microseconds of the delay where it is tried again.
+        attempts_max: So many failures are enough; 0: none are.
+
+    Raises:
+        TypeError: The reason is no text.
+    """
+    if not isinstance(reason, str):
+        raise TypeError(f"reason is str, not {type(reason).__name__}")
+    attempts = failures_before + 1
+    if not 0 < attempts_max <= attempts:
+        return FailedAttempt(
+            attempts=attempts, delay_us=delay_us, buried=False, reason=_cut(reason, "")
+        )
+    tail = f" at attempt {attempts}"
+    return FailedAttempt(
+        attempts=attempts, delay_us=None, buried=True, reason=_cut(reason or "failed", tail)
+    )
+
+
+def _cut(reason: str, tail: str) -> str:
+    data = reason.encode("utf-8", "backslashreplace")
+    return data[: REASON_BYTES_MAX - len(tail)].decode("utf-8", "ignore") + tail

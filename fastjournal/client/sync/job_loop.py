@@ -1,0 +1,131 @@
+"""Job loop with blocking sockets: finds work, and hands it out one by one.
+
+As with trio, a loop cannot see an exception of its body; the job is released when the iterator is
+dropped, and a block (``with jobs`` or ``with job``) is exact.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import deque
+from types import TracebackType
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
+from fastjournal.client.core.poll_loop import PollLoop
+from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.client.sync.jobs import SyncJob, let_go, releases_of
+from fastjournal.client.sync.link import Dialer
+from fastjournal.client.sync.stop_signal import Stopped, StopSignal
+from fastjournal.errors import FastjournalError
+
+if TYPE_CHECKING:
+    from fastjournal.client.sync.client import SyncClient
+
+
+class SyncJobLoop:
+    """Jobs one after the other; see ``SyncClient.jobs``."""
+
+    def __init__(self, client: SyncClient, options: WorkerOptions, dialer: Dialer) -> None:
+        self._client = client
+        self._options = options
+        self._dialer = dialer
+        self._held: deque[SyncJob] = deque()
+        self._was_answered = False
+        self._stop = StopSignal()
+        _loops.add(self)
+        _clients.add(client)
+
+    def stop(self) -> None:
+        """Take no more jobs, for good; a wait for work ends, and leases nothing.
+
+        The loop ends when it asks for the next job, and releases those behind the current one. A
+        signal handler, or another thread, may call this. A try to connect, or the request of
+        another thread that shares the client, is seen through first.
+        """
+        self._stop.set()
+
+    def __iter__(self) -> SyncJobLoop:
+        return self
+
+    def __next__(self) -> SyncJob:
+        if self._held:
+            job = self._held[0]
+            if not job.finished:
+                job.complete()
+            self._held.popleft()
+        now_s = self._dialer.now_s
+        while self._held and self._held[0].is_over(now_s()):
+            self._held.popleft()  # its lease ran out behind the others: somebody else has it
+        if not self._held and not self._stop.is_set:
+            self._find()
+        if self._stop.is_set:
+            self._let_go(None)
+        if not self._held:
+            raise StopIteration
+        return self._held[0]
+
+    def _find(self) -> None:
+        """Lease jobs; none are held afterwards where the wait for them is over, or at ``stop``."""
+        dialer, now_s = self._dialer, self._dialer.now_s
+        polling = PollLoop(
+            self._options, dialer.plan, dialer.rng, now_s(), was_answered=self._was_answered
+        )
+        while not self._stop.is_set:
+            try:
+                call = polling.call(now_s(), self._options.count)
+                found = self._client.call_until(call, self._stop)
+            except Stopped:
+                return
+            except FastjournalError as error:
+                if self._stop.is_set:
+                    return
+                dialer.sleep(polling.failed(error, now_s()))
+                continue
+            polling.answered()
+            self._was_answered = True
+            self._held.extend(
+                SyncJob(entry, self._client, self._options, dialer) for entry in found
+            )
+            if self._held or polling.is_over(now_s()):
+                return
+
+    def __enter__(self) -> SyncJobLoop:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._let_go(failure_of(error))
+
+    def __del__(self) -> None:
+        self.leave()
+
+    def leave(self) -> None:
+        """Have everything released, without waiting for that."""
+        held = list(self._held)
+        self._held.clear()
+        if releases := releases_of(held, PERHAPS_FAILED):
+            self._client.give_back_later(releases)
+
+    def _let_go(self, failure: BodyFailure | None) -> None:
+        held = list(self._held)
+        self._held.clear()
+        let_go(self._client, held, failure)
+
+
+_loops: WeakSet[SyncJobLoop] = WeakSet()
+_clients: WeakSet[SyncClient] = WeakSet()
+
+
+@atexit.register
+def _give_back_at_exit() -> None:
+    """Release what loops hold whose program ends, and wait for what dropped ones left behind."""
+    for loop in list(_loops):
+        loop.leave()
+    for client in list(_clients):
+        client.settle()

@@ -1,0 +1,715 @@
+"""Job loops as workers: failed attempts, retries of a job's end, stopping, jobs side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import signal
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from fastjournal import (
+    CannotConnectError,
+    Client,
+    Job,
+    LeaseLostError,
+    Reconnect,
+    RefusedError,
+    SyncClient,
+)
+from fastjournal.limits import CLIENT_REPEATS_MAX
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request
+from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
+from tests.integration.both_clients import KINDS
+
+QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
+LEASE_US = 60_000_000
+MOMENT_US = 1_000_000
+"""A NEXT that waits no longer is answered at once."""
+TIMEOUT_S = 60.0
+
+
+class Handing:
+    """Hands out jobs, whatever becomes of them, as long as there are some.
+
+    Args:
+        names: Ids of the jobs, handed out in this order.
+        answers: By function, one answer after the other: an error, an end of the connection, or
+            nothing; empty: success.
+    """
+
+    def __init__(self, *names: str, **answers: list[str | Do | None]) -> None:
+        self.names = list(names)
+        self.answers = answers
+        self.waiting: list[Request] = []
+        """NEXTs that wait."""
+
+    def __call__(self, request: Request) -> Answer:
+        told = self.answers.get(Function(request.function).name)
+        answer = told.pop(0) if told else ""
+        if answer is None:
+            return []
+        if isinstance(answer, Do):
+            return [answer]
+        if answer:
+            return [Reply(request.identifier, error=answer)]
+        if request.function == Function.NEXT:
+            return self._hand_out(request)
+        if request.function == Function.CANCEL:
+            waiting, self.waiting = self.waiting, []
+            return [Reply(one.identifier, pairs=[]) for one in (*waiting, request)]
+        return [Reply(request.identifier, timeout=8)]
+
+    def _hand_out(self, request: Request) -> Answer:
+        count = request.count or 1
+        given, self.names = self.names[:count], self.names[count:]
+        if not given and (request.ttl or 0) > MOMENT_US:
+            self.waiting.append(request)
+            return []
+        pairs = [Pair(key_of(name), meta=Meta()) for name in given]
+        return [Reply(request.identifier, timeout=7, pairs=pairs)]
+
+
+def key_of(name: str) -> bytes:
+    return f"d:1:1:{name}".encode()
+
+
+def told(daemon: ScriptedDaemon) -> list[tuple[str, bytes]]:
+    """Return function and key of each request that is about a job."""
+    return [(Function(r.function).name, r.key[6:]) for r in daemon.requests if r.key[6:]]
+
+
+def functions(daemon: ScriptedDaemon) -> list[str]:
+    return [Function(request.function).name for request in daemon.requests]
+
+
+Body = Callable[[Any], object]
+
+
+async def work(kind: str, daemon: ScriptedDaemon, bodies: list[Body], **options: Any) -> None:
+    """Give each job of a loop to the next body, with a client of that kind.
+
+    A body gets the job's methods as functions that return, whatever the client.
+    """
+    given = {"lease_us": LEASE_US, "wait_us": None} | options
+    plan = given.pop("reconnect", QUICK)
+    if kind == "trio":
+        async with Client(daemon.address, reconnect=plan) as client:
+            async for job in client.jobs("d", **given):
+                await trio.to_thread.run_sync(bodies.pop(0), FromThread(job))
+        return
+
+    def blocking() -> None:
+        with SyncClient(daemon.address, reconnect=plan) as client:
+            for job in client.jobs("d", **given):
+                bodies.pop(0)(job)
+
+    await trio.to_thread.run_sync(blocking)
+
+
+class FromThread:
+    """A job of the trio client whose methods can be called by a thread."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.job, name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: trio.from_thread.run(
+            functools.partial(found, *args, **kwargs)
+        )
+
+
+# --- failed attempts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_failed_job_goes_back_with_a_growing_delay_and_is_buried_in_the_end(
+    kind: str,
+) -> None:
+    seen = []
+
+    def fail(job: Any) -> None:
+        before = job.attempts
+        failed = job.fail("exit 9")
+        seen.append((before, failed.attempts, failed.delay_us, failed.buried, failed.reason))
+
+    with ScriptedDaemon(Handing("x", "x", "x", "x", "x")) as daemon:
+        await work(
+            kind,
+            daemon,
+            [fail] * 5,
+            retry_delay_us=10,
+            retry_delay_us_max=30,
+            attempts_max=4,
+        )
+        ends = [r for r in daemon.requests if r.function in (Function.RELEASE, Function.BURY)]
+    assert seen == [
+        (0, 1, 10, False, "exit 9"),
+        (1, 2, 20, False, "exit 9"),
+        (2, 3, 30, False, "exit 9"),
+        (3, 4, None, True, "exit 9 at attempt 4"),
+        (0, 1, 10, False, "exit 9"),  # it was kicked meanwhile, and starts afresh
+    ]
+    assert [(Function(r.function).name, r.timeout, r.ttl) for r in ends] == [
+        ("RELEASE", 7, 10),
+        ("RELEASE", 7, 20),
+        ("RELEASE", 7, 30),
+        ("BURY", 7, None),
+        ("RELEASE", 7, 10),
+    ]
+    assert ends[3].value == b"exit 9 at attempt 4"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_failed_job_takes_the_delay_it_is_given_and_a_completed_one_starts_afresh(
+    kind: str,
+) -> None:
+    seen = []
+    bodies: list[Body] = [
+        lambda job: job.fail("later", delay_us=77),
+        lambda job: seen.append(job.attempts),
+        lambda job: seen.append(job.attempts),
+    ]
+    with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
+        await work(kind, daemon, bodies, retry_delay_us=10)
+        delays = [r.ttl for r in daemon.requests if r.function == Function.RELEASE]
+    assert (delays, seen) == ([77], [1, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bad_argument_of_a_failure_ends_nothing_and_counts_nothing(kind: str) -> None:
+    def fail(job: Any) -> None:
+        with pytest.raises(TypeError):
+            job.fail(7)
+        with pytest.raises(TypeError):
+            job.fail("x", delay_us=1.5)
+        assert job.attempts == 0
+
+    with ScriptedDaemon(Handing("x")) as daemon:
+        await work(kind, daemon, [fail])
+        assert functions(daemon) == ["NEXT", "DELETE", "NEXT"]
+
+
+class BodyError(Exception):
+    """Raised by a body."""
+
+
+async def test_exception_in_a_block_is_a_failed_attempt_of_its_job() -> None:
+    async def fail(client: Client) -> None:
+        async with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
+            async for job in jobs:
+                async with job:
+                    raise BodyError("no such page")
+
+    with ScriptedDaemon(Handing("x", "x")) as daemon:
+        async with Client(daemon.address) as client:
+            for _ in range(2):
+                with pytest.raises(BodyError):
+                    await fail(client)
+        ends = [r for r in daemon.requests if r.key[6:]]
+    assert [Function(r.function).name for r in ends] == ["RELEASE", "BURY"]
+    assert ends[1].value == b"BodyError: no such page at attempt 2"
+
+
+def test_blocking_exception_in_a_block_is_a_failed_attempt_of_its_job() -> None:
+    def fail(client: SyncClient) -> None:
+        with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
+            for job in jobs:
+                with job:
+                    raise BodyError
+
+    with ScriptedDaemon(Handing("x", "x")) as daemon:
+        with SyncClient(daemon.address) as client:
+            for _ in range(2):
+                with pytest.raises(BodyError):
+                    fail(client)
+        ends = [r for r in daemon.requests if r.key[6:]]
+    assert [Function(r.function).name for r in ends] == ["RELEASE", "BURY"]
+    assert ends[1].value == b"BodyError at attempt 2"
+
+
+async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_failed() -> None:
+    with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
+        async with Client(daemon.address) as client:
+            for _ in range(3):
+                async for job in client.jobs("d", attempts_max=2, retry_delay_us=5):
+                    assert job.attempts == 0
+                    break
+            with trio.fail_after(TIMEOUT_S):
+                while len(told(daemon)) < 3:  # noqa: ASYNC110 - in another thread
+                    await trio.sleep(0.01)
+        with SyncClient(daemon.address) as blocking:
+            daemon._answer.names += ["y", "y"]  # type: ignore[attr-defined]
+            for _ in range(2):
+                for one in blocking.jobs("d", attempts_max=1, retry_delay_us=5):
+                    assert one.attempts == 0
+                    break
+        ends = [(Function(r.function).name, r.ttl) for r in daemon.requests if r.key[6:]]
+    assert ends == [("RELEASE", 5)] * 5
+
+
+# --- retries of the end ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("code", ["busy", "locked", "not-persisted", "read-only", "shutting-down"])
+async def test_completion_that_is_refused_for_now_is_sent_again(kind: str, code: str) -> None:
+    with ScriptedDaemon(Handing("x", DELETE=[code, code])) as daemon:
+        await work(kind, daemon, [lambda job: job.complete()])
+        assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "DELETE", "NEXT"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_completion_at_which_connections_end_is_sent_until_the_lease_is_over(
+    kind: str,
+) -> None:
+    drops: list[str | Do | None] = [Do.CLOSE] * (2 * CLIENT_REPEATS_MAX)
+    with ScriptedDaemon(Handing("x", DELETE=[*drops, "not-found"])) as daemon:
+        await work(kind, daemon, [lambda job: job.complete()])
+        assert functions(daemon).count("DELETE") == len(drops) + 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_completion_is_not_sent_again_once_the_lease_is_over(kind: str) -> None:
+    def complete(job: Any) -> None:
+        with pytest.raises(RefusedError) as caught:
+            job.complete()
+        assert caught.value.code == "read-only"
+        with contextlib.suppress(LeaseLostError):
+            job.release()
+
+    with ScriptedDaemon(Handing("x", DELETE=["read-only"] * 10_000)) as daemon:
+        began = time.monotonic()
+        await work(
+            kind,
+            daemon,
+            [complete],
+            lease_us=1_000_000,
+            reconnect=Reconnect(first_pause_s=0.01, longest_pause_s=0.1),
+        )
+    assert time.monotonic() - began >= 0.8
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_end_that_is_refused_for_good_ends_nothing(kind: str) -> None:
+    def end(job: Any) -> None:
+        for _ in range(2):
+            with pytest.raises(RefusedError) as caught:
+                job.complete()
+            assert caught.value.code == "forbidden"
+            assert not job.finished
+        job.release()
+        assert job.finished
+        with pytest.raises(RuntimeError):
+            job.complete()
+
+    with ScriptedDaemon(Handing("x", DELETE=["forbidden"] * 2)) as daemon:
+        await work(kind, daemon, [end])
+        assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "RELEASE", "NEXT"]
+
+
+async def test_block_whose_completion_is_refused_for_good_releases_its_job() -> None:
+    async def run(client: Client) -> None:
+        async for job in client.jobs("d"):
+            async with job:
+                pass
+
+    def run_blocking(client: SyncClient) -> None:
+        for job in client.jobs("d"):
+            with job:
+                pass
+
+    with ScriptedDaemon(Handing("x", "x", DELETE=["forbidden"] * 2)) as daemon:
+        async with Client(daemon.address) as client:
+            with pytest.raises(RefusedError):
+                await run(client)
+        with SyncClient(daemon.address) as blocking, pytest.raises(RefusedError):
+            run_blocking(blocking)
+        assert functions(daemon) == ["NEXT", "DELETE", "RELEASE"] * 2
+
+
+async def test_client_that_does_not_reconnect_sends_an_end_once() -> None:
+    with ScriptedDaemon(Handing("x", DELETE=["busy"])) as daemon:
+        async with Client(daemon.address, reconnect=None) as client:
+            jobs = client.jobs("d")
+            job = await jobs.__anext__()
+            with pytest.raises(RefusedError, match="try again later"):
+                await job.complete()
+
+
+async def test_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> None:
+    with ScriptedDaemon(Handing("x", TOUCH=["busy"] * 4)) as daemon:
+        async with Client(daemon.address) as client:
+            async for job in client.jobs("d", lease_us=3_000_000, wait_us=None):
+                with trio.fail_after(TIMEOUT_S):
+                    while job.token == 7:  # noqa: ASYNC110 - the renewal is a task of the client
+                        await trio.sleep(0.01)
+                assert not job.lost.is_set()
+        assert functions(daemon).count("TOUCH") >= 5
+
+
+async def test_lost_lease_tells_why_and_no_end_is_sent_after_it() -> None:
+    with ScriptedDaemon(Handing("x", TOUCH=["not-found gone"])) as daemon:
+        async with Client(daemon.address) as client:
+            jobs = client.jobs("d", lease_us=1_000_000)
+            job = await jobs.__anext__()
+            with trio.fail_after(TIMEOUT_S):
+                await job.lost.wait()
+            assert isinstance(job.loss, RefusedError)
+            assert (job.loss.code, job.loss.message) == ("not-found", "gone")
+            with pytest.raises(LeaseLostError):
+                await jobs.__anext__()
+        assert functions(daemon) == ["NEXT", "TOUCH"]
+
+
+def test_lease_that_ends_while_the_daemon_is_away_is_lost() -> None:
+    clock = trio.testing.MockClock()
+
+    async def main() -> None:
+        with ScriptedDaemon(Handing("x")) as daemon:
+            async with Client(daemon.address) as client:
+                jobs = client.jobs("d", lease_us=3_000_000)
+                job = await jobs.__anext__()
+                daemon.__exit__(None, None, None)
+                clock.autojump_threshold = 0.1
+                await job.lost.wait()
+                assert isinstance(job.loss, CannotConnectError)
+                assert 2.9 < trio.current_time() < 3.1
+                with pytest.raises(LeaseLostError):
+                    await job.complete()
+
+    trio.run(main, clock=clock)
+
+
+# --- stopping -------------------------------------------------------------------------------------
+
+
+async def test_stop_ends_a_wait_for_work_and_the_daemon_keeps_none_waiting() -> None:
+    script = Handing()
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client, trio.open_nursery() as nursery:
+            jobs = client.jobs("d")
+
+            async def loop() -> None:
+                assert [job async for job in jobs] == []
+
+            nursery.start_soon(loop)
+            with trio.fail_after(TIMEOUT_S):
+                while not script.waiting:  # noqa: ASYNC110 - what is awaited is in another thread
+                    await trio.sleep(0.01)
+            jobs.stop()
+        assert functions(daemon) == ["NEXT", "CANCEL"]
+        assert script.waiting == []
+
+
+async def test_stop_in_a_body_completes_the_job_and_gives_back_those_behind_it() -> None:
+    with ScriptedDaemon(Handing("a", "b", "c")) as daemon:
+        async with Client(daemon.address) as client:
+            jobs = client.jobs("d", count=2)
+            async for _job in jobs:
+                jobs.stop()
+            assert [job async for job in jobs] == []
+        assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
+
+
+def test_blocking_stop_in_a_body_completes_the_job_and_gives_back_those_behind_it() -> None:
+    with ScriptedDaemon(Handing("a", "b", "c")) as daemon:
+        with SyncClient(daemon.address) as client:
+            jobs = client.jobs("d", count=2)
+            for _job in jobs:
+                jobs.stop()
+            assert list(jobs) == []
+        assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_blocking_stop_by_another_thread_ends_a_wait_for_work() -> None:
+    script = Handing()
+    with ScriptedDaemon(script) as daemon, SyncClient(daemon.address) as client:
+        jobs = client.jobs("d")
+        stopper = threading.Thread(
+            target=lambda: (wait_until(lambda: script.waiting), jobs.stop(), jobs.stop())
+        )
+        stopper.start()
+        assert list(jobs) == []
+        stopper.join()
+        client.nop()
+        assert functions(daemon) == ["NEXT", "CANCEL", "NOP"]
+
+
+@pytest.fixture
+def alarm() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Calls a function in a signal handler, in a moment."""
+
+    def arm(action: Callable[[], object]) -> None:
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            action()
+
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield arm
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_blocking_stop_by_a_signal_handler_ends_a_wait_for_work(
+    alarm: Callable[[Callable[[], object]], None],
+) -> None:
+    with ScriptedDaemon(Handing()) as daemon, SyncClient(daemon.address) as client:
+        jobs = client.jobs("d")
+        alarm(jobs.stop)
+        assert list(jobs) == []
+        assert functions(daemon) == ["NEXT", "CANCEL"]
+
+
+def test_blocking_stop_before_the_first_wait_asks_for_nothing() -> None:
+    with ScriptedDaemon(Handing("a")) as daemon, SyncClient(daemon.address) as client:
+        jobs = client.jobs("d")
+        jobs.stop()
+        assert list(jobs) == []
+        assert daemon.requests == []
+
+
+def test_blocking_stop_while_the_daemon_is_away_ends_the_loop_without_an_error(
+    alarm: Callable[[Callable[[], object]], None],
+) -> None:
+    with ScriptedDaemon(Handing("a")) as daemon:
+        client = SyncClient(daemon.address, reconnect=QUICK)
+        jobs = client.jobs("d")
+        next(jobs).complete()
+    alarm(jobs.stop)
+    assert list(jobs) == []
+    client.close()
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+
+async def test_run_works_off_count_jobs_at_a_time_and_no_more() -> None:
+    running: set[bytes] = set()
+    most: list[int] = []
+    three = trio.Event()
+
+    async def body(job: Job) -> None:
+        running.add(job.key)
+        most.append(len(running))
+        if len(running) == 3:
+            three.set()
+        await three.wait()
+        await trio.sleep(0.01)
+        running.discard(job.key)
+
+    with ScriptedDaemon(Handing(*"abcdefg")) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.fail_after(TIMEOUT_S):
+                assert await client.jobs("d", count=3, wait_us=None).run(body) == 7
+            assert client.pools == set()
+        assert Counter(told(daemon)) == Counter(("DELETE", name.encode()) for name in "abcdefg")
+    assert max(most) == 3
+
+
+async def test_run_begins_no_more_than_its_limit_and_leases_no_more() -> None:
+    async def body(_job: Job) -> None:
+        await trio.lowlevel.checkpoint()
+
+    with ScriptedDaemon(Handing(*"abcd")) as daemon:
+        async with Client(daemon.address) as client:
+            assert await client.jobs("d", count=2).run(body, limit=3) == 3
+        counts = [r.count for r in daemon.requests if r.function == Function.NEXT]
+        assert sum(counts) >= 3
+        assert counts[-1] == 1
+    assert daemon._answer.names == ["d"]  # type: ignore[attr-defined]
+
+
+async def test_run_asks_again_when_a_job_ends_for_it_may_have_set_another_free() -> None:
+    script = Handing("a")
+
+    async def body(job: Job) -> None:
+        if job.key == key_of("a"):
+            script.names.append("b")
+
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client:
+            assert await client.jobs("d", count=4, wait_us=None).run(body) == 2
+        assert told(daemon) == [("DELETE", b"a"), ("DELETE", b"b")]
+
+
+async def test_run_takes_work_that_comes_while_others_run() -> None:
+    script = Handing("a")
+    both = trio.Event()
+
+    async def body(job: Job) -> None:
+        if job.key == key_of("a"):
+            script.names.append("b")
+            await both.wait()
+        both.set()
+
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.fail_after(TIMEOUT_S):
+                assert await client.jobs("d", count=2, wait_us=1).run(body) == 2
+        assert Counter(told(daemon)) == Counter([("DELETE", b"a"), ("DELETE", b"b")])
+
+
+async def test_run_fails_a_job_whose_body_raises_and_releases_the_others() -> None:
+    async def body(job: Job) -> None:
+        if job.key == key_of("b"):
+            raise BodyError("no such page")
+        await trio.sleep_forever()
+
+    with ScriptedDaemon(Handing(*"abc")) as daemon:
+        async with Client(daemon.address) as client:
+            with pytest.raises(ExceptionGroup) as caught:
+                await client.jobs("d", count=3, retry_delay_us=5).run(body)
+            assert caught.group_contains(BodyError, match="no such page")
+            await client.nop()
+        ends = {(r.key[6:], r.ttl) for r in daemon.requests if r.function == Function.RELEASE}
+    assert ends == {(b"a", None), (b"b", 5), (b"c", None)}
+
+
+async def test_run_goes_on_where_the_lease_of_one_job_is_lost() -> None:
+    done = []
+
+    async def body(job: Job) -> None:
+        if job.key == key_of("a"):
+            await trio.sleep_forever()
+        done.append(job.key)
+
+    with ScriptedDaemon(Handing("a", "b", TOUCH=["lease-lost"])) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.fail_after(TIMEOUT_S):
+                begun = await client.jobs("d", count=2, lease_us=1_000_000, wait_us=None).run(body)
+        assert told(daemon) == [("DELETE", b"b"), ("TOUCH", b"a")]
+    assert (begun, done) == (2, [key_of("b")])
+
+
+async def test_run_that_gets_no_more_work_finishes_the_jobs_that_run_first() -> None:
+    done = []
+
+    async def body(job: Job) -> None:
+        with trio.fail_after(TIMEOUT_S):
+            while functions(daemon).count("NEXT") < 2:  # noqa: ASYNC110 - in another thread
+                await trio.sleep(0.01)
+        await trio.sleep(0.05)
+        done.append(job.key)
+
+    with ScriptedDaemon(Handing("a", NEXT=["", "forbidden"])) as daemon:
+        async with Client(daemon.address) as client:
+            with pytest.raises(RefusedError) as caught:
+                await client.jobs("d", count=2).run(body)
+        assert told(daemon) == [("DELETE", b"a")]
+    assert (caught.value.code, done) == ("forbidden", [key_of("a")])
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_stop_lets_run_finish_the_jobs_that_run(running: bool) -> None:
+    script = Handing(*("a" if running else ""))
+    stopped, done = trio.Event(), []
+
+    async def body(job: Job) -> None:
+        await stopped.wait()
+        done.append(job.key)
+
+    async def run() -> None:
+        assert await jobs.run(body) == len(done)
+
+    with ScriptedDaemon(script) as daemon:
+        async with Client(daemon.address) as client, trio.open_nursery() as nursery:
+            jobs = client.jobs("d", count=2)
+            nursery.start_soon(run)
+            with trio.fail_after(TIMEOUT_S):
+                while not script.waiting:  # noqa: ASYNC110 - what is awaited is in another thread
+                    await trio.sleep(0.01)
+            script.names.append("too late")
+            jobs.stop()
+            stopped.set()
+        assert told(daemon) == [("DELETE", b"a")] * running
+    assert done == [key_of("a")] * running
+
+
+async def test_run_that_is_cancelled_releases_what_it_holds() -> None:
+    async def body(_job: Job) -> None:
+        scope.cancel()
+        await trio.sleep_forever()
+
+    with ScriptedDaemon(Handing("a", "b")) as daemon:
+        async with Client(daemon.address) as client:
+            with trio.CancelScope() as scope:
+                await client.jobs("d", count=2).run(body)
+            assert scope.cancelled_caught
+            assert client.pools == set()
+        assert sorted(told(daemon)) == [("RELEASE", b"a"), ("RELEASE", b"b")]
+
+
+# --- the first connection -------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_first_connection_is_waited_for_where_reconnect_says_so(
+    kind: str, tmp_path: Any
+) -> None:
+    address = f"unix:{tmp_path}/socket"
+    plan = Reconnect(first_pause_s=0.01, longest_pause_s=0.05, patience_s=60, at_start=True)
+
+    async def connect() -> None:
+        if kind == "trio":
+            async with Client(address, reconnect=plan) as client:
+                await client.nop()
+        else:
+            await trio.to_thread.run_sync(connect_blocking)
+
+    def connect_blocking() -> None:
+        with SyncClient(address, reconnect=plan) as client:
+            client.nop()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect)
+        await trio.sleep(0.1)
+        daemon = ScriptedDaemon(Handing(), unix_path=f"{tmp_path}/socket")
+        daemon.__enter__()
+    daemon.__exit__(None, None, None)
+    assert functions(daemon) == ["NOP"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_first_connection_that_never_comes_is_an_error_after_the_patience(kind: str) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    plan = Reconnect(first_pause_s=0.01, longest_pause_s=0.05, patience_s=0.2, at_start=True)
+
+    async def connect() -> None:
+        if kind == "trio":
+            await Client(address, reconnect=plan).__aenter__()
+        else:
+            await trio.to_thread.run_sync(SyncClient(address, reconnect=plan).connect)
+
+    began = time.monotonic()
+    with pytest.raises(CannotConnectError) as caught:
+        await connect()
+    assert caught.value.code == "cannot-connect"
+    assert time.monotonic() - began >= 0.2

@@ -1,0 +1,284 @@
+"""Rules of workers without IO: failed attempts, retries of a job's end, the poll loop."""
+
+from __future__ import annotations
+
+import contextlib
+from random import Random
+from typing import Any
+
+import pytest
+
+from fastjournal.client.core import calls
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
+from fastjournal.client.core.end_policy import EndPolicy
+from fastjournal.client.core.failed_attempts import (
+    FailureCounter,
+    decide_retry,
+    exponential_backoff_us,
+)
+from fastjournal.client.core.failures import NOT_NOW, TLS_FAILED
+from fastjournal.client.core.poll_loop import PollLoop
+from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.errors import (
+    BadRequestError,
+    CannotConnectError,
+    FastjournalError,
+    ProtocolError,
+    RefusedError,
+)
+from fastjournal.limits import (
+    FAILED_JOBS_REMEMBERED_MAX,
+    JOBS_WAIT_BESIDE_WORK_US_MIN,
+    JOBS_WAIT_US_MAX,
+    REASON_BYTES_MAX,
+)
+
+PLAN = Reconnect(first_pause_s=0.1, longest_pause_s=5, patience_s=300)
+LEASE_S = 60.0
+
+DELETE = calls.delete("k", token=7)
+RELEASE = calls.release("k", 7)
+BURY = calls.bury("k", 7)
+
+
+def lost(*, maybe_done: bool = True) -> CannotConnectError:
+    error = CannotConnectError("lost", code="connection-lost")
+    error.maybe_done = maybe_done
+    return error
+
+
+# --- failed attempts ------------------------------------------------------------------------------
+
+
+def test_backoff_doubles_with_each_failure_up_to_its_bound() -> None:
+    delays = [exponential_backoff_us(10, 100, before) for before in range(6)]
+    assert delays == [10, 20, 40, 80, 100, 100]
+    assert exponential_backoff_us(10, 100, 1_000_000) == 100
+
+
+def test_burial_comes_with_the_last_attempt_that_is_allowed() -> None:
+    def decide(before: int, attempts_max: int) -> tuple[int, int | None, bool, str]:
+        failed = decide_retry(
+            "exit 9", failures_before=before, delay_us=5, attempts_max=attempts_max
+        )
+        return failed.attempts, failed.delay_us, failed.buried, failed.reason
+
+    assert decide(0, 2) == (1, 5, False, "exit 9")
+    assert decide(1, 2) == (2, None, True, "exit 9 at attempt 2")
+    assert decide(7, 2) == (8, None, True, "exit 9 at attempt 8")
+    assert decide(1000, 0) == (1001, 5, False, "exit 9")
+    assert decide_retry("", failures_before=0, delay_us=5, attempts_max=1).reason == (
+        "failed at attempt 1"
+    )
+
+
+@pytest.mark.parametrize("attempts_max", [0, 1])
+def test_reason_of_a_failure_is_cut_to_the_bytes_that_the_daemon_takes(attempts_max: int) -> None:
+    failed = decide_retry(
+        "\N{SNOWMAN}" * 2000, failures_before=0, delay_us=None, attempts_max=attempts_max
+    )
+    assert REASON_BYTES_MAX - 3 < len(failed.reason.encode()) <= REASON_BYTES_MAX
+    assert failed.reason.startswith("\N{SNOWMAN}" * 1000)
+    with pytest.raises(TypeError, match="reason is str"):
+        decide_retry(7, failures_before=0, delay_us=None, attempts_max=0)  # type: ignore[arg-type]
+
+
+def test_failure_counter_forgets_an_entry_that_is_cleared() -> None:
+    counter = FailureCounter()
+    assert counter.known(b"k") == 0
+    counter.add(b"k")
+    counter.add(b"k")
+    counter.add(b"other")
+    assert (counter.known(b"k"), counter.known(b"other")) == (2, 1)
+    counter.clear(b"k")
+    counter.clear(b"never seen")
+    assert (counter.known(b"k"), counter.known(b"other")) == (0, 1)
+
+
+def test_failure_counter_is_bounded_and_the_longest_untouched_goes_first() -> None:
+    counter = FailureCounter()
+    for n in range(FAILED_JOBS_REMEMBERED_MAX + 1):
+        counter.add(b"%d" % n)
+        if n == 50:
+            counter.add(b"0")
+    assert [counter.known(b"%d" % n) for n in (0, 1, 2)] == [2, 0, 1]
+
+
+# --- the end of a job -----------------------------------------------------------------------------
+
+
+def policy(call: Call[Any], plan: Reconnect | None = PLAN) -> EndPolicy:
+    return EndPolicy(call, plan, Random(1), lease_ends_s=LEASE_S, now_s=0.0)
+
+
+def seconds_tried(call: Call[Any], error: FastjournalError) -> float:
+    """By a clock that only the pauses move."""
+    retries, now_s = policy(call), 0.0
+    with contextlib.suppress(type(error)):
+        while (pause_s := retries.pause_s(error, now_s)) is not None:
+            now_s += pause_s
+        raise AssertionError("an error that is no refusal does not say that it is done")
+    return now_s
+
+
+@pytest.mark.parametrize("error", [lost(), lost(maybe_done=False)])
+@pytest.mark.parametrize("call", [DELETE, RELEASE, BURY])
+def test_end_of_a_job_is_sent_to_a_daemon_that_is_away_until_the_lease_is_over(
+    call: Call[Any], error: CannotConnectError
+) -> None:
+    assert seconds_tried(call, error) == LEASE_S
+
+
+@pytest.mark.parametrize("code", sorted(NOT_NOW))
+def test_end_of_a_job_is_sent_to_a_daemon_that_says_not_now_until_the_lease_is_over(
+    code: str,
+) -> None:
+    assert seconds_tried(DELETE, RefusedError("", code=code)) == LEASE_S
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(RefusedError("", code=code) for code in ("forbidden", "clock-skew", "lease-lost")),
+        CannotConnectError("closed", code="not-connected"),
+        CannotConnectError("", code="unsupported-version"),
+        ProtocolError("no reply"),
+        BadRequestError(""),
+    ],
+    ids=lambda error: error.code,
+)
+def test_end_of_a_job_is_not_sent_again_in_vain(error: FastjournalError) -> None:
+    assert seconds_tried(DELETE, error) == 0
+
+
+def test_end_of_a_job_waits_for_a_certificate_that_somebody_mends() -> None:
+    assert seconds_tried(DELETE, CannotConnectError("", code=TLS_FAILED)) == LEASE_S
+
+
+def test_end_of_a_job_is_sent_once_by_a_client_that_does_not_reconnect() -> None:
+    for error in (lost(), RefusedError("", code="busy")):
+        with pytest.raises(type(error)):
+            policy(DELETE, None).pause_s(error, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [(DELETE, "not-found"), (RELEASE, "lease-lost"), (RELEASE, "not-found"), (BURY, "lease-lost")],
+)
+def test_refusal_of_a_repeated_end_means_that_the_first_one_was_carried_out(
+    call: Call[Any], code: str
+) -> None:
+    refused = RefusedError("", code=code)
+    with pytest.raises(RefusedError):
+        policy(call).pause_s(refused, 0.0)
+    not_sent = policy(call)
+    assert not_sent.pause_s(lost(maybe_done=False), 0.0) is not None
+    with pytest.raises(RefusedError):
+        not_sent.pause_s(refused, 1.0)
+    repeated = policy(call)
+    assert repeated.pause_s(lost(), 0.0) is not None
+    assert repeated.pause_s(RefusedError("", code="busy"), 1.0) is not None
+    assert repeated.pause_s(refused, 2.0) is None
+
+
+def test_completion_that_is_repeated_and_refused_by_its_token_is_no_success() -> None:
+    repeated = policy(DELETE)
+    repeated.pause_s(lost(), 0.0)
+    with pytest.raises(RefusedError):
+        repeated.pause_s(RefusedError("", code="lease-lost"), 1.0)
+
+
+# --- the poll loop --------------------------------------------------------------------------------
+
+
+def options(**fields: Any) -> WorkerOptions:
+    given = {"domain": "d", "count": 3, "lease_us": 10**6, "wait_us": None}
+    return WorkerOptions(**(given | fields))
+
+
+def polling(plan: Reconnect | None = PLAN, **fields: Any) -> PollLoop:
+    own = {name: fields.pop(name) for name in ("was_answered", "beside_work") if name in fields}
+    return PollLoop(options(**fields), plan, Random(1), 0.0, **own)
+
+
+def seconds_asked(loop: PollLoop, error: FastjournalError, most_s: float = 10_000) -> float:
+    now_s = 0.0
+    with contextlib.suppress(type(error)):
+        while now_s < most_s:
+            now_s += loop.failed(error, now_s)
+    return now_s
+
+
+def test_poll_loop_asks_a_daemon_that_says_not_now_for_as_long_as_its_own_patience() -> None:
+    for code in NOT_NOW:
+        error = RefusedError("", code=code)
+        assert seconds_asked(polling(), error) == PLAN.patience_s
+        assert seconds_asked(polling(patience_s=3600), error) == 3600
+        assert seconds_asked(polling(patience_s=1), error) == 1
+        assert seconds_asked(polling(None, patience_s=3600), error) == 0
+    for code in ("forbidden", "auth-failed"):
+        assert seconds_asked(polling(patience_s=3600), RefusedError("", code=code)) == 0
+
+
+def test_poll_loop_without_end_outwaits_a_daemon_that_is_read_only() -> None:
+    error = RefusedError("", code="read-only")
+    assert seconds_asked(polling(wait_us=WAIT_WITHOUT_END), error) >= 10_000
+    busy = RefusedError("", code="busy")
+    assert seconds_asked(polling(wait_us=WAIT_WITHOUT_END), busy) == PLAN.patience_s
+
+
+def test_poll_loop_repeats_a_lost_next_for_as_long_as_reconnect_has_patience() -> None:
+    assert seconds_asked(polling(patience_s=3600), lost()) == PLAN.patience_s
+    # the effort to connect had all of that patience already
+    assert seconds_asked(polling(), lost(maybe_done=False)) == 0
+    assert seconds_asked(polling(), BadRequestError("")) == 0
+
+
+def test_poll_loop_waits_for_a_certificate_only_once_a_daemon_has_answered() -> None:
+    error = CannotConnectError("", code=TLS_FAILED)
+    assert seconds_asked(polling(), error) == 0
+    assert seconds_asked(polling(was_answered=True), error) == PLAN.patience_s
+    loop = polling()
+    loop.answered()
+    assert seconds_asked(loop, error) == PLAN.patience_s
+
+
+def test_poll_loop_that_was_answered_is_patient_anew() -> None:
+    loop = polling(patience_s=100)
+    assert seconds_asked(loop, RefusedError("", code="busy"), most_s=90) >= 90
+    loop.answered()
+    assert seconds_asked(loop, RefusedError("", code="busy")) == 100
+
+
+def test_poll_loop_splits_a_long_wait_and_ends_with_it() -> None:
+    loop = polling(wait_us=JOBS_WAIT_US_MAX + 5_000_000)
+    first, last = loop.call(0.0, 3).request, loop.call(30.0, 2).request
+    assert (first.ttl, first.count) == (JOBS_WAIT_US_MAX, 3)
+    assert (last.ttl, last.count) == (5_000_000, 2)
+    assert not loop.is_over(34.9)
+    assert loop.is_over(35.0)
+    assert loop.call(99.0, 1).request.ttl == 0
+
+
+def test_poll_loop_beside_running_jobs_waits_for_a_moment_at_least() -> None:
+    brief = polling(wait_us=10, beside_work=True)
+    assert brief.call(0.0, 1).request.ttl == JOBS_WAIT_BESIDE_WORK_US_MIN
+    assert polling(wait_us=10).call(0.0, 1).request.ttl == 10
+    assert polling(beside_work=True).call(0.0, 1).request.ttl is None
+    assert polling(beside_work=True).is_over(0.0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"retry_delay_us_max": 5},
+        {"retry_delay_us_max": 5, "retry_delay_us": lambda job: 3},
+        {"retry_delay_us_max": -1, "retry_delay_us": 3},
+        {"attempts_max": -1},
+        {"patience_s": -1.0},
+    ],
+)
+def test_worker_options_that_mean_nothing_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequestError):
+        options(**wrong)
