@@ -17,7 +17,7 @@ PROTOCOL = DOCS / "protocol.md"
 def functions_table() -> list[str]:
     """Return the table of functions."""
     rows = [f"| {int(f)} | {f.name} | {f.declared.text} |" for f in Function]
-    return ["| n | name | what it does |", "| --- | --- | --- |", *rows]
+    return ["| n | name | effect |", "| --- | --- | --- |", *rows]
 
 
 def rights_table() -> list[str]:

@@ -1,6 +1,6 @@
 """Rules of docs/protocol.md, and the tests that are marked as showing them.
 
-    @pytest.mark.rule("NEXT: Turns", "Functions: 11 NEXT")
+    @pytest.mark.rule("NEXT: Round robin", "Functions: 11 NEXT")
 
 A rule is named by the heading of its section and, behind a colon, by its row of a table there (the
 first column; where that is a number, the second too), by the beginning of a sentence that is marked
@@ -20,8 +20,8 @@ NUMBERED = ("bit", "n", "type", "offset")
 """Headings of first columns that are numbers: there the second column belongs to the name."""
 
 NO_RULES = {
-    "The FJ/JR wire protocol, version 1",
-    "What this version of the daemon answers",
+    "FJ/JR wire protocol, version 1",
+    "Supported functions",
     "An example",
 }
 """Sections of docs/protocol.md that say none."""
@@ -29,16 +29,16 @@ NO_RULES = {
 DECIDED = re.compile(r"\*\*Decided[.:]?\*\*[:.]? ")
 
 HEAD = """\
-# The rules of the protocol, and the tests that show them
+# Protocol rules and their tests
 
-Each row of the tables of [protocol.md](protocol.md), each sentence that is marked **Decided**
-there, and the rules of its text, by section, with the tests that show it. All tests of semantics
-run on the engine and on a naive model of it (`tests/property/model.py`), which is written from the
-protocol alone; `test_engine_model.py` and `test_random_sessions.py` hold the two against each other
-at random, `test_random_sessions_daemon.py` over sockets.
+This page lists the tests of each rule of [protocol.md](protocol.md), by section. A rule is a row of
+a table, a sentence that is marked **Decided**, or a rule of the text. All tests of semantics run on
+the engine and on a naive model of it (`tests/property/model.py`), which is written from the
+protocol alone. `test_engine_model.py` and `test_random_sessions.py` compare the two with random
+sessions, `test_random_sessions_daemon.py` does so over sockets.
 
-A test says by itself what it shows: `@pytest.mark.rule("NEXT: Turns")`. This page is made from
-these marks by `make pages`; do not edit it.
+Each test names its rules: `@pytest.mark.rule("NEXT: Round robin")`. `make pages` makes this page
+from these marks; do not edit it.
 """
 
 

@@ -121,7 +121,7 @@ def test_plain_client_of_a_tls_port_is_told_so_and_tries_once(
     assert daemon.said().count("event=tls-failed peer=127.0.0.1:") == 1
 
 
-@pytest.mark.rule("Rights: Where the daemon has tokens")
+@pytest.mark.rule("Rights (authorization): If the daemon has tokens")
 def test_a_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options) as daemon:
@@ -560,7 +560,7 @@ def test_a_file_of_tokens_that_others_have_access_to_is_refused(tmp_path: Path, 
         load_grants(str(file))
 
 
-@pytest.mark.rule("Rights: GET")
+@pytest.mark.rule("Rights (authorization): GET")
 def test_scans_show_and_lease_only_what_a_token_is_for(tmp_path: Path) -> None:
     reader = "token-of-a-reader-0123"
     file = write_tokens(tmp_path)

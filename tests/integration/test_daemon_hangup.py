@@ -62,8 +62,8 @@ def daemon_on(transport: str, directory: Path) -> Iterator[Callable[[], RawClien
 
 
 @pytest.mark.rule(
-    "NEXT: A NEXT that waits is never answered with work",
-    "NEXT: the end of what the client sends (FIN) ends its waits",
+    "NEXT: Hang-up",
+    "NEXT: the end of the client's stream (FIN) ends its waits",
 )
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE], ids=["lease", "pop"])
 @pytest.mark.parametrize("end", [fin, half_close, reset])
@@ -94,7 +94,7 @@ def test_a_hang_up_ends_waiting_before_work_is_handed_out(
         worker.socket.close()
 
 
-@pytest.mark.rule("NEXT: the end of what the client sends (FIN) ends its waits")
+@pytest.mark.rule("NEXT: the end of the client's stream (FIN) ends its waits")
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
 def test_what_was_asked_before_a_half_close_is_answered(transport: str, tmp_path: Path) -> None:
     with daemon_on(transport, tmp_path) as connect, connect() as client:

@@ -69,7 +69,7 @@ BAD_FRAMES = {
 
 
 @pytest.mark.rule(
-    "What cannot be framed: What is owed is sent first, and that connection only is closed"
+    "Framing errors: Earlier replies are sent first, and only that connection is closed"
 )
 @pytest.mark.parametrize("what", BAD_FRAMES)
 def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
@@ -84,7 +84,7 @@ def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
         assert replies[1].identifier == identifier
 
 
-@pytest.mark.rule("What cannot be framed: the stream ends inside a message")
+@pytest.mark.rule("Framing errors: the stream ends inside a message")
 def test_the_end_of_the_stream_inside_a_message_is_a_bad_request(
     daemon: DaemonProcess, neighbour: RawClient
 ) -> None:
@@ -115,7 +115,7 @@ def test_what_this_daemon_does_not_do_is_said_and_the_connection_goes_on(
 
 
 @pytest.mark.rule(
-    "What cannot be framed: What is owed is sent first, and that connection only is closed"
+    "Framing errors: Earlier replies are sent first, and only that connection is closed"
 )
 def test_garbage_of_any_kind_harms_nobody_else(daemon: DaemonProcess, neighbour: RawClient) -> None:
     draw = random.Random(3)
@@ -271,7 +271,9 @@ def rss_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.rule("Order: The daemon stops reading from a client that does not read")
+@pytest.mark.rule(
+    "Replies: order and backpressure: The daemon stops reading from a client that does not read"
+)
 def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as other:
         value = b"x" * 1_000_000
@@ -302,7 +304,8 @@ def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: P
 
 
 @pytest.mark.rule(
-    "Request, client to daemon: identifier", "Order: Replies come in the order of the requests"
+    "Request, client to daemon: identifier",
+    "Replies: order and backpressure: Replies come in the order of the requests",
 )
 def test_a_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess) -> None:
     count = 100_000

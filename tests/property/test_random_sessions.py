@@ -53,7 +53,7 @@ def run(steps: Sequence[Step], attempts_max: int, *, cold: bool = False) -> None
     engine.engine.check()
 
 
-@pytest.mark.rule("GET: What a lease leaves out")
+@pytest.mark.rule("GET: Entries that a lease leaves out")
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
     for seed in range(part, SESSIONS, PARTS):

@@ -153,13 +153,13 @@ def subsets() -> Iterator[tuple[str, ...]]:
         yield from combinations(RIGHTS, size)
 
 
-@pytest.mark.rule("Rights: Where the daemon has tokens")
+@pytest.mark.rule("Rights (authorization): If the daemon has tokens")
 def test_the_tables_cover_every_function() -> None:
     assert in_tables() | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
 
 
-@pytest.mark.rule("Rights: *", "Rights: Where the daemon has tokens")
+@pytest.mark.rule("Rights (authorization): *", "Rights (authorization): If the daemon has tokens")
 @pytest.mark.parametrize("name", BY_KEY)
 def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
     rights, function, build = BY_KEY[name]
@@ -183,7 +183,9 @@ def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: 
             assert code(made, build(function, key)) == expected, (given, key)
 
 
-@pytest.mark.rule("Rights: CANCEL", "CANCEL: it needs AUTH where the daemon has tokens")
+@pytest.mark.rule(
+    "Rights (authorization): CANCEL", "CANCEL: it needs AUTH where the daemon has tokens"
+)
 def test_cancel_needs_auth_and_no_right() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
@@ -204,7 +206,11 @@ def test_cancel_needs_auth_and_no_right() -> None:
     assert code(made, cancel) == ""
 
 
-@pytest.mark.rule("Errors: `forbidden`", "Rights: *", "Rights: Where the daemon has tokens")
+@pytest.mark.rule(
+    "Errors: `forbidden`",
+    "Rights (authorization): *",
+    "Rights (authorization): If the daemon has tokens",
+)
 @pytest.mark.parametrize("name", BY_DOMAIN)
 def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
     rights, function, build = BY_DOMAIN[name]
@@ -222,7 +228,11 @@ def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
             assert code(made, build(function, domain)) == "forbidden", (given, domain)
 
 
-@pytest.mark.rule("Rights: STATS", "Rights: SNAPSHOT", "Rights: Where the daemon has tokens")
+@pytest.mark.rule(
+    "Rights (authorization): STATS",
+    "Rights (authorization): SNAPSHOT",
+    "Rights (authorization): If the daemon has tokens",
+)
 @pytest.mark.parametrize("name", FOR_ALL)
 def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
     rights, function, build = FOR_ALL[name]
@@ -236,7 +246,7 @@ def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
             assert code(made, build(function, b"")) == ("" if allowed else "forbidden")
 
 
-@pytest.mark.rule("Rights: NEXT")
+@pytest.mark.rule("Rights (authorization): NEXT")
 def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
@@ -245,7 +255,7 @@ def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
     assert "name a domain" in decode_reply(reply).error
 
 
-@pytest.mark.rule("Rights: GET")
+@pytest.mark.rule("Rights (authorization): GET")
 @pytest.mark.parametrize("name", SCANS)
 def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
     made = engine()
@@ -260,7 +270,9 @@ def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> N
 
 
 @pytest.mark.rule(
-    "Errors: `auth-required`", "Rights: Where the daemon has tokens", "Functions: 19 AUTH"
+    "Errors: `auth-required`",
+    "Rights (authorization): If the daemon has tokens",
+    "Functions: 19 AUTH",
 )
 @pytest.mark.parametrize("function", Function)
 def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function) -> None:
@@ -301,7 +313,7 @@ URIS = {
 }
 
 
-@pytest.mark.rule("Rights: SET")
+@pytest.mark.rule("Rights (authorization): SET")
 @pytest.mark.parametrize("uri", URIS)
 def test_a_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     made = engine()

@@ -259,7 +259,7 @@ def test_a_restart_forgets_no_loss(engine: Subject, ask: By) -> None:
     assert ask(engine, JOB, quick) == ""
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 def test_the_counter_of_tokens_goes_on_over_a_restart(engine: Subject) -> None:
     token = leased(engine, flags=Flag.PERSIST)
     for _ in range(5):

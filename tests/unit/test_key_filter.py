@@ -83,7 +83,7 @@ def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.rule("GET: An expression has at most 4,096 bytes")
+@pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
 @pytest.mark.parametrize(
     "expression",
     [

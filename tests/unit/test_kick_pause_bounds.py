@@ -17,7 +17,7 @@ def s() -> Subject:
     return Subject(EngineSubject(Rules()))
 
 
-@pytest.mark.rule("BURY and KICK: At most 250 a request")
+@pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
 def test_at_most_250_entries_are_kicked_by_one_request(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,7 +45,7 @@ def test_so_many_buried_entries_are_looked_at_and_no_more(
     assert s.kick_domain(b"a", 5) == 1
 
 
-@pytest.mark.rule("BURY and KICK: At most 250 a request")
+@pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
 def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
     half = KICK_BYTES_MAX // 2 - len(b"a:1:0:0")
     sizes = (KICK_BYTES_MAX + 1, half, half, 1)

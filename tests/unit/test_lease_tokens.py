@@ -93,7 +93,7 @@ def test_saturated_lease_differs_from_the_two_before_it(s: Subject) -> None:
     assert len(seen) == 1000
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 @pytest.mark.parametrize("odd_us", [0, 1, 499, 999])
 @pytest.mark.parametrize("asked_us", [1, 2, 999, 1000, 1001, 5_000_001])
 def test_lease_end_is_rounded_up_to_milliseconds(s: Subject, odd_us: int, asked_us: int) -> None:

@@ -536,7 +536,7 @@ def test_the_next_message_may_follow_at_once(vector: Vector) -> None:
         assert connection.next_events() == [vector.message]
 
 
-@pytest.mark.rule("What cannot be framed: the stream ends inside a message")
+@pytest.mark.rule("Framing errors: the stream ends inside a message")
 @every_vector
 def test_a_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
     data = vector.data

@@ -57,10 +57,10 @@ VALUE_BYTES_MAX = 100
 @pytest.mark.rule(
     "Request, client to daemon: magic",
     "Errors: `unsupported-version`",
-    "What cannot be framed: wrong magic",
-    "What cannot be framed: value size 0",
-    "What cannot be framed: value of more than `max-value` bytes, without the type byte",
-    "What cannot be framed: a version that is not 1",
+    "Framing errors: wrong magic",
+    "Framing errors: value size 0",
+    "Framing errors: value of more than `max-value` bytes, without the type byte",
+    "Framing errors: a version that is not 1",
 )
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
 def test_a_malformed_request_is_refused_as_soon_as_it_shows(
@@ -104,7 +104,7 @@ def test_a_connection_repeats_its_error_whatever_comes() -> None:
     assert all(error is errors[0] for error in errors)
 
 
-@pytest.mark.rule("What cannot be framed: wrong magic")
+@pytest.mark.rule("Framing errors: wrong magic")
 def test_a_wrong_magic_names_the_identifier_that_came_with_it() -> None:
     connection = ServerConnection()
     connection.receive_data(bytes.fromhex(f"585a 0001 0002 0a0b 0000 {T} 00"))
@@ -115,7 +115,7 @@ def test_a_wrong_magic_names_the_identifier_that_came_with_it() -> None:
 
 @pytest.mark.rule(
     "Request, client to daemon: value size",
-    "What cannot be framed: value of more than `max-value` bytes, without the type byte",
+    "Framing errors: value of more than `max-value` bytes, without the type byte",
 )
 @pytest.mark.parametrize("size", [0, 1, 99, 100])
 def test_max_value_does_not_count_the_type_byte(size: int) -> None:

@@ -256,7 +256,7 @@ def ended(s: Listening, session: Hashable) -> dict[int, str]:
     return found
 
 
-@pytest.mark.rule("Notifications: Where the subscriptions of a connection cost more")
+@pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
 def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -319,7 +319,7 @@ def test_ranges_that_match_far_too_often_end_and_nobody_elses(
     assert len(s.engine.subscriptions) == 10
 
 
-@pytest.mark.rule("Notifications: Where the subscriptions of a connection cost more")
+@pytest.mark.rule("Publish/subscribe (LISTEN): If the subscriptions of a connection cost more")
 def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "MATCH_WORK_MAX", 100)
     s = Listening()

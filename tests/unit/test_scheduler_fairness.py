@@ -63,7 +63,7 @@ def daemon() -> Daemon:
     return Daemon()
 
 
-@pytest.mark.rule("NEXT: Turns")
+@pytest.mark.rule("NEXT: Round robin")
 def test_one_due_entry_waits_at_most_one_round_whatever_the_others_have(daemon: Daemon) -> None:
     daemon.add(b"greedy", 5 * BATCH)
     for number in range(DOMAINS):

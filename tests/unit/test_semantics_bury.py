@@ -60,7 +60,7 @@ def test_by_any_key(s: Subject, by: bytes) -> None:
     assert is_buried(s, JOB)
 
 
-@pytest.mark.rule("BURY and KICK: With a token and without")
+@pytest.mark.rule("Dead letters (BURY, KICK): With a token and without")
 def test_without_a_token_a_lease_is_ended_and_its_token_is_lost(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()
@@ -94,7 +94,7 @@ def test_without_a_value_the_reason_is_empty(s: Subject) -> None:
     assert reason(s, JOB) == ""
 
 
-@pytest.mark.rule("BURY and KICK: What is buried already takes the new reason")
+@pytest.mark.rule("Dead letters (BURY, KICK): An entry that is buried already takes the new reason")
 def test_of_what_is_buried_already_the_new_reason_counts(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"one")
@@ -111,7 +111,7 @@ def test_attempts_stay(s: Subject) -> None:
     assert s.meta(JOB).attempts == 1
 
 
-@pytest.mark.rule("BURY and KICK: A superseded entry is gone instead")
+@pytest.mark.rule("Dead letters (BURY, KICK): A superseded entry is gone instead")
 def test_work_whose_uri_went_to_a_newer_set_is_dropped_with_a_tombstone(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -162,7 +162,7 @@ def test_what_is_buried_can_be_deleted_and_expires(s: Subject) -> None:
     assert s.stats()["buried"] == 0
 
 
-@pytest.mark.rule("BURY and KICK: A superseded entry is gone instead")
+@pytest.mark.rule("Dead letters (BURY, KICK): A superseded entry is gone instead")
 def test_what_has_outlived_its_life_under_a_lease_is_gone_instead(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
@@ -171,7 +171,7 @@ def test_what_has_outlived_its_life_under_a_lease_is_gone_instead(s: Subject) ->
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("BURY and KICK: With a token and without")
+@pytest.mark.rule("Dead letters (BURY, KICK): With a token and without")
 def test_a_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, 1) == "lease-lost"
@@ -205,7 +205,7 @@ def test_only_one_of_worked_on_and_timeout_is_bad_request(
     assert reply.code == "bad-request"
 
 
-@pytest.mark.rule("BURY and KICK: Over 4,096 bytes it is `too-large`")
+@pytest.mark.rule("Dead letters (BURY, KICK): Over 4,096 bytes it is `too-large`")
 def test_a_reason_over_its_limit_is_too_large(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, reason=b"r" * (REASON_BYTES_MAX + 1)) == "too-large"

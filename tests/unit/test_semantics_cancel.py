@@ -34,7 +34,7 @@ def answered(s: Subject) -> list[tuple[object, int, str, bool]]:
     return [(one, told.identifier, told.code, bool(told.pairs)) for one, told in served]
 
 
-@pytest.mark.rule("Functions: 23 CANCEL", "CANCEL: The NEXT's answer has count 0")
+@pytest.mark.rule("Functions: 23 CANCEL", "CANCEL: The reply to the NEXT has count 0")
 def test_cancel_answers_a_waiting_next_with_nothing_before_its_own_reply(s: Subject) -> None:
     wait(s, 3)
     told = cancel(s, 3)

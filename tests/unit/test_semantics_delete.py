@@ -40,7 +40,9 @@ def test_the_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
     assert s.set(JOB, at=START + 5) == "stale"
 
 
-@pytest.mark.rule("Which write wins: A smaller timestamp loses with `stale`")
+@pytest.mark.rule(
+    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
+)
 def test_a_delete_with_a_smaller_timestamp_is_stale(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.delete(b"p", at=START - 1) == "stale"
@@ -93,7 +95,7 @@ def test_overwrite_of_nothing_is_not_found_and_removes_a_tombstone(s: Subject) -
     assert s.set(b"p", at=START) == ""
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_with_a_token_and_nothing_there_no_tombstone_is_left(s: Subject) -> None:
     assert s.delete(b"p", token=START, at=START) == "not-found"
     assert s.set(b"p", at=START - 5) == ""
@@ -105,7 +107,7 @@ def test_with_a_token_and_nothing_there_a_tombstone_stays(s: Subject) -> None:
     assert s.set(b"p", at=START) == "stale"
 
 
-@pytest.mark.rule("Which write wins: A DELETE of nothing from the future leaves no tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE of a missing key")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_deleting_nothing_from_the_future_changes_nothing(s: Subject, flags: int) -> None:
     s.delete(b"q", at=START)
@@ -149,7 +151,7 @@ def test_a_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 @pytest.mark.parametrize("difference", [-1, 1, 1000])
 def test_a_token_is_compared_for_equality(s: Subject, difference: int) -> None:
     s.set(JOB)
@@ -173,13 +175,13 @@ def test_a_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
     assert s.delete(JOB, token=second) == ""
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_a_delete_with_a_token_is_never_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_its_tombstone_carries_the_later_of_both_timestamps(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START - 9)
@@ -189,7 +191,7 @@ def test_its_tombstone_carries_the_later_of_both_timestamps(s: Subject) -> None:
     assert [s.set(OTHER, at=START + 9), s.set(OTHER, at=START + 10)] == ["stale", ""]
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 @pytest.mark.parametrize("ahead", [60 * SECOND + 1, 90 * SECOND, 2**64 - 1 - START])
 def test_a_worker_whose_clock_is_far_ahead_completes_its_job(s: Subject, ahead: int) -> None:
     s.set(JOB, at=START)
@@ -197,7 +199,7 @@ def test_a_worker_whose_clock_is_far_ahead_completes_its_job(s: Subject, ahead: 
     assert s.jobs() == []
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_tombstone_of_a_completion_from_a_clock_far_ahead_carries_the_daemons_time(
     s: Subject,
 ) -> None:
@@ -211,7 +213,7 @@ def test_tombstone_of_a_completion_from_a_clock_far_ahead_carries_the_daemons_ti
     assert [s.set(OTHER, at=late), s.set(OTHER, at=late + 1)] == ["stale", ""]
 
 
-@pytest.mark.rule("Which write wins: A DELETE with a valid token needs no agreement of clocks")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
     target = EngineSubject(Rules())
     s = Subject(target)
@@ -234,12 +236,12 @@ def test_only_one_of_worked_on_and_timeout_is_bad_request(
 # --- which error, where several apply -------------------------------------------------------------
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_not_found_comes_before_clock_skew(s: Subject) -> None:
     assert s.delete(b"p", at=START + 999 * SECOND) == "not-found"
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_a_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=1, at=START + 60 * SECOND) == "lease-lost"
@@ -247,7 +249,7 @@ def test_a_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     assert s.delete(JOB, at=START + 60 * SECOND + 1) == "clock-skew"
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_lease_lost_comes_before_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=1, at=START - 1) == "lease-lost"

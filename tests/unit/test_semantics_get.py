@@ -55,7 +55,7 @@ def test_a_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
     assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"two", OTHER)]
 
 
-@pytest.mark.rule("Which write wins: `clock-skew`")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_get_does_not_look_at_the_timestamp(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.get(b"p", at=0).code == ""
@@ -114,7 +114,7 @@ def test_reading_what_never_expires_does_not_make_it_expire(s: Subject) -> None:
 @pytest.mark.rule(
     "Flags of a request: 4 UPDATE_TIMEOUT",
     "Metadata block, 68 bytes: 32 expires",
-    "GET: So the timeout has one meaning a request",
+    "GET: So the timeout has one meaning per request",
 )
 @pytest.mark.parametrize("expires", [0, START + 5 * SECOND])
 def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
@@ -129,7 +129,7 @@ def test_update_timeout_sets_the_expiry(s: Subject, expires: int) -> None:
 
 
 @pytest.mark.rule(
-    "Flags of a request: 4 UPDATE_TIMEOUT", "GET: So the timeout has one meaning a request"
+    "Flags of a request: 4 UPDATE_TIMEOUT", "GET: So the timeout has one meaning per request"
 )
 def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
     s.set(b"p", timeout=START + SECOND)
@@ -211,7 +211,7 @@ def test_an_entry_can_be_leased_before_its_time(s: Subject) -> None:
     assert (reply.pairs, reply.timeout) == ([], START + 60 * SECOND)
 
 
-@pytest.mark.rule("GET: What a lease leaves out")
+@pytest.mark.rule("GET: Entries that a lease leaves out")
 def test_a_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)

@@ -92,7 +92,7 @@ def test_of_one_priority_and_instant_what_came_first_is_kicked_first(s: Subject)
     assert s.jobs() == [OTHER]
 
 
-@pytest.mark.rule("BURY and KICK: At most 250 a request")
+@pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
 def test_at_most_count_of_them(s: Subject) -> None:
     buried(s, *(b"a:1:0:%d" % n for n in range(5)))
     assert s.kick_domain(b"a", 0) == 0

@@ -22,7 +22,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Subject) -> None:
     s.now += 123
     for n in range(3):
@@ -32,7 +32,7 @@ def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Su
     assert (second - first, third - second) == (1, 1)
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
@@ -46,7 +46,7 @@ def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
     assert {token // 1000 for token in tokens} == {first // 1000}
 
 
-@pytest.mark.rule("Functions: Tokens")
+@pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 def test_a_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
@@ -68,7 +68,7 @@ def test_a_next_without_work_is_no_lease_operation(s: Subject) -> None:
     assert s.lease(timeout=10 * SECOND) == first + 1
 
 
-@pytest.mark.rule("Which write wins: The last instant")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
 def test_a_lease_beyond_the_last_instant_ends_with_it(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=U64_MAX)
@@ -88,7 +88,7 @@ def test_a_lease_ends_at_its_token_and_not_before(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Metadata block, 68 bytes: 66 attempts", "NEXT: A lease that runs out")
+@pytest.mark.rule("Metadata block, 68 bytes: 66 attempts", "NEXT: Lost lease")
 def test_a_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -> None:
     s.set(JOB, at=START)
     s.set(OTHER, at=START)
@@ -100,7 +100,7 @@ def test_a_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject)
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-@pytest.mark.rule("NEXT: A lease that runs out")
+@pytest.mark.rule("NEXT: Lost lease")
 def test_at_max_attempts_it_is_buried(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
@@ -128,7 +128,7 @@ def test_a_plain_entrys_lease_runs_out_too(s: Subject) -> None:
     assert (meta.attempts, meta.worked_on_until) == (1, 0)
 
 
-@pytest.mark.rule("NEXT: A lease that runs out")
+@pytest.mark.rule("NEXT: Lost lease")
 def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(b"p")
@@ -137,7 +137,7 @@ def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
     assert s.get(b"p", timeout=SECOND).code == ""
 
 
-@pytest.mark.rule("Which write wins: An entry that is worked on does not expire")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A leased entry does not expire")
 def test_an_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)

@@ -119,7 +119,7 @@ def test_a_set_that_fails_listens_to_nothing(s: Listening) -> None:
     assert s.told() == []
 
 
-@pytest.mark.rule("Flags of a reply: 11 LISTEN", "Notifications: What is told")
+@pytest.mark.rule("Flags of a reply: 11 LISTEN", "Publish/subscribe (LISTEN): Events")
 def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
     s.set(JOB, b"one", uri=URI, flags=Flag.PERSIST)
     s.listen_to(URI, identifier=900)
@@ -136,7 +136,9 @@ def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s:
     assert (pair.meta.timestamp, pair.meta.modified) == (START + 1, START + 5)
 
 
-@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
+@pytest.mark.rule(
+    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
+)
 def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -146,7 +148,9 @@ def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> N
     assert s.told() == [(7, b"p", b"8")]
 
 
-@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
+@pytest.mark.rule(
+    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
+)
 def test_what_came_and_went_is_told_as_gone(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -174,7 +178,7 @@ def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Liste
     assert s.told() == [(7, b"p", b"3")]
 
 
-@pytest.mark.rule("Notifications: What is told")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_ones_own_changes_are_told(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
@@ -183,7 +187,7 @@ def test_ones_own_changes_are_told(s: Listening) -> None:
     assert s.told() == [(7, b"p", b"1")]
 
 
-@pytest.mark.rule("Notifications: What is told")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_each_key_of_an_entry_is_told_to_those_who_listen_to_it(s: Listening) -> None:
     s.set(JOB, b"0", uri=URI)
     s.listen_to(JOB, identifier=1)
@@ -222,7 +226,7 @@ def test_a_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -
     assert s.told() == [(7, URI, None)]
 
 
-@pytest.mark.rule("Notifications: What is told")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_expiry_is_told(s: Listening) -> None:
     s.set(b"p", timeout=START + SECOND)
     s.listen_to(b"p")
@@ -238,7 +242,7 @@ def test_what_next_takes_for_good_is_told_as_gone(s: Listening) -> None:
     assert s.told() == [(7, JOB, None)]
 
 
-@pytest.mark.rule("Notifications: What is told")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Events")
 def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     s.set(JOB, b"0")
     s.listen_to(JOB)
@@ -250,7 +254,7 @@ def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
     assert s.told() == []
 
 
-@pytest.mark.rule("Notifications: How a subscription ends")
+@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
 def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
@@ -262,7 +266,7 @@ def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Li
     assert s.told() == [(1, b"p", None)]
 
 
-@pytest.mark.rule("Notifications: How a subscription ends")
+@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
 def test_a_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
     s.set(b"p")
     s.set(b"q")
@@ -282,7 +286,7 @@ def test_a_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
     assert s.told() == [(7, b"p", None)]
 
 
-@pytest.mark.rule("Notifications: How a subscription ends")
+@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
 def test_subscriptions_end_with_the_session(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
@@ -294,7 +298,7 @@ def test_subscriptions_end_with_the_session(s: Listening) -> None:
     s.engine.check()
 
 
-@pytest.mark.rule("Notifications: How a subscription ends")
+@pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
 def test_quit_ends_subscriptions(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
@@ -312,7 +316,7 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
     assert s.stats()["subscriptions"] == 2
 
 
-@pytest.mark.rule("Notifications: Bounds")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
 def test_too_many_subscriptions_of_a_connection_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +335,7 @@ def test_too_many_subscriptions_of_a_connection_are_busy(
     assert s.meta(b"p", flags=Flag.META).worked_on_until == 0
 
 
-@pytest.mark.rule("Notifications: Bounds")
+@pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
 def test_too_many_subscriptions_in_all_are_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,8 +439,8 @@ def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> R
 
 
 @pytest.mark.rule(
-    "Rights: Notifications tell only of entries that are inside",
-    "Notifications: Where the daemon asks for tokens, an entry that the token may not read",
+    "Rights (authorization): Notifications report only entries that are inside",
+    "Publish/subscribe (LISTEN): If the daemon has tokens, an entry that the token may not read",
 )
 def test_a_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
     s = under_tokens(all=b"", a=b"a:")

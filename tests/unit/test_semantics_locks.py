@@ -97,7 +97,7 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     assert ask(s, wanted, YOURS).code != "locked"
 
 
-@pytest.mark.rule("Functions: 8 LOCK", "Locks: How a lock ends")
+@pytest.mark.rule("Functions: 8 LOCK", "Locks: End of a lock")
 @pytest.mark.parametrize(
     "end",
     [
@@ -120,7 +120,7 @@ def test_a_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
     assert s.lock(JOB, session=YOURS) == ""
 
 
-@pytest.mark.rule("Locks: How a lock ends")
+@pytest.mark.rule("Locks: End of a lock")
 def test_the_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, 5 * SECOND, MINE)
@@ -171,7 +171,7 @@ def test_a_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
     assert ask(s, request(Function.SET, JOB, b"one", at=START), YOURS).code == ""
 
 
-@pytest.mark.rule("Locks: NEXT leaves out what is locked")
+@pytest.mark.rule("Locks: NEXT leaves out locked entries")
 def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, 5 * SECOND)
@@ -182,7 +182,7 @@ def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subj
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Locks: NEXT leaves out what is locked")
+@pytest.mark.rule("Locks: NEXT leaves out locked entries")
 def test_who_waits_for_work_gets_it_when_the_lock_ends(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, session=MINE)
@@ -225,7 +225,7 @@ def test_time_is_no_write(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("Locks: How a lock ends")
+@pytest.mark.rule("Locks: End of a lock")
 def test_a_lock_goes_with_its_entry(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
@@ -234,7 +234,7 @@ def test_a_lock_goes_with_its_entry(s: Subject) -> None:
     assert s.unlock(JOB, MINE) == "not-found"
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_a_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
@@ -264,7 +264,7 @@ def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None
     assert ask(s, request(Function.KICK, uri=b"a", count=5), MINE).ttl == 1
 
 
-@pytest.mark.rule("Locks: How a lock ends")
+@pytest.mark.rule("Locks: End of a lock")
 def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
     for number in range(1001):
         s.set(b"%d" % number)
@@ -280,7 +280,7 @@ def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
     assert s.lock(b"1000", session=YOURS) == ""
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_which_error_where_several_apply(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)

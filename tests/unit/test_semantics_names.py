@@ -88,7 +88,9 @@ def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     assert s.link(JOB, b"1") == "too-large"
 
 
-@pytest.mark.rule("Which write wins: A link that a SET with OVERWRITE gives as URI")
+@pytest.mark.rule(
+    "Last writer wins (timestamps, tombstones): A link that a SET with OVERWRITE gives as URI"
+)
 def test_a_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.link(JOB, LINK)
@@ -135,7 +137,7 @@ def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) 
     assert s.value(LINK) == b"old"
 
 
-@pytest.mark.rule("LINK and RENAME: A key from which another entry is worked on is no link")
+@pytest.mark.rule("LINK and RENAME: A key that was taken over from a leased entry is no link")
 def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
     s: Subject,
 ) -> None:
@@ -188,7 +190,7 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
+@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
     s.set(JOB)
     to = b"b:7:%d:" % (s.now + SECOND)
@@ -211,7 +213,7 @@ def test_a_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> No
     assert s.jobs() == [MOVED]
 
 
-@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
+@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_arrival_is_kept(s: Subject) -> None:
     s.set(b"a:1:0:1")
     s.set(b"a:1:0:2")
@@ -219,7 +221,7 @@ def test_arrival_is_kept(s: Subject) -> None:
     assert s.jobs(count=2) == [b"a:1:0:9", b"a:1:0:2"]
 
 
-@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
+@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 @pytest.mark.parametrize(
     ("ahead", "not_before"), [(0, 5 * SECOND), (2 * SECOND, 5 * SECOND), (9 * SECOND, 9 * SECOND)]
 )
@@ -231,7 +233,7 @@ def test_a_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -
     assert s.meta(to).not_before == s.now + not_before
 
 
-@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
+@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_a_lease_goes_on_with_its_token(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=5 * SECOND)
@@ -253,7 +255,7 @@ def test_a_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
     assert s.jobs() == ([MOVED] if to == MOVED else [])
 
 
-@pytest.mark.rule("LINK and RENAME: What a RENAME changes")
+@pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
 def test_the_buried_stay_so(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"why")
@@ -264,7 +266,7 @@ def test_the_buried_stay_so(s: Subject) -> None:
     assert s.jobs() == [MOVED]
 
 
-@pytest.mark.rule("Which write wins: What else leaves a tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(MOVED, at=START)
@@ -275,7 +277,9 @@ def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subje
     assert s.set(MOVED, at=START) == ""
 
 
-@pytest.mark.rule("Which write wins: A smaller timestamp loses with `stale`")
+@pytest.mark.rule(
+    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
+)
 def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
     s.set(JOB, at=START + 5)
     assert s.rename(JOB, MOVED, at=START + 4) == "stale"
@@ -284,7 +288,7 @@ def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s:
     assert s.rename(JOB, MOVED, at=START + 7) == ""
 
 
-@pytest.mark.rule("Which write wins: `clock-skew`")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     s.set(JOB)
     assert s.rename(JOB, MOVED, at=START + 60 * SECOND + 1) == "clock-skew"

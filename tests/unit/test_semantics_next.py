@@ -71,7 +71,7 @@ def test_plain_entries_are_never_returned(s: Subject) -> None:
     assert (reply.code, reply.pairs, reply.timeout) == ("", [], None)
 
 
-@pytest.mark.rule("NEXT: Order of work")
+@pytest.mark.rule("NEXT: Order")
 def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> None:
     keys = [b"a:2:0:p", b"a:1:9:q", b"a:1:3:z", b"a:1:3:y", b"a:01:0003:x"]
     for key in keys:
@@ -143,7 +143,7 @@ def test_buried_entries_are_not_returned(s: Subject) -> None:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.rule("NEXT: Turns")
+@pytest.mark.rule("NEXT: Round robin")
 def test_domains_take_turns_one_entry_a_turn_inside_a_batch(s: Subject) -> None:
     for key in (b"a:1:0:1", b"a:1:0:2", b"a:1:0:3", b"b:1:0:1", b"c:1:0:1", b"c:1:0:2"):
         s.set(key)
@@ -180,7 +180,7 @@ def test_a_domain_that_becomes_due_again_goes_to_the_end(s: Subject) -> None:
     assert s.jobs(count=2) == [b"b:1:0:1", b"a:1:0:2"]
 
 
-@pytest.mark.rule("NEXT: Turns")
+@pytest.mark.rule("NEXT: Round robin")
 def test_a_domain_whose_only_entry_is_replaced_keeps_its_turn(s: Subject) -> None:
     s.set(b"a:1:0:1", uri=URI, at=START)
     s.set(b"b:1:0:1")
@@ -240,7 +240,7 @@ def test_overwrite_deletes_the_entries_at_once(s: Subject) -> None:
     assert (s.value(JOB), s.value(URI), s.value(OTHER)) == (None, None, None)
 
 
-@pytest.mark.rule("Which write wins: What else leaves a tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 def test_a_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) -> None:
     s.set(JOB, at=START)
     s.later(SECOND)
@@ -332,7 +332,7 @@ def test_a_next_that_waits_is_answered_when_a_lease_ends(s: Subject) -> None:
     assert reply.pairs
 
 
-@pytest.mark.rule("NEXT: LISTEN")
+@pytest.mark.rule("NEXT: Long polling (LISTEN)")
 def test_those_who_wait_are_served_first_come_first_served(s: Subject) -> None:
     s.listen(session="first")
     s.listen(b"b", session="second")
@@ -367,7 +367,7 @@ def test_the_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
     assert engine.engine.next_wake() == reply.timeout
 
 
-@pytest.mark.rule("NEXT: LISTEN")
+@pytest.mark.rule("NEXT: Long polling (LISTEN)")
 def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 60 * SECOND))
     s.listen(ttl=SECOND)
@@ -399,7 +399,7 @@ def test_a_batch_for_any_domain_does_not_take_what_an_earlier_one_waits_for(s: S
     assert served == [("first", [b"b:1:0:x"]), ("second", [JOB])]
 
 
-@pytest.mark.rule("NEXT: LISTEN")
+@pytest.mark.rule("NEXT: Long polling (LISTEN)")
 def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     s.listen(session="one", identifier=5)
     s.listen(session="two")

@@ -29,7 +29,7 @@ def test_nothing_of_a_paused_domain_is_handed_out(s: Subject) -> None:
     assert s.jobs(count=9) == [OTHER]
 
 
-@pytest.mark.rule("PAUSE: How a pause ends")
+@pytest.mark.rule("PAUSE: End of a pause")
 def test_a_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", SECOND)
@@ -51,7 +51,7 @@ def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
     assert s.pause(b"a", 0) == ""
 
 
-@pytest.mark.rule("PAUSE: How a pause ends")
+@pytest.mark.rule("PAUSE: End of a pause")
 @pytest.mark.parametrize("ttl", [SECOND, 60 * SECOND])
 def test_a_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> None:
     s.set(JOB)
@@ -76,7 +76,7 @@ def test_a_domain_without_entries_can_be_paused(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB]
 
 
-@pytest.mark.rule("PAUSE: How a pause ends")
+@pytest.mark.rule("PAUSE: End of a pause")
 def test_a_pause_outlives_the_last_entry_of_its_domain(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)

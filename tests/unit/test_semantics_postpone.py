@@ -45,9 +45,7 @@ def test_a_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
     assert s.now - START <= 6 * SECOND + BOUND
 
 
-@pytest.mark.rule(
-    "Work that is put off: max-postpone: Where a SET replaces a waiting journal entry of its URI"
-)
+@pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
 def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
     put_off(s, SECOND)
     key = again(s, after=5 * SECOND)
@@ -57,16 +55,14 @@ def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
     assert s.jobs() == [key]
 
 
-@pytest.mark.rule(
-    "Work that is put off: max-postpone: Where a SET replaces a waiting journal entry of its URI"
-)
+@pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
 def test_the_bound_counts_from_the_first_due_time_of_the_chain(s: Subject) -> None:
     for due in (SECOND, 5 * SECOND, 9 * SECOND):
         assert s.meta(put_off(s, due)).not_before == START + due
     assert s.meta(again(s, after=5 * SECOND)).not_before == START + SECOND + BOUND
 
 
-@pytest.mark.rule("Work that is put off: max-postpone: A SET with a longer delay means it")
+@pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 def test_set_with_a_longer_delay_than_the_bound_means_it(s: Subject) -> None:
     put_off(s, SECOND)
     key = put_off(s, 60 * SECOND)
@@ -76,7 +72,7 @@ def test_set_with_a_longer_delay_than_the_bound_means_it(s: Subject) -> None:
     assert s.jobs() == [key]
 
 
-@pytest.mark.rule("Work that is put off: max-postpone: A SET with a longer delay means it")
+@pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_delay_of_exactly_the_bound_is_a_short_one(s: Subject, more: int) -> None:
     put_off(s, 0)
@@ -84,7 +80,7 @@ def test_a_delay_of_exactly_the_bound_is_a_short_one(s: Subject, more: int) -> N
     assert s.meta(key).not_before == (s.now + BOUND + 1 if more else START + 1 + BOUND)
 
 
-@pytest.mark.rule("Work that is put off: max-postpone: A SET with a longer delay means it")
+@pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 def test_a_longer_delay_begins_a_new_chain(s: Subject) -> None:
     put_off(s, SECOND)
     long = s.meta(again(s, delay=60 * SECOND)).not_before
@@ -175,9 +171,7 @@ def test_a_release_starts_the_chain_anew(s: Subject) -> None:
     assert s.meta(again(s)).not_before == released_at + BOUND
 
 
-@pytest.mark.rule(
-    "Work that is put off: max-postpone: Where a SET replaces a waiting journal entry of its URI"
-)
+@pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
 def test_a_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> None:
     put_off(s, 0)
     token = s.lease(timeout=5 * SECOND)
@@ -217,9 +211,7 @@ def test_what_was_buried_does_not_bound_what_replaces_it(s: Subject) -> None:
     assert s.meta(again(s)).not_before == s.now + BOUND
 
 
-@pytest.mark.rule(
-    "Work that is put off: max-postpone: Where a SET replaces a waiting journal entry of its URI"
-)
+@pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
 def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> None:
     put_off(s, SECOND)
     key = again(s, after=5 * SECOND)

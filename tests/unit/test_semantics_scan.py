@@ -55,21 +55,21 @@ def keys(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs]
 
 
-@pytest.mark.rule("Functions: 3 GET", "GET: RANGE")
+@pytest.mark.rule("Functions: 3 GET", "Scans and continuation tokens (cursors): RANGE")
 def test_a_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
     s.plain(b"d", b"b", b"a", b"c", b"b\0", b"e")
     assert keys(s.range(b"b", b"d")) == [b"b", b"b\0", b"c", b"d"]
     assert s.range(b"b", b"d").cursor is None
 
 
-@pytest.mark.rule("GET: RANGE")
+@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE")
 def test_an_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"\xff\xff")
     assert keys(s.range(b"b", b"")) == [b"b", b"\xff\xff"]
     assert keys(s.range()) == [b"a", b"b", b"\xff\xff"]
 
 
-@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
+@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_what_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
     s.plain(b"b")
     for reply in (s.range(b"c", b"d"), s.range(b"c", b"a"), s.regex(b"^c")):
@@ -81,7 +81,7 @@ def test_a_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
 
 
-@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
+@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     assert s.range(flags=Flag.DATA).pairs == [
@@ -90,7 +90,7 @@ def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
     ]
 
 
-@pytest.mark.rule("GET: RANGE, REGEX and CURSOR find all keys")
+@pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
@@ -102,7 +102,7 @@ def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubj
     ]
 
 
-@pytest.mark.rule("GET: REGEX")
+@pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
 def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
     s.plain(b"abc", b"bcd", b"cde", b"xbcx")
     assert keys(s.regex(b"bc")) == [b"abc", b"bcd", b"xbcx"]
@@ -110,7 +110,7 @@ def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
     assert keys(s.regex(b"")) == [b"abc", b"bcd", b"cde", b"xbcx"]
 
 
-@pytest.mark.rule("GET: REGEX")
+@pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
 def test_an_expression_matches_bytes(s: ScanSubject) -> None:
     s.plain(b"a\xe9z", b"a\xc3\xa9z")
     assert keys(s.regex(b"^a.z$")) == [b"a\xe9z"]
@@ -123,7 +123,7 @@ def test_what_is_no_expression_is_bad_regex_with_the_reason(s: ScanSubject) -> N
     assert s.regex(b"[").code == "bad-regex"
 
 
-@pytest.mark.rule("GET: An expression has at most 4,096 bytes")
+@pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
 def test_an_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
     assert engine.regex(b"(").error == "bad-regex missing ): ("
     assert "too complex" in engine.regex(b"(a{1,500}){1,2}" * 4).error
@@ -150,7 +150,7 @@ def test_a_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
     assert (keys(third), third.cursor) == ([b"k9"], None)
 
 
-@pytest.mark.rule("GET: CURSOR")
+@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
     s.plain(b"a", b"b")
     cursor = s.range(count=1, flags=Flag.DATA).cursor
@@ -160,7 +160,7 @@ def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
     assert pair.meta is not None
 
 
-@pytest.mark.rule("GET: CURSOR")
+@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_a_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     cursor = s.range(count=1).cursor
@@ -172,7 +172,7 @@ def test_a_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -
 
 @pytest.mark.rule(
     "Flags of a reply: 8 CURSOR",
-    "GET: There is a cursor exactly where one more pair would have come",
+    "Scans and continuation tokens (cursors): There is a cursor exactly if",
 )
 def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
@@ -258,7 +258,7 @@ def test_a_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
     assert token // 1000 == (START + 9 * SECOND) // 1000
 
 
-@pytest.mark.rule("GET: What a lease leaves out")
+@pytest.mark.rule("GET: Entries that a lease leaves out")
 def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.lease()
@@ -266,7 +266,7 @@ def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject)
     assert keys(s.range(timeout=SECOND)) == []
 
 
-@pytest.mark.rule("GET: What a lease leaves out")
+@pytest.mark.rule("GET: Entries that a lease leaves out")
 def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     s.plain(b"p", b"q")
     assert s.ask(request(Function.BURY, b"p")).code == ""
@@ -295,7 +295,7 @@ def test_what_expired_is_not_found(s: ScanSubject) -> None:
     assert keys(s.range()) == []
 
 
-@pytest.mark.rule("GET: CURSOR")
+@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 @pytest.mark.parametrize("reply_bytes_max", [4096, 5000, 70_000])
 def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int) -> None:
     s = ScanSubject(EngineSubject(Rules(reply_bytes_max=reply_bytes_max)))
@@ -311,7 +311,7 @@ def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: in
     assert [key[:3] for key in found] == [b"%03d" % number for number in range(60)]
 
 
-@pytest.mark.rule("GET: CURSOR")
+@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     s = ScanSubject(type(s.target)(Rules(reply_bytes_max=4096)))
     s.set(b"a", b"v")
@@ -324,7 +324,7 @@ def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     assert third.cursor is None
 
 
-@pytest.mark.rule("GET: CURSOR")
+@pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 def test_a_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.target.checks = False

@@ -153,7 +153,7 @@ def test_both_persist_bits_mean_persist(s: Subject, flag: Flag) -> None:
     assert s.meta(b"p").state == State.PERSISTENT
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_expiry_ttl_and_persistence_are_the_new_sets(s: Subject) -> None:
     s.set(b"p", flags=Flag.PERSIST, timeout=START + 9 * SECOND, ttl=5)
     s.set(b"p", flags=Flag.OVERWRITE, at=START + 1)
@@ -193,13 +193,13 @@ def test_a_ttl_of_0_is_none(s: Subject) -> None:
     assert (meta.expires, meta.ttl) == (0, 0)
 
 
-@pytest.mark.rule("Which write wins: The last instant")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
 def test_an_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
     assert s.meta(b"p").expires == U64_MAX
 
 
-@pytest.mark.rule("Which write wins: What else leaves a tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 def test_expiry_leaves_no_tombstone(s: Subject) -> None:
     s.set(b"p", timeout=START + 1, at=START)
     s.later(1)
@@ -216,7 +216,10 @@ def test_an_expired_job_is_not_handed_out(s: Subject) -> None:
 # --- which write wins -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("Errors: `stale`", "Which write wins: A smaller timestamp loses with `stale`")
+@pytest.mark.rule(
+    "Errors: `stale`",
+    "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`",
+)
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags: int) -> None:
     s.set(b"p", b"one", at=START)
@@ -224,7 +227,7 @@ def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flag
     assert s.value(b"p") == b"one"
 
 
-@pytest.mark.rule("Which write wins: The same timestamp is a repeat")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): The same timestamp is a repeat")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
     s: Subject, flags: int
@@ -239,23 +242,24 @@ def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
     assert s.delete(JOB, token=token) == ""
 
 
-@pytest.mark.rule("Which write wins: The same timestamp is a repeat")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): The same timestamp is a repeat")
 def test_a_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     assert s.set(b"p", None, at=START) == ""
     assert s.value(b"p") == b"one"
 
 
-@pytest.mark.rule("Errors: `clock-skew`", "Which write wins: `clock-skew`")
+@pytest.mark.rule(
+    "Errors: `clock-skew`",
+    "Last writer wins (timestamps, tombstones): `clock-skew`",
+)
 def test_a_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
     assert s.set(b"p", at=START + 60 * SECOND) == ""
     assert s.set(b"q", at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.value(b"q") is None
 
 
-@pytest.mark.rule(
-    "Which write wins: A SET whose timestamp is not later than a tombstone's is `stale`"
-)
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A SET whose timestamp is not later")
 @pytest.mark.parametrize(("at", "code"), [(START - 1, "stale"), (START, "stale"), (START + 1, "")])
 def test_a_set_wins_over_a_tombstone_only_with_a_larger_timestamp(
     s: Subject, at: int, code: str
@@ -272,16 +276,14 @@ def test_a_set_that_wins_over_a_tombstone_erases_it(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
-@pytest.mark.rule(
-    "Which write wins: A SET whose timestamp is not later than a tombstone's is `stale`"
-)
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): A SET whose timestamp is not later")
 def test_a_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START)
     assert s.set(JOB, at=START) == "stale"
 
 
-@pytest.mark.rule("Which write wins: How long, and how many tombstones")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
 def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=SECOND)
     s.delete(b"p", at=START)
@@ -291,7 +293,7 @@ def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
-@pytest.mark.rule("Which write wins: How long, and how many tombstones")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
 def test_the_oldest_tombstones_go_first(s: Subject) -> None:
     s = s.under(tombstones_max=2)
     for key in (b"p", b"q", b"r"):
@@ -302,19 +304,19 @@ def test_the_oldest_tombstones_go_first(s: Subject) -> None:
 # --- which error, where several apply -------------------------------------------------------------
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_bad_arguments_come_before_all_other_errors(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", None, at=START + 999 * SECOND) == "bad-value"
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_clock_skew_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START + 999 * SECOND) == "clock-skew"
 
 
-@pytest.mark.rule("Which write wins: Which error, where several apply")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_stale_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START - 1) == "stale"
@@ -346,7 +348,7 @@ def test_overwrite_of_nothing_is_a_set(s: Subject) -> None:
     assert s.value(b"p") == b"v"
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_overwrite_ends_a_lease_and_the_token_is_lost(s: Subject) -> None:
     s.set(JOB, b"one")
     token = s.lease()
@@ -356,7 +358,7 @@ def test_overwrite_ends_a_lease_and_the_token_is_lost(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_overwrite_resets_attempts_and_burial(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
@@ -369,7 +371,7 @@ def test_overwrite_resets_attempts_and_burial(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_overwrite_resets_a_delay(s: Subject) -> None:
     s.set(JOB)
     s.release(JOB, s.lease(), ttl=100 * SECOND)
@@ -379,7 +381,7 @@ def test_overwrite_resets_a_delay(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_overwrite_keeps_arrival(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
@@ -387,7 +389,7 @@ def test_overwrite_keeps_arrival(s: Subject) -> None:
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 def test_overwrite_keeps_the_uri_unless_a_new_one_comes(s: Subject) -> None:
     s.set(JOB, b"one", uri=b"u")
     s.set(JOB, b"two", at=START + 1, flags=Flag.OVERWRITE)
@@ -396,7 +398,7 @@ def test_overwrite_keeps_the_uri_unless_a_new_one_comes(s: Subject) -> None:
     assert (s.value(b"u"), s.value(b"v")) == (None, b"three")
 
 
-@pytest.mark.rule("Which write wins: SET with OVERWRITE")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 @pytest.mark.parametrize("at", [START, START + 1])
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_a_key_that_is_a_further_key_of_another_entry_exists(
@@ -420,7 +422,7 @@ def test_an_entry_is_found_under_its_uri(s: Subject) -> None:
     assert s.value(URI) == b"one"
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: What waits is replaced")
+@pytest.mark.rule("SET with a URI (deduplication): A waiting entry is replaced")
 def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.later(5)
@@ -431,7 +433,8 @@ def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> Non
 
 
 @pytest.mark.rule(
-    "Metadata block, 68 bytes: 8 created", "SET with a URI: no duplicates: What waits is replaced"
+    "Metadata block, 68 bytes: 8 created",
+    "SET with a URI (deduplication): A waiting entry is replaced",
 )
 def test_the_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
@@ -447,7 +450,7 @@ def test_an_equal_timestamp_replaces_too(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: An older SET is `stale`")
+@pytest.mark.rule("SET with a URI (deduplication): An older SET is `stale`")
 @pytest.mark.parametrize("worked_on", [False, True])
 def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
     s: Subject, worked_on: bool
@@ -460,7 +463,7 @@ def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
     assert s.value(URI) == b"one"
 
 
-@pytest.mark.rule("Which write wins: What else leaves a tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.set(OTHER, uri=URI, at=START + 5)
@@ -468,7 +471,7 @@ def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: S
     assert s.set(JOB, at=START + 6) == ""
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
+@pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
 def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
@@ -479,7 +482,7 @@ def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) ->
     assert s.meta(OTHER).created == START + 5
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
+@pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
 def test_the_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=10 * SECOND)
@@ -490,7 +493,7 @@ def test_the_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
+@pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
 def test_completing_the_old_one_does_not_touch_the_new_one(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -500,7 +503,7 @@ def test_completing_the_old_one_does_not_touch_the_new_one(s: Subject) -> None:
     assert s.value(URI) == b"two"
 
 
-@pytest.mark.rule("Which write wins: What else leaves a tombstone")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 @pytest.mark.parametrize("how", ["runs out", "is released"])
 def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> None:
     s.set(JOB, uri=URI, at=START)
@@ -515,7 +518,7 @@ def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> Non
     assert s.jobs(count=2) == [OTHER]
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: What is worked on stays until its lease ends")
+@pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
 def test_the_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
@@ -567,7 +570,7 @@ def test_overwriting_the_old_one_makes_it_an_entry_of_its_own(s: Subject) -> Non
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-@pytest.mark.rule("SET with a URI: no duplicates: A URI that is a primary key")
+@pytest.mark.rule("SET with a URI (deduplication): A URI that is a primary key")
 def test_a_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     for _ in range(2):

@@ -159,7 +159,7 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
 # --- one entry, with DATA: the engine alone knows it ----------------------------------------------
 
 
-@pytest.mark.rule("STATS: With DATA, all that is known of an entry")
+@pytest.mark.rule("STATS: With DATA, everything known of an entry")
 def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
     s = Subject(EngineSubject(Rules(attempts_max=1)))
     s.set(JOB, uri=URI)

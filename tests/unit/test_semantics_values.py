@@ -192,7 +192,7 @@ def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> Non
     assert told(s.add(b"p", i(4, 8), INTEGER, flags=Flag.OVERWRITE)) == i(7, 2)
 
 
-@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject) -> None:
     timeout, ttl = s.now + SECOND, SECOND
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, timeout=timeout, ttl=ttl)
@@ -203,7 +203,7 @@ def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject)
     assert s.meta(b"q").state == 1
 
 
-@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
     assert s.jobs() == []
@@ -211,7 +211,7 @@ def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     assert s.jobs(b"a") == [b"a:1:%d:x" % s.now]
 
 
-@pytest.mark.rule("ADD, NOT and TRUNCATE: What ADD creates")
+@pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START + 50)
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, at=START + 7)
@@ -236,7 +236,7 @@ def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) ->
 
 @pytest.mark.rule(
     "Metadata block, 68 bytes: 16 modified",
-    "Which write wins: ADD, NOT and TRUNCATE are never `stale`",
+    "Last writer wins (timestamps, tombstones): ADD, NOT and TRUNCATE are never `stale`",
 )
 @pytest.mark.parametrize("at", [START - 5, START + 5])
 def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -> None:
@@ -250,7 +250,7 @@ def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -
     assert meta.created == START
 
 
-@pytest.mark.rule("Which write wins: `clock-skew`")
+@pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     at = START + 60 * SECOND + 1
     s.set(b"p", i(1), kind=INTEGER)

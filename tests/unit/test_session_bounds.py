@@ -88,7 +88,9 @@ def codes(replies: Iterable[Reply | None]) -> list[str | None]:
     return [reply and reply.code for reply in replies]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
+@pytest.mark.rule(
+    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
+)
 async def test_half_a_request_is_waited_for_so_long_and_no_longer(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,7 +161,9 @@ async def test_the_time_in_which_the_daemon_does_not_read_does_not_count(
             assert codes([await peer.reply()]) == [""]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
+@pytest.mark.rule(
+    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
+)
 async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
     room = Room(idle_timeout=100)
     async with room.open():
@@ -196,7 +200,9 @@ async def test_an_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> 
         assert codes([await peer.ask(NOP)]) == [""]
 
 
-@pytest.mark.rule("Order: A request that is not ended in time, and an idle connection")
+@pytest.mark.rule(
+    "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
+)
 async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -303,7 +309,7 @@ async def test_only_as_many_are_closed_as_give_room(autojump_clock: MockClock) -
         assert found.pairs
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
+@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_than_it_returns(
     autojump_clock: MockClock,
 ) -> None:
@@ -327,7 +333,7 @@ async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_tha
         room.engine.check()
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
+@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:
@@ -340,7 +346,7 @@ async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
         assert room.engine.store.worked_on == 0
 
 
-@pytest.mark.rule("Order: Beyond that bound, until there is room again")
+@pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
 async def test_while_memory_is_scarce_there_is_no_room_for_large_requests(
     autojump_clock: MockClock,
 ) -> None:

@@ -34,7 +34,7 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
         assert house.engine.store.worked_on == 0, "it was handed out to a NEXT that was cancelled"
 
 
-@pytest.mark.rule("CANCEL: The NEXT's answer has count 0")
+@pytest.mark.rule("CANCEL: The reply to the NEXT has count 0")
 async def test_cancel_is_answered_after_the_next_whose_work_was_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

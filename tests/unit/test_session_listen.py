@@ -76,7 +76,9 @@ async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
             assert (told.identifier, told.code) == (identifier, "not-found")
 
 
-@pytest.mark.rule("Notifications: A notification shows what stands there when it is sent")
+@pytest.mark.rule(
+    "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
+)
 async def test_no_notification_leaves_before_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -95,7 +97,7 @@ async def test_no_notification_leaves_before_what_it_shows_is_durable(
         assert value_of(await peer.reply()) == b"new"
 
 
-@pytest.mark.rule("Order: Notifications come between replies")
+@pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
 async def test_no_notification_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -120,7 +122,7 @@ async def test_no_notification_comes_between_a_request_and_its_reply(
         assert value_of(replies[2]) == b"new"
 
 
-@pytest.mark.rule("Order: Notifications come between replies")
+@pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
 async def test_the_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,7 +159,7 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
         assert (await slow.ask(NOP)).code == ""
 
 
-@pytest.mark.rule("Notifications: A client that does not read, while keys of 16 MiB")
+@pytest.mark.rule("Publish/subscribe (LISTEN): A client that does not read, while keys of 16 MiB")
 async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,7 +52,7 @@ def found_after_power_loss(house: ServerFixture, key: bytes = JOB) -> bool:
     return True
 
 
-@pytest.mark.rule("NEXT: What was handed out")
+@pytest.mark.rule("NEXT: Undelivered replies")
 @pytest.mark.parametrize("name", TAKING)
 async def test_give_back_of_a_reply_that_the_client_does_not_read(
     name: str, autojump_clock: MockClock
@@ -113,7 +113,7 @@ async def test_give_back_where_the_client_is_reset_during_a_sync(
         assert again.pairs[0].meta.attempts == 0
 
 
-@pytest.mark.rule("NEXT: A NEXT that waits is never answered with work")
+@pytest.mark.rule("NEXT: Hang-up")
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
 async def test_give_back_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,7 @@ def s(request: pytest.FixtureRequest) -> Desk:
     return Desk(cold=request.param)
 
 
-@pytest.mark.rule("NEXT: What was handed out")
+@pytest.mark.rule("NEXT: Undelivered replies")
 @WAYS
 @pytest.mark.parametrize("data", [Flag(0), Flag.DATA], ids=["probe", "data"])
 def test_give_back_lets_work_wait_as_before_and_the_log_knows(
@@ -117,7 +117,7 @@ def test_give_back_leaves_alone_what_changed_hands(s: Desk) -> None:
     assert s.get(JOB).code == "not-found"
 
 
-@pytest.mark.rule("NEXT: what NEXT popped stands again")
+@pytest.mark.rule("NEXT: entries that NEXT popped are restored")
 @pytest.mark.parametrize("change", ["set", "delete", "uri", "expiry", "link"])
 def test_give_back_of_a_pop_is_not_for_what_is_newer_or_over(s: Desk, change: str) -> None:
     fields: dict[str, Any] = {"timeout": START + SECOND} if change == "expiry" else {}

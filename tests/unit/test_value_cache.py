@@ -431,7 +431,7 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     assert daemon.engine.store.buried == 1, "also after a restart"
 
 
-@pytest.mark.rule("NEXT: Where the value of all that became due cannot be read")
+@pytest.mark.rule("NEXT: If the value of every entry that became due cannot be read")
 @pytest.mark.parametrize("domain", [b"a", b""], ids=["named", "any"])
 def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     daemon: Daemon, domain: bytes
