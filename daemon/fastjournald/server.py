@@ -27,6 +27,7 @@ from fastjournald.net.timeouts import Timeouts
 from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import HttpServer
 from fastjournald.runtime import Counters, Runtime
+from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
 from fastjournald.tasks.compactor import Compactor
 from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.free_space import FreeSpace
@@ -194,22 +195,26 @@ class Server:
     def _after_requests(self, now: int) -> None:
         runtime = self.runtime
         engine = runtime.engine
-        if engine.waiters:
-            if runtime.turns.open:
-                # else the timers do it in the next turn
-                self._deliver(engine.serve_waiters(now))
-            if self.connections.stopping:
-                self._deliver(engine.shut_down(now))
-        self.scan_runner.after_requests()
+        if engine.signals.bits & READY and runtime.turns.open:
+            # else the timers do it in the next turn
+            self._deliver(engine.serve_waiters(now))
+        if self.connections.stopping:
+            self._deliver(engine.shut_down(now))
         self._wake_tasks()
 
     def _wake_tasks(self) -> None:
         backpressure = self.runtime.backpressure
         if self.runtime.writer.appended >= backpressure.look_at:
             backpressure.look()
-        self.value_loader.look()
-        self.timers.look()
-        self.notifier.look()
+        signals = self.runtime.engine.signals.take()
+        if signals & (READY | TIMER):
+            self.timers.look()
+        if signals & CHANGES:
+            self.notifier.look()
+        if signals & VALUES:
+            self.value_loader.look()
+        if signals & KEYS:
+            self.scan_runner.relieve_index()
 
     def _deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         self.connections.deliver(answers)
@@ -237,6 +242,7 @@ class Server:
             ended, answers = runtime.engine.grant_anew(security.grants, runtime.clock.now_us())
             self._deliver(answers)
             self.connections.end(ended)
+            self._wake_tasks()
 
     def _gauges(self, now: int) -> dict[str, int]:
         writer, engine = self.runtime.writer, self.runtime.engine

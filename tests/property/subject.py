@@ -18,9 +18,9 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import LongMatches, Missing, Scan, Settings, missing_news
+from tests.door.engine import Engine, LongMatches, Missing, Scan, Settings, missing_news
 from tests.door.recovery import load_engine, value_limit
-from tests.door.tables import Cold
+from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 
@@ -31,6 +31,35 @@ SEGMENT_BYTES = 100_000
 
 
 LOG = "/log"
+
+
+class Shell:
+    """Tasks that look at the engine only when its signals say so: nothing is missed by that."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.wakes_at = 0
+        """When the timers look again, if no signal comes."""
+        self.woken = 0
+        """Signals of tasks that have something to do still."""
+
+    def check(self) -> None:
+        """Take the signals; whoever has something to do was told so, now or before."""
+        engine = self.engine
+        signals = engine.signals.take()
+        self.woken |= signals
+        wake = engine.next_wake()
+        instant = NEVER if wake is None else wake
+        if signals & (READY | TIMER) or self.wakes_at <= engine.now:
+            self.wakes_at = instant
+        assert self.wakes_at <= instant, "the timers would be late"
+        for signal, has_work in (
+            (CHANGES, engine.notifications.unmatched > 0),
+            (VALUES, len(engine.dispatcher.awaited) > 0),
+        ):
+            assert not has_work or self.woken & signal
+            if not has_work:
+                self.woken &= ~signal
 
 
 class EngineSubject:
@@ -79,6 +108,7 @@ class EngineSubject:
             sealed=found.sealed,
             segment_start=self.engine.journal.segment_start,
         )
+        self.shell = Shell(self.engine)
         self.ended: list[tuple[Hashable, Reply]] = []
         self.evict()
         self.check()
@@ -87,6 +117,7 @@ class EngineSubject:
         """Every invariant holds."""
         if self.checks:
             self.engine.check()
+            self.shell.check()
 
     def _append(self, data: bytes, records: int, now: int) -> int:
         return self.writer.append(data, records, now)

@@ -26,6 +26,7 @@ from tests.door.engine import (
     select_range,
 )
 from tests.door.places import patch_module
+from tests.door.tables import Signals
 from tests.property.subject import START, request
 from tests.unit.test_semantics_listen import Listening
 
@@ -434,7 +435,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
     patch_module(monkeypatch, "LONG_MATCH_WORK", 20)
     patch_module(monkeypatch, "LONG_MATCHES", 1)
     chance = random.Random(seed)
-    changes = Changes()
+    changes = Changes(Signals())
     subscriptions = Subscriptions(changes)
     subscriptions.defers_long = defers_long
     running: list[LongMatch] = []

@@ -64,7 +64,7 @@ class Context:
         """The latest instant that the engine was told: time never goes back in it."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
-        self.waiters = Waiters(self.store.newly_ready)
+        self.waiters = Waiters(self.store.newly_ready, self.store.signals)
         """Requests that wait for work."""
         self.subscriptions = Subscriptions(self.store.changes)
         self.handouts: Handouts | None = None

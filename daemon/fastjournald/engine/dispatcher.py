@@ -25,6 +25,7 @@ from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.waiters import Waiter
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.signals import READY, VALUES
 from fastjournald.tables.value_cache import Missing
 
 Answer: TypeAlias = tuple[Hashable, bytes]
@@ -58,8 +59,8 @@ class Dispatcher:
         """Answer those for whom something is ready, and those who have waited long enough.
 
         Where that are many, a part of them: ``has_more`` says so. Whose values are on disk only is
-        in ``awaited`` then: warm these up, clear it and serve again. Until then their domains are
-        not looked at.
+        in ``awaited`` then: warm these up, call ``values_read`` and serve again. Until then their
+        domains are not looked at.
 
         Args:
             now: The present.
@@ -140,7 +141,13 @@ class Dispatcher:
     def _park(self, name: bytes, missing: Missing) -> None:
         """Leave a domain out until the values of its next work were read."""
         self.awaited.update((entry.key, entry) for entry in missing.entries)
+        self._store.signals.bits |= VALUES
         self._parked[name] = self._store.domains[name]
+
+    def values_read(self) -> None:
+        """What was awaited was read: look at those domains again."""
+        self.awaited.clear()
+        self._store.signals.bits |= READY
 
     def _awaits_enough(self) -> bool:
         """Whether no more values should be awaited until some were read."""
@@ -152,9 +159,8 @@ class Dispatcher:
     def serve_all_again(self) -> None:
         """Look at all domains that have something ready: they stood still."""
         if self._waiters:
-            ready = self._store.newly_ready.domains
-            ready.clear()
-            ready.extend(self._store.turns)
+            self._store.newly_ready.domains.clear()
+            self._store.newly_ready.note(*self._store.turns)
 
     def end_waits(self, session: Hashable) -> None:
         """End all waits of a session without a word: its client is gone."""

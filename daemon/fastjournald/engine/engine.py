@@ -42,6 +42,7 @@ class Engine:
         """What handlers are given."""
         self.store = context.store
         self.journal = context.journal
+        self.signals = context.store.signals
         self.waiters = context.waiters
         self.subscriptions = context.subscriptions
         self.counters = context.counters
@@ -72,13 +73,13 @@ class Engine:
             ``step`` it until that returns the reply. Where values are missing, nothing was done:
             ``Store.warm_up`` their entries and ask again, with nothing in between.
         """
-        context, store = self.context, self.store
+        context, store, signals = self.context, self.store, self.signals
         if now < context.now:
             now = context.now
         else:
             context.now = now
         store.work += REQUEST_WORK
-        if now >= store.wake and not store.behind:
+        if now >= signals.deadline and not store.behind:
             store.advance(now, ADVANCE_WORK_MAX)
         function = request.function
         if context.grants is not None and (
@@ -171,7 +172,7 @@ class Engine:
         self.dispatcher.end_waits(session)
         if store.unlock_all(session, self.now):
             # whoever waits for work may get it now
-            store.wake = min(store.wake, self.now)
+            self.signals.wake_at(self.now)
         self.subscriptions.forget(session)
 
     def grant_anew(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
@@ -202,7 +203,7 @@ class Engine:
         return now
 
     def _advance_if_due(self, now: int) -> None:
-        if now >= self.store.wake and not self.store.behind:
+        if now >= self.signals.deadline and not self.store.behind:
             self.store.advance(now, ADVANCE_WORK_MAX)
 
     def advance(self, now: int) -> None:
@@ -214,7 +215,7 @@ class Engine:
         if self.dispatcher.has_more:
             # more were waiting than are served in one go
             return 0
-        instant = min(self.store.wake, self.waiters.first_deadline())
+        instant = min(self.signals.deadline, self.waiters.first_deadline())
         return None if instant == NEVER else instant
 
     def serve_waiters(self, now: int) -> list[Answer]:
@@ -243,7 +244,7 @@ class Engine:
     def check(self) -> None:
         """Assert every invariant. O(n log n), for tests."""
         check_store(self.store, self.now)
-        assert self.store.wake <= self.store.next_instant()
+        assert self.signals.deadline <= self.store.next_instant()
         assert bool(self.waiters) == self.store.newly_ready.wanted
         assert self.store.newly_ready.wanted or not self.store.newly_ready.domains
         self.subscriptions.check()

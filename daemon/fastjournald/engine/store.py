@@ -12,6 +12,7 @@ from fastjournald.engine.pubsub.subscriptions import Changes
 from fastjournald.tables.domain import Domain, Leases, Tombstones, instant_of
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.leases import Leasing
+from fastjournald.tables.signals import TIMER
 from fastjournald.tables.value_cache import Cold, Values
 from fastjournald.wal.journal import Journal
 
@@ -42,7 +43,7 @@ class Store(Leasing):
         self.values = values
         self.behind = False
         """The last ``advance`` left something undone: only the timers carry it on."""
-        self.changes = Changes()
+        self.changes = Changes(self.signals)
         """Keys that came, went or have a new value, noted while somebody listens."""
         self.leases_lost = 0
         """Leases that ran out so far."""
@@ -333,8 +334,10 @@ class Store(Leasing):
             self.journal.expired(entry, now)
         number_max = max(0, work_over - self.work) // ENTRY_WORK
         self.work += ENTRY_WORK * self.locks.drop_over(now, number_max)
-        self.wake = self.next_instant()
-        self.behind = self.wake <= now
+        signals = self.signals
+        signals.deadline = self.next_instant()
+        signals.bits |= TIMER
+        self.behind = signals.deadline <= now
 
     def _run_out(self, leases: Leases, token: int, now: int, work_over: int) -> None:
         for entry in leases.first_of(token, -(-(work_over - self.work) // ENTRY_WORK)):

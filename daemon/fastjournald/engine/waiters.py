@@ -11,6 +11,7 @@ from sortedcontainers import SortedList
 from fastjournal.protocol.messages import Request
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.scheduler import NewlyReady
+from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360
 """Of a waiting request in memory, besides the name of its domain."""
@@ -35,14 +36,16 @@ class Waiters:
     Args:
         newly_ready: Where domains are noted that have something ready; switched on and off as
             requests begin and end to wait.
+        signals: Told of deadlines.
     """
 
     __slots__ = (
         *("_by_domain", "_by_serial", "_by_session", "_deadlines", "_newly_ready", "_serial"),
-        "bytes",
+        *("_signals", "bytes"),
     )
 
-    def __init__(self, newly_ready: NewlyReady) -> None:
+    def __init__(self, newly_ready: NewlyReady, signals: Signals) -> None:
+        self._signals = signals
         self._newly_ready = newly_ready
         self._serial = 0
         self.bytes = 0
@@ -71,6 +74,7 @@ class Waiters:
         self._by_session.setdefault(session, set()).add(serial)
         if deadline != NEVER:
             self._deadlines.add((deadline, serial))
+            self._signals.bits |= TIMER
 
     def remove(self, waiter: Waiter) -> None:
         """The request was answered, or nobody is there any more. O(log n)."""

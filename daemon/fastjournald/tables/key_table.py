@@ -10,16 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fastjournal.limits import PENDING_KEYS_MAX
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.key_index import KeyIndex
+from fastjournald.tables.signals import KEYS, Signals
 
 
 class KeyTable:
-    """Entries by each of their keys: the primary key, the URI and links."""
+    """Entries by each of their keys: the primary key, the URI and links.
 
-    __slots__ = ("_shards", "index")
+    Args:
+        signals: Told when many keys have to be merged into the index.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_shards", "_signals", "index")
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
         self._shards: list[dict[bytes, Entry]] = [{} for _ in range(256)]
         """By the last eight bits of a key's hash."""
         self.index: KeyIndex | None = None
@@ -39,7 +46,7 @@ class KeyTable:
             for link in links:
                 shards[hash(link) & 255][link] = entry
         if self.index is not None:
-            self.index.pending.update(entry.all_keys())
+            self._note(self.index, entry.all_keys())
 
     def remove(self, entry: Entry) -> None:
         """Take those keys of an entry out that lead to it."""
@@ -55,13 +62,13 @@ class KeyTable:
             for link in entry.extra.links:
                 self.pop(link, entry)
         if self.index is not None:
-            self.index.pending.update(entry.all_keys())
+            self._note(self.index, entry.all_keys())
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Let one key lead to an entry."""
         self._shards[hash(key) & 255][key] = entry
         if self.index is not None:
-            self.index.pending.add(key)
+            self._note(self.index, [key])
 
     def pop(self, key: bytes, entry: Entry) -> None:
         """Take one key out, if it leads to this entry."""
@@ -69,7 +76,13 @@ class KeyTable:
         if shard.get(key) is entry:
             del shard[key]
         if self.index is not None:
-            self.index.pending.add(key)
+            self._note(self.index, [key])
+
+    def _note(self, index: KeyIndex, keys: list[bytes]) -> None:
+        """Note keys that came or went, to be merged into the index."""
+        index.pending.update(keys)
+        if len(index.pending) > PENDING_KEYS_MAX:
+            self._signals.bits |= KEYS
 
     def sorted_keys(self) -> KeyIndex:
         """Return the index of all keys in byte order, empty yet where there was none."""

@@ -31,7 +31,7 @@ class Leasing(Queues):
         domain.leases.add(token, entry)
         if token < domain.wake:
             self.refresh(domain)
-            self.wake = min(self.wake, token)
+            self.signals.wake_at(token)
         if entry.uri is not None:
             self.running[entry.uri] = entry
         if entry.extra.expires:
@@ -51,7 +51,7 @@ class Leasing(Queues):
         extra.token = token
         home.leases.add(token, entry)
         self.refresh(home)
-        self.wake = min(self.wake, token)
+        self.signals.wake_at(token)
         keys = self._keys_worked_on(entry)
         self.work += ENTRY_WORK * len(keys)
         for key in keys:
@@ -99,7 +99,7 @@ class Leasing(Queues):
     def watch_expiry(self, entry: Entry) -> None:
         """Let an entry that nobody works on go when its life is over."""
         self.expiry.add(entry.expires, entry.key)
-        self.wake = min(self.wake, entry.expires)
+        self.signals.wake_at(entry.expires)
 
     def set_expiry(self, entry: Entry, expires: int) -> None:
         """Change when an entry expires; 0: never."""

@@ -23,18 +23,29 @@ from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.pauses import Pauses
+from fastjournald.tables.signals import READY, Signals
 from fastjournald.tables.sorted_entries import Order
 
 
 class NewlyReady:
-    """Domains in which something became ready, noted while requests wait for work."""
+    """Domains in which something became ready, noted while requests wait for work.
 
-    __slots__ = ("domains", "wanted")
+    Args:
+        signals: Told of each.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_signals", "domains", "wanted")
+
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
         self.domains: deque[Domain] = deque()
         self.wanted = False
         """Whether requests wait, which set this: else nobody has to note a domain."""
+
+    def note(self, *domains: Domain) -> None:
+        """Note domains; somebody waits."""
+        self.domains.extend(domains)
+        self._signals.bits |= READY
 
     def stop(self) -> None:
         """Note nothing any more."""
@@ -46,7 +57,8 @@ class Queues:
     """Entries by key, the indexes over them, and their numbers."""
 
     def __init__(self) -> None:
-        self.keys = KeyTable()
+        self.signals = Signals()
+        self.keys = KeyTable(self.signals)
         self.find = self.keys.get
         """Return the entry under any of its keys. O(1)."""
         self.domains: dict[bytes, Domain] = {}
@@ -62,9 +74,7 @@ class Queues:
         self.locks = Locks()
         self.locked = self.locks.by_key
         """Empty, where nothing is locked: what costs least to find out."""
-        self.newly_ready = NewlyReady()
-        self.wake = 0
-        """Nothing happens by time before this instant; ``Store.advance`` brings it up to date."""
+        self.newly_ready = NewlyReady(self.signals)
         self.work = 0
         """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
         self.entries = 0
@@ -107,7 +117,7 @@ class Queues:
     def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
         """Lock an entry, which NEXT leaves out until then. O(log n)."""
         self.locks.put(entry.key, owner, until)
-        self.wake = min(self.wake, until)
+        self.signals.wake_at(until)
         if entry.place in (Place.READY, Place.DELAYED):
             self.queue_again(entry, now)
 
@@ -166,7 +176,7 @@ class Queues:
             self.delayed += 1
             if instant < domain.wake:
                 self.refresh(domain)
-                self.wake = min(self.wake, instant)
+                self.signals.wake_at(instant)
 
     def unqueue(self, entry: Entry) -> None:
         """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
@@ -212,7 +222,7 @@ class Queues:
             return
         self.turns.add(domain)
         if self.newly_ready.wanted:
-            self.newly_ready.domains.append(domain)
+            self.newly_ready.note(domain)
 
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
         """Take the first ready entry of a domain, one of the turns, to be leased or removed."""
@@ -266,7 +276,7 @@ class Queues:
     def pause(self, name: bytes, until: int) -> None:
         """NEXT hands out nothing of a domain until that instant. O(log n)."""
         self.pauses.put(name, until)
-        self.wake = min(self.wake, until)
+        self.signals.wake_at(until)
         domain = self.domains.get(name)
         if domain is None:
             return

@@ -68,7 +68,6 @@ class ScanRunner:
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
         self._scanned = trio.Event()
-        self._requested = False
 
     # --- scans ----------------------------------------------------------------------------------
 
@@ -162,22 +161,30 @@ class ScanRunner:
 
     # --- the index ------------------------------------------------------------------------------
 
-    def after_requests(self) -> None:
-        """Note that the daemon is not idle; where too much is pending, merge some of it."""
-        self._requested = True
-        index = self._runtime.engine.store.keys.index
-        if index is not None and len(index.pending) > limits.PENDING_KEYS_MAX:
+    def relieve_index(self) -> None:
+        """Merge some of the keys that wait for it: there are too many."""
+        store = self._runtime.engine.store
+        index = store.keys.index
+        if index is not None:
             index.relieve(limits.RELIEVED_KEYS)
-            self._runtime.engine.store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
+            store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
+
+    @property
+    def _requests(self) -> int:
+        return sum(self._runtime.engine.counters.requests.values())
+
+    def _is_idle_since(self, requests: int) -> bool:
+        """Whether there are no scans, and no requests but the first so many."""
+        return not self._runtime.counters.scans and self._requests == requests
 
     async def keep_index(self) -> None:
         """Bring the index up to date whenever no request came for a while."""
         await self._scanned.wait()
         while True:
-            self._requested = False
+            requests = self._requests
             await trio.sleep(IDLE_LOOK_SECONDS)
             index = self._runtime.engine.store.keys.sorted_keys()
-            while not self._requested and not index.idle():
+            while not index.idle() and self._is_idle_since(requests):
                 begin = perf_counter()
                 while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):
                     pass

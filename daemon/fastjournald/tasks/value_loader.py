@@ -160,7 +160,7 @@ class ValueLoader:
                 await self._awaited.wait()
             missing = Missing(list(engine.dispatcher.awaited.values()))
             await self.fetch(missing)
-            engine.dispatcher.awaited.clear()
+            engine.dispatcher.values_read()
             runtime.after_requests(runtime.clock.now_us())
             if engine.store.values is not None:
                 # also where nobody waits any more who could be told

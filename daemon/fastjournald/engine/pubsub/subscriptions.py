@@ -39,6 +39,7 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode
 from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Part, Search, memory_of
 from fastjournald.tables.interval_index import FIRST, Bounds, Intervals
+from fastjournald.tables.signals import CHANGES, Signals
 
 NEWS_BYTES = 190
 """Of one piece of news in memory, besides its key."""
@@ -136,11 +137,16 @@ MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
 
 
 class Changes:
-    """The keys that changed since they were last matched, in the order of the first change."""
+    """The keys that changed since they were last matched, in the order of the first change.
 
-    __slots__ = ("_keys", "bytes", "last", "wanted")
+    Args:
+        signals: Told that there are some.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_keys", "bytes", "last", "signals", "wanted")
+
+    def __init__(self, signals: Signals) -> None:
+        self.signals = signals
         self._keys: OrderedDict[bytes, tuple[int, bytes | None]] = OrderedDict()
         self.bytes = 0
         """What they take in memory."""
@@ -160,6 +166,7 @@ class Changes:
             owner: Primary key of what stood there before; None: nothing did.
         """
         self.last += 1
+        self.signals.bits |= CHANGES
         noted = self._keys.get(key)
         if noted is None:
             self.bytes += _waiting_bytes(key, owner)
@@ -468,6 +475,8 @@ class Subscriptions:
     def _rest_if_idle(self) -> None:
         """Stop noting changes where no subscription is left: nothing is left to be matched."""
         if self._count or not self.changes.wanted:
+            if self._gone:
+                self.changes.signals.bits |= CHANGES
             return
         self.changes.wanted = False
         self.changes.clear()
