@@ -350,6 +350,15 @@ class Function(IntEnum):
             retry=_ONCE,
         ),
     )
+    PEEK = (
+        24,
+        Declaration(
+            text="what NEXT would deliver now, in its order and with the same domain, count, "
+            "DATA and META; nothing is leased, and nothing changes. See below",
+            access=Access(Right.READ, Scope.DOMAIN_OR_ALL),
+            retry=_READ,
+        ),
+    )
     SNAPSHOT = (
         256,
         Declaration(

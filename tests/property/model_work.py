@@ -1,10 +1,11 @@
-"""The naive model's BURY, KICK and PAUSE. See model.py."""
+"""The naive model's BURY, KICK, PAUSE and PEEK. See model.py."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import zip_longest
 
-from fastjournal.protocol.constants import Query
+from fastjournal.protocol.constants import Flag, Query
 from fastjournal.protocol.messages import Reply, Request
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
@@ -12,6 +13,7 @@ from tests.property.model_parts import (
     RefusedError,
     check_key,
     refuse,
+    reply_bytes,
     token_of,
 )
 from tests.property.model_state import State
@@ -55,6 +57,18 @@ class Work(State):
             e.buried, e.reason = False, b""
             self.start_chain(e, self.now)
         return Reply(ttl=len(kicked))
+
+    def do_peek(self, _session: Hashable, r: Request) -> Reply:
+        refuse("bad-key", len(r.key) > KEY_BYTES_MAX or b":" in r.key)
+        due = sorted(filter(self.is_due, self.entries), key=Entry.order)
+        domains = [r.key] if r.key else self.turns
+        queues = [[e for e in due if e.parts and e.parts.domain == domain] for domain in domains]
+        by_turns = [e for turn in zip_longest(*queues) for e in turn if e is not None]
+        pairs = [self.pair(e, r) for e in by_turns[: 1 if r.count is None else r.count]]
+        while len(pairs) > 1 and reply_bytes(pairs) > self.rules.reply_bytes_max:
+            pairs.pop()
+        timeout = None if pairs else self.next_at(r.key)
+        return Reply(flags=Flag.TWO_KEYS, timeout=timeout, pairs=pairs)
 
     def do_pause(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)

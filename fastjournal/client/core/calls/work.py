@@ -17,7 +17,7 @@ from fastjournal.client.core.calls.base import (
 from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Jobs
 from fastjournal.limits import INSTANT_MAX
-from fastjournal.protocol import Function, Request, ValueType
+from fastjournal.protocol import Function, Reply, Request, ValueType
 
 __all__ = [
     "WAIT_WITHOUT_END",
@@ -27,6 +27,7 @@ __all__ = [
     "kick_domain",
     "next_",
     "pause",
+    "peek",
     "release",
     "resume",
     "touch",
@@ -76,6 +77,37 @@ def next_(
         ttl=None if endless else microseconds("wait_us", wait_us),
     )
     return Call(request, replies.jobs, undo=None if delete else replies.release_all)
+
+
+def peek(
+    domain: str | bytes = b"", *, count: int = 1, data: bool = True, meta: bool = False
+) -> Call[Jobs]:
+    """Return what ``next`` would lease now, most urgent first, and lease nothing.
+
+    A paused domain that is named shows what it would give were it not paused.
+
+    Args:
+        domain: Of this domain only; empty: as the domains would take turns.
+        count: At most that many, 1 to 65,535; the daemon shows at most 500.
+        data: Read the values, not only their types.
+        meta: Return the metadata too.
+
+    Raises:
+        RefusedError: ``not-readable``, ``busy``.
+        BadRequestError: An argument that no daemon would take.
+    """
+    request = Request(
+        Function.PEEK,
+        flags=(DATA if data else 0) | (META if meta else 0),
+        key=key_bytes(domain),
+        count=checked_count("count", count),
+    )
+    return Call(request, _peeked)
+
+
+def _peeked(_request: Request, reply: Reply) -> Jobs:
+    entries = [replies.to_entry(pair) for pair in reply.pairs or ()]
+    return Jobs(None, None if entries else reply.timeout, entries)
 
 
 def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Call[None]:
@@ -206,6 +238,9 @@ class WorkMethods:
 
     next = method(next_)
     """Lease what is due, most urgent first, or wait for it."""
+
+    peek = method(peek)
+    """Return what next would lease now, and lease nothing."""
 
     release = method(release)
     """Give a leased entry back."""

@@ -1,0 +1,36 @@
+"""PEEK: what NEXT would hand out now; nothing is leased, and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX
+from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
+from fastjournald.engine.handlers.get import is_missing, pair_of, why_unreadable
+from fastjournald.engine.handlers.next import ANY_DOMAIN, nothing_due, upcoming
+from fastjournald.tables.value_cache import Missing
+
+
+def peek(context: Context, _session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+    """Return the pairs that NEXT would; where it would give none, say when it will."""
+    if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
+        return ANY_DOMAIN
+    store, flags = context.store, request.flags
+    count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
+    entries = list(upcoming(context, request, count))
+    store.work += ENTRY_WORK * len(entries)
+    if not entries:
+        return nothing_due(context, request)
+    if flags & DATA and len(entries[0].value) > context.value_bytes_ration:
+        return SCARCE
+    missing = [entry for entry in entries if is_missing(entry, flags, leases=False)]
+    for entry in missing:
+        why_not = why_unreadable(store, entry)
+        if why_not:
+            return f"{ErrorCode.NOT_READABLE} {why_not}"
+    if missing:
+        return Missing(missing)
+    pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
+    return Reply(flags=TWO_KEYS, pairs=pairs)
