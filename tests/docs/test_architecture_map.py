@@ -1,13 +1,19 @@
-"""Map of docs/architecture.md: it leads to every module of the daemon, and all its paths exist."""
+"""Map of docs/architecture.md: it names every module of the daemon, and its paths exist.
+
+The paths of docs/contributing.md exist, too.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 DAEMON = ROOT / "daemon/fastjournald"
-PAGE = ROOT / "docs/architecture.md"
+ARCHITECTURE = ROOT / "docs/architecture.md"
+CONTRIBUTING = ROOT / "docs/contributing.md"
 
 MAP = "Daemon: `daemon/fastjournald/`"
 """Heading of the part of the map that is about the daemon."""
@@ -22,12 +28,12 @@ ROOTS = (ROOT, DAEMON, ROOT / "fastjournal", ROOT / "client", ROOT / "tests", RO
 def paths_of(text: str) -> set[str]:
     """Return the quoted paths of a text: names of folders (``net/``) and of modules."""
     quoted = re.findall(r"`([^`\n]+)`", text)
-    return {path for path in quoted if re.fullmatch(r"[\w./<> -]+(/|\.py|\.md|\.toml)", path)}
+    return {path for path in quoted if re.fullmatch(r"[\w./<>* -]+(/|\.py|\.md|\.toml)", path)}
 
 
 def section(heading: str) -> str:
     """Return the text under a heading of the page, up to the next one."""
-    text = PAGE.read_text(encoding="utf-8")
+    text = ARCHITECTURE.read_text(encoding="utf-8")
     found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#)", text, re.M | re.S)
     assert found, heading
     return found[1]
@@ -53,8 +59,13 @@ def test_map_leads_to_every_module_of_the_daemon() -> None:
     assert not missing, f"neither named nor in a named folder: {', '.join(missing)}"
 
 
-def test_paths_of_the_page_exist() -> None:
-    paths = paths_of(PAGE.read_text(encoding="utf-8"))
-    assert len(paths) > 80
+@pytest.mark.parametrize(
+    ("page", "paths_min"),
+    [(ARCHITECTURE, 80), (CONTRIBUTING, 20)],
+    ids=["architecture", "contributing"],
+)
+def test_paths_of_the_page_exist(page: Path, paths_min: int) -> None:
+    paths = paths_of(page.read_text(encoding="utf-8"))
+    assert len(paths) >= paths_min
     gone = sorted(path for path in paths if not any(files_of(path, root) for root in ROOTS))
     assert not gone, f"no such files or folders: {', '.join(gone)}"
