@@ -11,7 +11,7 @@ from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 
-DONE, USAGE, NOTHING_TO_DO = 0, 2, 75
+DONE, REFUSED, USAGE, NOTHING_TO_DO = 0, 1, 2, 75
 HOUR_US = 3600 * 1_000_000
 
 
@@ -70,6 +70,30 @@ def test_peek_shows_in_the_order_of_work_what_next_hands_out_then(
     assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
 
 
+def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClient) -> None:
+    for key in ("a:1:0:x", "a:1:0:y", "b:2:0:x", "c:1:0:x"):
+        client.set(key, "")
+    client.pause("c", HOUR_US)
+    assert client.next("").pairs[0].key == b"a:1:0:x"
+    seen = [entry["key"] for entry in cli.json("peek", "--count", "9")]
+    assert seen == ["b:2:0:x", "a:1:0:y"]
+    assert [entry.key.decode() for entry in client.next("", count=9)] == seen
+
+
+def test_peek_changes_nothing_and_tells_when_something_will_be_due(
+    cli: Cli, client: SyncClient
+) -> None:
+    client.set("d:1:0:x", "v", ttl=HOUR_US)
+    before = client.get("d:1:0:x", data=False, meta=True).meta
+    assert cli.json("peek", "d")[0]["value"] == "v"
+    (entry,) = client.peek("d", data=False, meta=True)
+    assert entry.meta == before
+    client.next("d", lease_us=HOUR_US)
+    nothing = cli("peek", "d")
+    assert (nothing.returncode, nothing.stdout) == (NOTHING_TO_DO, b"")
+    assert b"nothing is due; ask again at 20" in nothing.stderr
+
+
 def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
     cli: Cli, client: SyncClient
 ) -> None:
@@ -91,6 +115,9 @@ def test_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> 
     assert b"paused until 20" in seen.stderr
 
 
-def test_peek_needs_the_name_of_a_domain(cli: Cli) -> None:
-    for arguments in ([], [""], ["d:1:1:x"], ["d", "--count", "0"]):
-        assert cli("peek", *arguments).returncode == USAGE
+def test_peek_of_what_is_no_domain_is_refused(cli: Cli) -> None:
+    refused = cli("peek", "d:1:1:x")
+    assert refused.returncode == REFUSED
+    assert b"bad-key" in refused.stderr
+    for count in ("0", "501"):
+        assert cli("peek", "d", "--count", count).returncode == USAGE
