@@ -34,7 +34,7 @@ class Scope(Enum):
     DOMAIN_OR_ALL = "domain; the empty one: everything"
     KEY_OR_DOMAIN = "key, or domain"
     KEY_DOMAIN_OR_DAEMON = "key, or domain; of the daemon: everything, or admin"
-    CONNECTION = "what this connection began"
+    CONNECTION = "requests of this connection"
     EVERYTHING = "everything"
 
 
@@ -224,7 +224,7 @@ class Function(IntEnum):
     UNLOCK = (
         9,
         Declaration(
-            text="by its owner, else `not-owner`; of nothing: `not-found`",
+            text="end a lock, by its owner, else `not-owner`; no lock: `not-found`",
             access=_WRITE_KEY,
             retry=_done("not-found", "not-owner"),
         ),
@@ -232,8 +232,8 @@ class Function(IntEnum):
     RENAME = (
         10,
         Declaration(
-            text="primary key to second key, value and all else kept (a further key: `bad-key`). "
-            "Target exists: `exists`, or replaced with OVERWRITE (but `locked`, or `worked-on`, "
+            text="change the primary key to the second key; all else is kept (a further key: "
+            "`bad-key`). Target exists: `exists`, or replaced with OVERWRITE (but `locked`, or `worked-on`, "
             "where it is). See below",
             access=_WRITE_TWO_KEYS,
             retry=_ONCE,
@@ -254,8 +254,7 @@ class Function(IntEnum):
     LINK = (
         12,
         Declaration(
-            text="put the value of key under the second key too; that key exists: `exists`. See "
-            "below",
+            text="add the second key to the value of key; that key exists: `exists`. See below",
             access=_WRITE_TWO_KEYS,
             retry=_ONCE,
             log=LogEffect.GROWS,
@@ -289,9 +288,9 @@ class Function(IntEnum):
     BURY = (
         15,
         Declaration(
-            text="set a leased (token) or any entry aside; value: the reason. Without a token a "
-            "leased entry may be buried too, which ends the lease. NEXT no longer returns it, GET "
-            "does. See below",
+            text="make a leased (token) or any entry a dead letter; value: the reason. Without a "
+            "token a leased entry may be buried too, which ends the lease. NEXT no longer returns "
+            "it, GET does. See below",
             access=_WRITE_OR_TOKEN,
             retry=_AGAIN,
             log=LogEffect.GROWS,
