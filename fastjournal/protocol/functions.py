@@ -233,8 +233,8 @@ class Function(IntEnum):
         10,
         Declaration(
             text="change the primary key to the second key; all else is kept (a further key: "
-            "`bad-key`). Target exists: `exists`, or replaced with OVERWRITE (but `locked`, or `worked-on`, "
-            "where it is). See below",
+            "`bad-key`). Target exists: `exists`, or replaced with OVERWRITE (but `locked`, or "
+            "`worked-on`, where it is). See below",
             access=_WRITE_TWO_KEYS,
             retry=_ONCE,
             log=LogEffect.GROWS,
