@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,17 +12,6 @@ from tests.integration.daemon_process import DaemonProcess
 
 DONE, REFUSED, USAGE = 0, 1, 2
 URI = b"\xff\0uri"
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def b64(data: bytes) -> str:

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 
 DONE, REFUSED, NOTHING_TO_DO = 0, 1, 75
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def test_what_is_buried_with_its_token_is_not_handed_out_until_it_is_kicked(cli: Cli) -> None:

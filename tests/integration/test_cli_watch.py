@@ -21,18 +21,6 @@ from tests.integration.daemon_process import DaemonProcess
 DONE, REFUSED, USAGE, CANNOT_CONNECT = 0, 1, 2, 69
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    with SyncClient(daemon.address) as client:
-        yield client
-
-
 class Watch:
     """``fj-cli watch`` that has subscribed."""
 

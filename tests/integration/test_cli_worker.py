@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,49 +16,16 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.worker_process import (
+    add,
+    gated,
+    reports,
+    results,
+    wait_connected,
+    wait_until,
+)
 
 NOTHING_TO_DO, CANNOT_CONNECT = 75, 69
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    with SyncClient(daemon.address) as client:
-        yield client
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
-
-
-def add(client: SyncClient, *names: str) -> list[bytes]:
-    keys = [build_journal_key("d", name) for name in names]
-    for key, name in zip(keys, names, strict=True):
-        client.set(key, f"value of {name}", uri=f"uri:{name}")
-    return keys
-
-
-def reports(stderr: bytes) -> list[dict[str, Any]]:
-    """What the worker said with --json, without the summary and lines for people."""
-    found = [json.loads(line) for line in stderr.splitlines() if line.startswith(b"{")]
-    return [report for report in found if report["result"] != "summary"]
-
-
-def results(stderr: bytes) -> list[str]:
-    return [report["result"] for report in reports(stderr)]
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not appear"
-        time.sleep(0.01)
 
 
 def test_the_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -> None:
@@ -174,7 +138,7 @@ def test_a_command_whose_lease_is_lost_is_ended(
         *("next", "--lease", "4s", "--json"),
         *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
     )
-    wait_for(tmp_path / "began")
+    wait_until((tmp_path / "began").exists)
     client.delete(key)
     _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == 0
@@ -186,9 +150,8 @@ def test_after_sigterm_running_commands_finish_and_nothing_starts(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "first", "second")
-    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
-    worker = cli.start("next", "--wait", "forever", "--json", "--exec", "sh", "-c", shell)
-    wait_for(tmp_path / "began")
+    worker = cli.start("next", "--wait", "forever", "--json", *gated(tmp_path))
+    wait_until((tmp_path / "began").exists)
     worker.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(0.3)
@@ -205,8 +168,7 @@ def test_a_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
     cli: Cli, daemon: DaemonProcess, client: SyncClient, number: signal.Signals
 ) -> None:
     worker = cli.start("next", "--wait", "forever", "--exec", "true")
-    while client.stats()["connections"] < 3:
-        time.sleep(0.01)
+    wait_connected(client)
     worker.send_signal(number)
     _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == 0, stderr
@@ -221,7 +183,7 @@ def test_a_second_sigterm_ends_the_commands_and_gives_their_entries_back(
     worker = cli.start(
         *("next", "--json", "--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait")
     )
-    wait_for(tmp_path / "began")
+    wait_until((tmp_path / "began").exists)
     assert worker.stderr is not None
     worker.send_signal(signal.SIGTERM)
     assert worker.stderr.readline().startswith(b"stopping: 1 running")
@@ -241,7 +203,7 @@ def test_work_that_comes_later_is_taken_while_a_long_command_runs(
     worker = cli.start(
         *("next", "--jobs", "2", "--wait", "10ms", "--json", "--exec", "sh", "-c", shell)
     )
-    wait_for(tmp_path / "long")
+    wait_until((tmp_path / "long").exists)
     add(client, "short")
     _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == 0
@@ -255,7 +217,7 @@ def test_the_newer_entry_of_a_uri_is_worked_on_after_the_running_one(
     shell = f"""touch {tmp_path}/began; cat
         while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"""
     worker = cli.start("next", "--jobs", "4", "--json", "--exec", "sh", "-c", shell)
-    wait_for(tmp_path / "began")
+    wait_until((tmp_path / "began").exists)
     client.set(build_journal_key("d", "two"), b" again", uri="uri:one")
     (tmp_path / "go").touch()
     stdout, stderr = worker.communicate(timeout=60)
@@ -268,9 +230,8 @@ def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_ba
 ) -> None:
     with SyncClient(daemon.address) as client:
         add(client, "one")
-    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
-    worker = cli.start("next", "--json", "--exec", "sh", "-c", shell)
-    wait_for(tmp_path / "began")
+    worker = cli.start("next", "--json", *gated(tmp_path))
+    wait_until((tmp_path / "began").exists)
     daemon.kill()
     (tmp_path / "socket").unlink(missing_ok=True)
     (tmp_path / "go").touch()
@@ -294,7 +255,7 @@ def test_a_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_sam
         *("next", "--lease", "2s", "--json"),
         *("--exec", "sh", "-c", f"test -e {began} || {{ touch {began}; sleep 600 & wait; }}"),
     )
-    wait_for(began)
+    wait_until(began.exists)
     daemon.kill()
     # no lease is given or extended from here on
     leased_until = time.monotonic() + 2
@@ -321,7 +282,7 @@ def test_a_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
         *("next", "--lease", "4s", "--count", "1", "--json"),
         *("--exec", "sh", "-c", f"touch {tmp_path}/began; sleep 600 & wait"),
     )
-    wait_for(tmp_path / "began")
+    wait_until((tmp_path / "began").exists)
     daemon.kill()
     _, stderr = worker.communicate(timeout=60)
     assert worker.returncode == CANNOT_CONNECT
@@ -334,8 +295,7 @@ def test_a_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
 ) -> None:
     worker = cli.start("next", "--wait", "forever", "--count", "1", "--json", "--exec", "true")
     with SyncClient(daemon.address) as client:
-        while client.stats()["connections"] < 3:
-            time.sleep(0.01)
+        wait_connected(client)
     assert daemon.stop() == 0
     daemon.start()
     with SyncClient(daemon.address) as client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import resource
@@ -13,9 +12,8 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,25 +24,16 @@ from fastjournal.protocol import Function, Meta, Pair, Reply, Request, encode_er
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
 from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.worker_process import (
+    add,
+    gated,
+    line_of,
+    results,
+    wait_connected,
+    wait_until,
+)
 
 FOREVER = ("next", "--wait", "forever", "--json")
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    with SyncClient(daemon.address) as client:
-        yield client
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 @pytest.fixture(autouse=True)
@@ -53,45 +42,6 @@ def hang_up_ends_programs() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
-
-
-def add(client: SyncClient, *names: str, value: bytes = b"v") -> list[bytes]:
-    keys = [build_journal_key("d", name) for name in names]
-    for key in keys:
-        client.set(key, value)
-    return keys
-
-
-def results(stderr: bytes) -> list[str]:
-    found = [json.loads(line)["result"] for line in stderr.splitlines() if line.startswith(b"{")]
-    return [result for result in found if result != "summary"]
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def line_of(worker: subprocess.Popen[bytes], wanted: bytes) -> bytes:
-    """Read standard error up to the line that holds this; end a worker that stays silent."""
-    assert worker.stderr is not None
-    silence = threading.Timer(TIMEOUT_S, worker.kill)
-    silence.start()
-    try:
-        for line in worker.stderr:
-            if wanted in line:
-                return line
-    finally:
-        silence.cancel()
-    raise AssertionError(f"{wanted!r} was not said")
-
-
-def gated(tmp_path: Path) -> tuple[str, ...]:
-    """A command that says that it began, and ends once it may."""
-    shell = f"touch {tmp_path}/began; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"
-    return "--exec", "sh", "-c", shell
 
 
 # --- signals and terminals ------------------------------------------------------------------------
@@ -151,7 +101,7 @@ def test_under_nohup_sighup_is_nothing(cli: Cli, client: SyncClient, tmp_path: P
         stderr=subprocess.PIPE,
         env=cli.environment,
     )
-    wait_until(lambda: client.stats()["connections"] == 3)
+    wait_connected(client)
     worker.send_signal(signal.SIGHUP)
     worker.send_signal(signal.SIGHUP)
     add(client, "one")
@@ -269,7 +219,7 @@ def test_want_of_descriptors_is_no_failed_attempt(
     worker = cli.start(
         *FOREVER, "--count", "1", "--max-attempts", "1", "--lease", "2s", "--exec", "true"
     )
-    wait_until(lambda: client.stats()["connections"] == 3)
+    wait_connected(client)
     before = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, before[1]))
     add(client, "one")
@@ -284,7 +234,7 @@ def test_what_was_not_started_for_want_of_descriptors_goes_back_at_the_stop(
     cli: Cli, client: SyncClient
 ) -> None:
     worker = cli.start(*FOREVER, "--exec", "true")
-    wait_until(lambda: client.stats()["connections"] == 3)
+    wait_connected(client)
     hard = resource.prlimit(worker.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (3, hard))
     (key,) = add(client, "one")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
 import socket
@@ -26,7 +25,7 @@ from fastjournal import (
     RefusedError,
     SyncClient,
 )
-from fastjournal.limits import CLIENT_REPEATS_MAX
+from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS
@@ -287,8 +286,8 @@ async def test_completion_is_not_sent_again_once_the_lease_is_over(kind: str) ->
         with pytest.raises(RefusedError) as caught:
             job.complete()
         assert caught.value.code == "read-only"
-        with contextlib.suppress(LeaseLostError):
-            job.release()
+        assert job.finished
+        assert job.loss is caught.value
 
     with ScriptedDaemon(Handing("x", DELETE=["read-only"] * 10_000)) as daemon:
         began = time.monotonic()
@@ -391,6 +390,40 @@ def test_lease_that_ends_while_the_daemon_is_away_is_lost() -> None:
                     await job.complete()
 
     trio.run(main, clock=clock)
+
+
+def test_completion_waits_no_longer_than_the_lease_for_a_daemon_that_is_away() -> None:
+    clock = trio.testing.MockClock()
+    plan = Reconnect(patience_s=3600)
+
+    async def main() -> None:
+        with ScriptedDaemon(Handing("x")) as daemon:
+            async with Client(daemon.address, reconnect=plan) as client:
+                jobs = client.jobs("d", lease_us=30_000_000)
+                job = await jobs.__anext__()
+                daemon.__exit__(None, None, None)
+                clock.autojump_threshold = 0.1
+                with pytest.raises(CannotConnectError) as caught:
+                    await job.complete()
+                assert caught.value.maybe_done
+                assert 30 <= trio.current_time() <= 30 + CLIENT_LAST_WORDS_S + 1
+                assert job.finished
+                assert job.loss is caught.value
+
+    trio.run(main, clock=clock)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_job_that_is_abandoned_is_released_once_and_has_ended(kind: str) -> None:
+    def abandon(job: Any) -> None:
+        job.abandon()
+        job.abandon()
+        assert job.finished
+
+    with ScriptedDaemon(Handing("x", "y", RELEASE=["", "busy"])) as daemon:
+        await work(kind, daemon, [abandon] * 2, retry_delay_us=5)
+        assert told(daemon) == [("RELEASE", b"x"), ("RELEASE", b"y")]
+        assert {r.ttl for r in daemon.requests if r.function == Function.RELEASE} == {None}
 
 
 # --- stopping -------------------------------------------------------------------------------------

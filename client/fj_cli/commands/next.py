@@ -159,10 +159,10 @@ def _work(ctx: click.Context, domain: bytes, argv: list[str], options: dict[str,
     import trio
 
     from fj_cli.options import daemon_of
-    from fj_cli.worker import Plan, Worker, find_program
+    from fj_cli.worker import Worker, WorkerPlan, find_program
 
     server, access = daemon_of(ctx)
-    plan = Plan(
+    plan = WorkerPlan(
         server=server,
         access=access,
         domain=domain,

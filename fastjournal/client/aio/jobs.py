@@ -105,6 +105,13 @@ class Job(LeasedJob):
         await self._end(lambda: self._burial(reason))
         self._failures.clear(self.key)
 
+    async def abandon(self) -> None:
+        """Release the entry if that can be done in a few seconds; raises nothing.
+
+        Else it comes back when its lease ends. A job that has ended is left alone.
+        """
+        await let_go([self], None)
+
     async def _end(self, build: Callable[[], Call[Any]]) -> None:
         """Stop the renewal of the lease, then tell the daemon, also in a cancelled task."""
         if self.finished or self._ending:
@@ -124,11 +131,13 @@ class Job(LeasedJob):
             raise
         except RefusedError as error:
             self._ending = False
-            if error.code in LEASE_IS_OVER:
+            if error.code in LEASE_IS_OVER or self._is_over():
                 self._lose(error)
                 self._finish()
             raise
-        except BaseException:
+        except FastjournalError as error:
+            if self._is_over():
+                self._lose(error)
             self._finish()
             raise
         self._finish()
@@ -141,16 +150,21 @@ class Job(LeasedJob):
             lease_ends_s=self._lease_ends_s,
             now_s=trio.current_time(),
         )
-        while True:
-            try:
-                await self._pool.client.call(call)
-            except FastjournalError as error:
-                pause_s = policy.pause_s(error, trio.current_time())
-                if pause_s is None:
+        with trio.move_on_at(self._lease_ends_s + CLIENT_LAST_WORDS_S):
+            while True:
+                try:
+                    await self._pool.client.call(call)
+                except FastjournalError as error:
+                    pause_s = policy.pause_s(error, trio.current_time())
+                    if pause_s is None:
+                        return
+                    await trio.sleep(pause_s)
+                else:
                     return
-                await trio.sleep(pause_s)
-            else:
-                return
+        # A client with more patience than the lease has still waits for the daemon.
+        unanswered = no_answer_before_lease_end(self._pool.client.address)
+        unanswered.maybe_done = True
+        raise unanswered
 
     async def _send_last_words(self, build: Callable[[], Call[Any]]) -> None:
         """Send the request that ends the job once, as well as can be done now."""
@@ -196,7 +210,7 @@ class Job(LeasedJob):
             try:
                 await self.complete()
             except RefusedError:
-                await let_go([self], None)
+                await self.abandon()
                 raise
 
     # --- meanwhile ------------------------------------------------------------------------------
@@ -238,9 +252,13 @@ class Job(LeasedJob):
                 self._renewed(token, asked_s=asked_s, ttl_us=ttl_us)
                 return None
         refused = isinstance(failure, RefusedError) and failure.code in LEASE_IS_OVER
-        if refused or trio.current_time() >= self._lease_ends_s:
+        if refused or self._is_over():
             self._lose(failure)
         return failure
+
+    def _is_over(self) -> bool:
+        """Whether the lease has ended, for sure."""
+        return trio.current_time() >= self._lease_ends_s
 
     def _lose(self, error: FastjournalError) -> None:
         super()._lose(error)

@@ -124,6 +124,13 @@ class SyncJob(LeasedJob):
         self._end(lambda: self._burial(reason))
         self._failures.clear(self.key)
 
+    def abandon(self) -> None:
+        """Release the entry if that can be done in a few seconds; raises nothing.
+
+        Else it comes back when its lease ends. A job that has ended is left alone.
+        """
+        let_go(self._client, [self], None)
+
     def __enter__(self) -> SyncJob:
         return self
 
@@ -139,7 +146,7 @@ class SyncJob(LeasedJob):
             try:
                 self.complete()
             except RefusedError:
-                let_go(self._client, [self], None)
+                self.abandon()
                 raise
 
     def _end(self, build: Callable[[], Call[Any]]) -> None:
@@ -159,8 +166,8 @@ class SyncJob(LeasedJob):
             except FastjournalError as error:
                 try:
                     pause_s = policy.pause_s(error, self._now_s())
-                except RefusedError:
-                    self._refused(error)
+                except FastjournalError:
+                    self._not_ended(error)
                     raise
                 if pause_s is None:
                     return
@@ -168,11 +175,12 @@ class SyncJob(LeasedJob):
             else:
                 return
 
-    def _refused(self, error: FastjournalError) -> None:
+    def _not_ended(self, error: FastjournalError) -> None:
         """Note that the daemon took no end of the job."""
-        if error.code in LEASE_IS_OVER:
+        refused = isinstance(error, RefusedError)
+        if (refused and error.code in LEASE_IS_OVER) or self._now_s() >= self._lease_ends_s:
             self._lose(error)
-        else:
+        elif refused:
             self.finished = False
 
     def _now_s(self) -> float:

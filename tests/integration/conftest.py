@@ -1,0 +1,32 @@
+"""Fixtures of tests against one daemon process: the daemon, a client, the installed ``fj-cli``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """Run a daemon on a socket of this test: its address outlives a restart."""
+    with DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/socket") as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
+    """Connect to that daemon."""
+    with SyncClient(daemon.address) as client:
+        yield client
+
+
+@pytest.fixture
+def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
+    """Return an ``fj-cli`` for that daemon."""
+    return Cli(tmp_path, daemon.address)
