@@ -35,6 +35,7 @@ def test_every_block_of_the_tutorial_does_what_it_says() -> None:
             "2 due, 1 delayed",
             "https://example.org/b urgent\nhttps://example.org/a version 3",
             "released, and due again in an hour: mail 13",
+            "attempt 3 failed; buried: True\n10 attempts",
             "colour=blue",
             "user:00099\nuser:00199",
             "{b'color:grass': 'green'}",
