@@ -22,7 +22,7 @@ import os
 
 
 class FastjournalError(Exception):
-    """Base of all errors of fastjournal.
+    """Base class of all errors of fastjournal.
 
     Args:
         message: One sentence, without code, path or hint.
@@ -62,13 +62,13 @@ class FastjournalError(Exception):
 
 
 class BadRequestError(FastjournalError):
-    """An argument that no daemon would take; nothing was sent or written."""
+    """Bad argument, which every daemon would refuse; nothing was sent or written."""
 
     code = "bad-request"
 
 
 class ProtocolError(FastjournalError):
-    """The peer sent bytes that cannot be framed; the connection is of no more use.
+    """The peer sent bytes that cannot be framed; the connection cannot be used any more.
 
     Args:
         message: What is wrong with them.
@@ -90,19 +90,19 @@ class RefusedError(FastjournalError):
 
 
 class LeaseLostError(RefusedError):
-    """The lease ended before the work did: the entry is no longer yours, so drop the work."""
+    """The lease ended before the work did: the entry is no longer yours, so abort the work."""
 
     code = "lease-lost"
 
 
 class CannotConnectError(FastjournalError):
-    """Nobody listens at the address, or the connection was lost before the answer came."""
+    """No daemon listens at the address, or the connection was lost before the reply came."""
 
     code = "cannot-connect"
 
 
 class LogError(FastjournalError):
-    """The command log."""
+    """Error of the command log (write-ahead log)."""
 
     code = "log"
 
@@ -126,7 +126,7 @@ class LogFailedError(LogError):
 
 
 class SpoolError(FastjournalError):
-    """The local spool."""
+    """Error of the local spool."""
 
     code = "spool"
 

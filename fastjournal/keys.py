@@ -37,7 +37,7 @@ class JournalKey(NamedTuple):
 
 
 def parse_journal_key(key: bytes) -> JournalKey | None:
-    """Return the parts of a journal key, or None where it is a plain key."""
+    """Return the parts of a journal key, or None if it is a plain key."""
     try:
         domain, digits, timestamp, rest = key.split(b":", 3)
     except ValueError:

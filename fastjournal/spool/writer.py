@@ -53,7 +53,7 @@ _BUFFER: Final = int(ValueType.BUFFER)
 
 
 class Spool:
-    """Appends requests to a spool directory. Threads may share it; a fork may go on with it.
+    """Appends requests to a spool directory. Threads may share it; the child of a fork may use it.
 
     Args:
         directory: Created with mode 0750 if it is not there.

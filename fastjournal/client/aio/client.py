@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Client(TrioMethods):
-    """A connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
+    """Connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
     gives back what the daemon had leased to it, as soon as the reply comes; what it asked to write
@@ -184,7 +184,7 @@ class Client(TrioMethods):
         attempts_max: int = 0,
         patience_s: float | None = None,
     ) -> JobLoop:
-        """Work off what is due: ``async for job in client.jobs("pages"): ...``.
+        """Work loop over due jobs: ``async for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. While its body runs, its lease is
         renewed by a task of this client. Where the body is left otherwise (an exception, break,
@@ -265,7 +265,7 @@ class Client(TrioMethods):
     # --- many at once ---------------------------------------------------------------------------
 
     async def request(self, request: Request) -> Reply:
-        """Send a request as it is, and return the reply, which may be a refusal.
+        """Send a request as it is; return the reply, which may be a refusal.
 
         A timestamp of 0 is replaced by this machine's time; the identifier is set.
         """
@@ -280,7 +280,7 @@ class Client(TrioMethods):
         return await self._exchange([(call.request, call.undo)], functools.partial(result_of, call))
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        """Send many without waiting between them; each gives its result, or its refusal."""
+        """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
         kept = list(many)
         asked = [(call.request, call.undo) for call in kept]
         return await self._exchange(asked, functools.partial(outcomes_of, kept))
@@ -340,7 +340,7 @@ class Client(TrioMethods):
                 await self.request_many(owed)
 
     async def usable_link(self) -> TrioLink:
-        """Return the connection, or take part in the effort to make one."""
+        """Return the connection, or wait for it together with other tasks."""
         while self._link is None or self._link.multiplexer.failed:
             if self._nursery is None or self._plan is None:
                 await trio.lowlevel.checkpoint()

@@ -13,7 +13,7 @@ _GROWTH = 2.0
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
-    """How a client goes about a lost connection. All in seconds.
+    """Reconnect policy of a client after a lost connection. All in seconds.
 
     Raises:
         BadRequestError: A pause is not above 0, or one is infinite or NaN.

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Written(msgspec.Struct, frozen=True, gc=False):
-    """A write was done, and is as durable as was asked for."""
+    """Result of a write that is as durable as requested."""
 
     timestamp: int
     """Instant that the write carries; sent again with it, the write changes nothing."""
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, gc=False):
 
 
 class Page(msgspec.Struct, Generic[T], gc=False):
-    """A part of what a scan finds."""
+    """Page of a scan: some of its entries, and the continuation token."""
 
     entries: list[T]
     cursor: bytes | None
@@ -69,7 +69,7 @@ class Page(msgspec.Struct, Generic[T], gc=False):
 
 
 class ChangeKind(StrEnum):
-    """What a change says."""
+    """Kind of a change."""
 
     SET = "set"
     """The key has a value: it was written, or stands here anew."""
@@ -83,7 +83,7 @@ class ChangeKind(StrEnum):
 
 
 class Change(msgspec.Struct, gc=False):
-    """What a listener is told."""
+    """Notification of a change of one key."""
 
     kind: ChangeKind
     key: bytes = b""
@@ -103,7 +103,7 @@ class Change(msgspec.Struct, gc=False):
 
 
 class Jobs(msgspec.Struct, gc=False):
-    """What a NEXT gave: entries under one lease, or the instant at which to ask again."""
+    """Result of a NEXT: entries under one lease, or the instant at which to ask again."""
 
     token: int | None
     """The lease token of all these entries; None where nothing was due or they were deleted."""
@@ -164,7 +164,7 @@ class DaemonStats(msgspec.Struct, frozen=True):
 
 
 class EntryStats(msgspec.Struct, frozen=True):
-    """All that the daemon knows of an entry but its value; instants in microseconds."""
+    """State of an entry without its value; instants in microseconds."""
 
     keys: list[str]
     """The primary key, the URI if it has one, and links; what is not UTF-8 is escaped."""

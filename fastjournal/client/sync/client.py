@@ -43,7 +43,7 @@ _clients: WeakSet[SyncClient] = WeakSet()
 
 
 class SyncClient(SyncMethods):
-    """A connection to a daemon for programs without an event loop.
+    """Connection to a daemon for programs without an event loop.
 
     It connects at the first use. Where the connection is lost later, it makes another one, and
     sends again what is safe to repeat; all else raises CannotConnectError, whose ``maybe_done``
@@ -182,7 +182,7 @@ class SyncClient(SyncMethods):
         attempts_max: int = 0,
         patience_s: float | None = None,
     ) -> SyncJobLoop:
-        """Work off what is due: ``for job in client.jobs("pages"): ...``.
+        """Work loop over due jobs: ``for job in client.jobs("pages"): ...``.
 
         A job is completed when the loop asks for the next one. Where the body is left otherwise (an
         exception, break, return), the job is released. No thread runs beside the body, so nobody
@@ -247,7 +247,7 @@ class SyncClient(SyncMethods):
     # --- many at once ---------------------------------------------------------------------------
 
     def request(self, request: Request) -> Reply:
-        """Send a request as it is, and return the reply, which may be a refusal.
+        """Send a request as it is; return the reply, which may be a refusal.
 
         A timestamp of 0 is replaced by this machine's time; the identifier is set.
         """
@@ -266,7 +266,7 @@ class SyncClient(SyncMethods):
         return self._ask([(call.request, call.undo)], functools.partial(result_of, call))
 
     def call_until(self, call: Call[T], stop: StopSignal) -> T:
-        """Send a call, and take no more interest in it once ``stop`` is set.
+        """Send a call, and abandon it when ``stop`` is set.
 
         Raises:
             Stopped: It was set; what the daemon gives is given back.
@@ -275,13 +275,13 @@ class SyncClient(SyncMethods):
         return self._ask([(call.request, call.undo)], read, stop)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
-        """Send many without waiting between them; each gives its result, or its refusal."""
+        """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
         kept = list(many)
         asked = [(call.request, call.undo) for call in kept]
         return self._ask(asked, functools.partial(outcomes_of, kept))
 
     def give_back(self, releases: Iterable[Call[None]]) -> None:
-        """Send releases, as well as can be done in a few seconds, and do not ask what came of them.
+        """Send releases within a few seconds, and ignore their replies.
 
         Raises:
             CannotConnectError: The daemon stayed away.
@@ -301,7 +301,7 @@ class SyncClient(SyncMethods):
         self._release_apart(requests)
 
     def give_back_later(self, releases: Iterable[Call[None]]) -> None:
-        """Have releases sent by a thread of their own.
+        """Send releases in a thread of their own.
 
         For finalizers: they may run in the middle of anything, so they take no lock and wait for
         nothing.
@@ -312,7 +312,7 @@ class SyncClient(SyncMethods):
             _thread.start_new_thread(self.settle, ())
 
     def settle(self) -> None:
-        """Send what finalizers have left behind, as well as can be done in a few seconds."""
+        """Send releases that finalizers left behind, within a few seconds."""
         with self._leaving:
             requests: list[Request] = []
             while self._left:

@@ -61,7 +61,7 @@ class SyncMethods(CallMethods, Caller):
     """Listen to changes of a key, a prefix, a range or an expression."""
 
     def entries_of(self, scan: Scan[T]) -> Iterator[T]:
-        """Iterate over what a scan finds: the pages one after the other, one in memory."""
+        """Iterate over the entries of a scan, with one page in memory."""
         call: Call[Page[T]] | None = scan.first
         while call is not None:
             page = self.call(call)

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def nop() -> Call[int]:
-    """Ask for nothing; return the daemon's clock, an instant in microseconds."""
+    """Do nothing; return the daemon's clock, an instant in microseconds."""
     return Call(Request(Function.NOP), replies.daemon_clock)
 
 
@@ -36,7 +36,7 @@ def quit_() -> Call[None]:
 
 
 def auth(token: str | bytes) -> Call[None]:
-    """Say who is there, with a token that the daemon knows.
+    """Authenticate the connection with an access token.
 
     The clients do this by themselves at every connect where they were given ``auth=``.
 
@@ -72,7 +72,7 @@ def snapshot(*, keep: int | None = None) -> Call[str]:
 
 
 def stats(key: str | bytes = b"", *, data: bool = False) -> Call[dict[str, Any]]:
-    """Return counts of the daemon, of a domain or, with ``data``, all about one entry.
+    """Return counts of the daemon or of a domain or, with ``data``, the state of one entry.
 
     This is the JSON object as it came; ``daemon_stats``, ``domain_stats`` and ``entry_stats`` give
     what this version knows of it, with types.
@@ -89,7 +89,7 @@ def daemon_stats() -> Call[DaemonStats]:
 
 
 def domain_stats(domain: str | bytes) -> Call[DomainStats]:
-    """Return counts of a domain; one that is not known has nothing.
+    """Return counts of a domain; an unknown one has none.
 
     Raises:
         RefusedError: ``bad-key``.
@@ -101,7 +101,7 @@ def domain_stats(domain: str | bytes) -> Call[DomainStats]:
 
 
 def entry_stats(key: str | bytes) -> Call[EntryStats]:
-    """Return all that is known of the entry under a key, but its value.
+    """Return the state of the entry under a key, without its value.
 
     Raises:
         RefusedError: ``not-found``.
@@ -117,7 +117,7 @@ class DaemonMethods:
     """Methods of both clients about the connection and the daemon itself."""
 
     nop = method(nop)
-    """Ask for nothing; return the daemon's clock, an instant in microseconds."""
+    """Do nothing; return the daemon's clock, an instant in microseconds."""
 
     auth = method(auth)
     """Say who is there; ``auth=`` of the client does it at every connect."""

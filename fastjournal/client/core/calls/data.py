@@ -165,7 +165,7 @@ def add(
     meta: bool = False,
     timestamp: int | None = None,
 ) -> Call[Entry]:
-    """Add to a stored number; return the entry with the new one.
+    """Add to a stored number; return the entry with the new number.
 
     Never sent twice: where the connection is lost, it may have been added (``maybe_done``).
 
@@ -198,7 +198,7 @@ def add(
 def flip(
     key: str | bytes, *, persist: bool = True, meta: bool = False, timestamp: int | None = None
 ) -> Call[Entry]:
-    """Flip a stored boolean (the protocol's NOT); return the entry with the new one.
+    """Flip a stored boolean (the protocol's NOT); return the entry with the new value.
 
     Never sent twice: where the connection is lost, it may be flipped (``maybe_done``).
 
@@ -223,7 +223,7 @@ def flip(
 def truncate(
     key: str | bytes, size: int, *, persist: bool = True, timestamp: int | None = None
 ) -> Call[Written]:
-    """Cut a buffer or string off behind ``size`` bytes, or lengthen it with zero bytes.
+    """Resize a buffer or string to ``size`` bytes: cut it, or fill it up with zero bytes.
 
     Never sent twice: where the connection is lost, it may be cut (``maybe_done``).
 
@@ -244,7 +244,7 @@ def truncate(
 
 
 def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
-    """Lock an entry for this connection: what others write gets ``locked``, they may read it.
+    """Lock an entry for this connection: writes of others get ``locked``, reads continue.
 
     The lock ends with ``unlock``, with its time, and with the connection, so also where that is
     lost; ``locked`` gives a block that is told then. Whoever holds it sets a new end by this.
@@ -282,7 +282,7 @@ def rename(
     persist: bool = True,
     timestamp: int | None = None,
 ) -> Call[Written]:
-    """Move an entry to another primary key; its value, further keys and all else stay.
+    """Change the primary key of an entry; its value, further keys and all else stay.
 
     Never sent twice: where the connection is lost, it may have moved (``maybe_done``).
 
@@ -307,7 +307,7 @@ def rename(
 
 
 def link(key: str | bytes, new_key: str | bytes, *, persist: bool = True) -> Call[None]:
-    """Put an entry under one more key.
+    """Add a key to an entry.
 
     Never sent twice: where the connection is lost, it may stand there (``maybe_done``).
 
@@ -358,7 +358,7 @@ class DataMethods:
     """Delete an entry with all its keys; with its lease token: complete the job."""
 
     add = method(add)
-    """Add to a stored number; return the entry with the new one."""
+    """Add to a stored number; return the entry with the new number."""
 
     flip = method(flip)
     """Flip a stored boolean; return the entry with the new one."""
@@ -370,7 +370,7 @@ class DataMethods:
     """Move an entry to another primary key."""
 
     link = method(link)
-    """Put an entry under one more key."""
+    """Add a key to an entry."""
 
     lock = method(lock)
     """Lock an entry for this connection: what others write gets ``locked``."""

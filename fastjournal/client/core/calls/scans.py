@@ -126,7 +126,7 @@ def listening(
     end: str | bytes = b"",
     regex: str | bytes | None = None,
 ) -> Call[Page[Entry]]:
-    """Listen to changes of one key, of all under a prefix, in a range, or that match an expression.
+    """Subscribe to changes of a key, a prefix, a range, or keys that an expression matches.
 
     Told is each key that gets a value or loses it, also by this client; not leases, burial or
     locks. Changes of one key that come faster than they are taken are folded into the last one.

@@ -46,7 +46,7 @@ def next_(
     delete: bool = False,
     meta: bool = False,
 ) -> Call[Jobs]:
-    """Lease what is due, most urgent first.
+    """Lease due jobs, in work order.
 
     Never sent twice: where the connection is lost, entries may be leased (``maybe_done``); they
     come back when that lease ends.
@@ -82,7 +82,7 @@ def next_(
 def peek(
     domain: str | bytes = b"", *, count: int = 1, data: bool = True, meta: bool = False
 ) -> Call[Jobs]:
-    """Return what ``next`` would lease now, most urgent first, and lease nothing.
+    """Return the jobs that ``next`` would lease now, in work order, without a lease.
 
     A paused domain that is named shows what it would give were it not paused.
 
@@ -111,7 +111,7 @@ def _peeked(_request: Request, reply: Reply) -> Jobs:
 
 
 def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Call[None]:
-    """Give a leased entry back.
+    """Release a leased entry: it waits again.
 
     Where it was sent again after a lost connection, ``lease-lost`` and ``not-found`` count as
     done: the entry is no longer held, as was asked.
@@ -135,7 +135,7 @@ def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Cal
 
 
 def touch(key: str | bytes, token: int | None = None, *, ttl_us: int) -> Call[int | None]:
-    """With a token: the lease ends in ``ttl_us`` microseconds; return the new token.
+    """Renew a lease (with its token): it ends in ``ttl_us`` microseconds; return the new token.
 
     Without a token: the entry expires in ``ttl_us`` microseconds. Where an extension was sent
     again after a lost connection, ``lease-lost`` may also mean that the first one reached the
@@ -155,7 +155,7 @@ def touch(key: str | bytes, token: int | None = None, *, ttl_us: int) -> Call[in
 
 
 def bury(key: str | bytes, token: int | None = None, *, reason: str = "") -> Call[None]:
-    """Set an entry aside: NEXT hands it out no more until it is kicked.
+    """Make an entry a dead letter: NEXT does not deliver it until it is kicked.
 
     Args:
         key: Any of its keys.
@@ -183,7 +183,7 @@ def _reason(reason: str) -> bytes:
 
 
 def kick(key: str | bytes) -> Call[int]:
-    """Make a buried entry ready again; return 1, or 0 where it is not buried.
+    """Make a buried entry ready again; return 1, or 0 if it is not buried.
 
     Never sent twice: where the connection is lost, it may be kicked (``maybe_done``).
 
@@ -194,7 +194,7 @@ def kick(key: str | bytes) -> Call[int]:
 
 
 def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
-    """Make buried entries of a domain ready again, most urgent first; return how many.
+    """Make buried entries of a domain ready again, in work order; return how many.
 
     Never sent twice: where the connection is lost, some may be kicked (``maybe_done``).
 
@@ -213,7 +213,7 @@ def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
 
 
 def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
-    """Have NEXT hand out nothing of a domain for ``ttl_us`` microseconds.
+    """Pause a domain: NEXT delivers nothing of it for ``ttl_us`` microseconds.
 
     This replaces an earlier pause of it, and outlives a restart of the daemon.
 
@@ -243,16 +243,16 @@ class WorkMethods:
     """Return what next would lease now, and lease nothing."""
 
     release = method(release)
-    """Give a leased entry back."""
+    """Release a leased entry: it waits again."""
 
     touch = method(touch)
     """Extend a lease and return the new token, or without a token move the expiry."""
 
     bury = method(bury)
-    """Set an entry aside: NEXT hands it out no more until it is kicked."""
+    """Make an entry a dead letter: NEXT does not deliver it until it is kicked."""
 
     kick = method(kick)
-    """Make a buried entry ready again; return 1, or 0 where it is not buried."""
+    """Make a buried entry ready again; return 1, or 0 if it is not buried."""
 
     kick_domain = method(kick_domain)
     """Make buried entries of a domain ready again; return how many."""
