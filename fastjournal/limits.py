@@ -8,11 +8,11 @@ from __future__ import annotations
 # --- protocol -----------------------------------------------------------------------------------
 
 KEY_BYTES_MAX = 4096
-"""A key or URI. Long enough for any URL that browsers and servers accept in practice."""
+"""Bytes of a key or URI: long enough for any URL that browsers and servers accept in practice."""
 
 REASON_BYTES_MAX = 4096
-"""Why an entry is buried: the last lines of a program's output, and the envelope of an entry with
-it stays under workq's 1 MiB."""
+"""Bytes of the reason of a BURY: the last lines of a program's output. The envelope of an entry
+with it stays under workq's 1 MiB."""
 
 PRIORITY_MAX = 255
 """Priorities are 0 (first) to 255 (last): one byte of the order key."""
@@ -33,13 +33,13 @@ VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""
 
 VALUE_BYTES_LIMIT = 2**32 - 2
-"""What max-value can be at most: the size on the wire is u32 and counts the type byte."""
+"""Upper bound of max-value: the size on the wire is u32 and counts the type byte."""
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
 """Default of max-reply: large enough for 64 jobs of 64 KiB, small enough to send in one piece."""
 
 ERROR_SENTENCE_BYTES_MAX = 1024
-"""An error text: a code and one sentence."""
+"""Bytes of an error text: a code and one sentence."""
 
 # --- daemon -------------------------------------------------------------------------------------
 
@@ -47,8 +47,8 @@ CLOCK_SKEW_US_MAX = 60_000_000
 """Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
 
 POSTPONE_US_MAX = 3600 * 1_000_000
-"""Default of max-postpone: a resource that changes all the time is worked on once an hour. A longer
-delay is none of the short ones that it bounds."""
+"""Default of max-postpone: a resource that changes all the time is worked on once an hour. It
+bounds short delays only; a longer delay holds."""
 
 LEASE_US_DEFAULT = 24 * 3600 * 1_000_000
 """Default of default-lease: a day, for work whose length nobody stated."""
@@ -60,264 +60,271 @@ TOMBSTONES_MAX = 1_000_000
 """Default of tombstones-max: about 400 MB of memory for keys of a usual length."""
 
 TOMBSTONES_BYTES_MAX = 512 * 1024 * 1024
-"""Default of tombstones-bytes-max: so many of usual keys, and 120,000 of the longest."""
+"""Default of tombstones-bytes-max: tombstones-max usual keys, or 120,000 of the longest."""
 
 TOMBSTONE_BYTES = 320
-"""Of a tombstone in memory, besides its key."""
+"""Memory of a tombstone, besides its key."""
 
 CONNECTIONS_MAX = 10_000
 """Default of max-connections: under the usual limit of open files of a service."""
 
 INFLIGHT_BYTES_MAX = 256 * 1024 * 1024
-"""Default of max-inflight, what connections hold together before memory is scarce: 64 of the
-largest replies, or 256 of the largest values on their way."""
+"""Default of max-inflight, the memory budget of all connections, above which memory is scarce: 64
+of the largest replies, or 256 of the largest values in flight."""
 
 SCARCE_BYTES = 4096
-"""While memory is scarce: what a session reads at once, gathers of replies, and the largest value
-that a reply has. With its decoded requests a connection then holds less than 64 KiB, 640 MB for the
-default of max-connections."""
+"""While memory is scarce: bytes that a session reads at once and gathers of replies, and the
+largest value in a reply. With its decoded requests a connection then holds less than 64 KiB, 640 MB
+for the default of max-connections."""
 
 SCARCE_PARTIAL_BYTES = 64 * 1024
-"""While memory is scarce: of a request that is not whole. Usual requests go on."""
+"""While memory is scarce: bytes of an incomplete request. Usual requests continue."""
 
 SLOW_READER_SECONDS = 5.0
-"""While memory is scarce: who has taken nothing for so long is closed. A reader that is only slow
-takes 64 KiB in that time."""
+"""While memory is scarce: time without a byte taken, after which a client is disconnected. A reader
+that is only slow takes 64 KiB in that time."""
 
 SEND_BYTES_MAX = 64 * 1024
-"""Sent in one piece: a client that takes so much is not standing still."""
+"""Bytes sent in one piece: a client that takes so much is not idle."""
 
 REQUEST_OBJECT_BYTES = 256
-"""What a decoded request takes in memory beside its key and value."""
+"""Memory of a decoded request, besides its key and value."""
 
 REQUEST_BYTES_PER_SECOND = 64 * 1024
-"""Beyond request-timeout, a large value may take so long as it takes on a slow line."""
+"""Rate for which a large value extends request-timeout: that of a slow line."""
 
 REQUEST_SECONDS_MAX = 60
-"""Default of request-timeout: who sends half a request has no reason to wait with the rest."""
+"""Default of request-timeout: a client with half a request has no reason to delay the rest."""
 
 SEND_SECONDS_MAX = 300
-"""Default of send-timeout: a client that is stopped in a debugger for a while is not lost."""
+"""Default of send-timeout: a client that is stopped in a debugger for a while survives."""
 
 IDLE_SECONDS_MAX = 24 * 3600
-"""Default of idle-timeout: default-lease, after which a silent worker has lost its work anyway."""
+"""Default of idle-timeout: default-lease, after which a silent worker has lost its lease anyway."""
 
 RECEIVE_BYTES_MAX = 64 * 1024
-"""One read of a socket: some 300 usual requests, three milliseconds of work for one client."""
+"""Bytes of one read of a socket: some 300 usual requests, three milliseconds of work for one
+client."""
 
 NEXT_ENTRIES_MAX = 500
-"""Entries of one NEXT, whatever its count: about 5 ms of work, so nobody else waits longer."""
+"""Entries of one NEXT, whatever its count: about 5 ms of work, so no other client waits longer."""
 
 ADVANCE_WORK_MAX = 1000
-"""Work of one go at entries whose delay, lease or life ended, 100 of them; where a million end at
+"""Work of one pass over entries whose delay, lease or ttl ended, 100 of them: if a million end at
 midnight, requests are served in between."""
 
 KICK_ENTRIES_MAX = 250
-"""Entries of one KICK of a domain, whatever its count: each is written anew, 20 us of work."""
+"""Entries of one KICK of a domain, whatever its count: each is rewritten, 20 us of work."""
 
 KICK_BYTES_MAX = 1024 * 1024
-"""Keys and values of one KICK of a domain: they are written anew, in one piece and 4 ms."""
+"""Bytes of keys and values of one KICK of a domain: they are rewritten in one piece, in 4 ms."""
 
 KICK_LOOKS_MAX = 5000
-"""Buried entries that one KICK of a domain looks at, with those that others have locked: 3 ms."""
+"""Buried entries that one KICK of a domain examines, with those that others have locked: 3 ms."""
 
 PAUSED_DOMAINS_MAX = 100_000
 """Domains that are paused at a time, with entries or without."""
 
 PAUSED_BYTES_MAX = 64 * 1024 * 1024
-"""What they take in memory: so many of usual names, and 14,000 of the longest."""
+"""Memory of paused domains: PAUSED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
 PAUSE_BYTES = 540
-"""Of a paused domain in memory, besides its name."""
+"""Memory of a paused domain, besides its name."""
 
 SERVED_MAX = 100
-"""Waiting requests that are answered in one go, and those that have waited long enough: where a
-hundred thousand wait for one domain, others are served in between."""
+"""Waiting requests that are answered or end in one pass: if a hundred thousand wait for one domain,
+others are served in between."""
 
 SERVE_WORK_MAX = 2000
-"""Work of one go at waiting requests: with it done none is begun. One may take 500 entries."""
+"""Work of one pass over waiting requests: beyond it none is begun. One may take 500 entries."""
 
 READY_DOMAINS_MAX = 500
-"""Domains in which something became ready that are looked at in one go for those who wait."""
+"""Domains with new ready entries that one pass over waiting requests examines."""
 
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
-priority that has something due. Under 5 ms of work; /metrics takes its time and looks at all."""
+priority with a due entry. Under 5 ms of work; /metrics compares all, in slices."""
 
 EXPRESSION_BYTES_MAX = 4096
-"""A regular expression: as long as a key, which it is meant to match."""
+"""Bytes of a regular expression: as long as the keys that it matches."""
 
 EXPRESSION_INSTRUCTIONS_MAX = 3000
-"""The program of a regular expression: common ones for URLs have up to 2,900, where they count
-characters. One match takes up to 10 ns for each instruction and byte of the key: what may take over
-a millisecond is matched in a thread."""
+"""Instructions of a compiled regular expression: common ones for URLs have up to 2,900 if they
+count characters. One match takes up to 10 ns for each instruction and byte of the key. A match that
+may take over a millisecond runs in a thread."""
 
 EXPRESSION_CLASSES_MAX = 32
 """Unicode classes (``\\p``) of a regular expression: each takes 70 us to compile."""
 
 MATCHED_KEYS_MAX = 200
-"""Keys of a scan that a thread holds against an expression in one go."""
+"""Keys of a scan that a thread matches with an expression in one pass."""
 
 MATCHED_WORK_MAX = 10_000_000
-"""Instructions times bytes of these: under 100 ms, usually under one."""
+"""Instructions times bytes of these keys: under 100 ms, usually under one."""
 
 EXPRESSION_MEMORY_BYTES = 256 * 1024
-"""What RE2 may use for one expression; the last 128 are kept, so 32 MiB for all."""
+"""Memory of RE2 for one expression; the last 128 are kept, so 32 MiB for all."""
 
 SCAN_STEP_WORK = 400
-"""What a scan does in one go, in units of about a microsecond at the worst."""
+"""Work of one step of a scan, in units of about a microsecond at the worst."""
 
 READ_AHEAD = 64
-"""Requests behind one whose value is read from the disk: what they need is read with it."""
+"""Requests behind one whose value is read from disk: their values are read with it."""
 
 FETCHES_MAX = 4
-"""Requests whose values are read from the disk at a time, each as much as one reply holds."""
+"""Requests whose values are read from disk at a time, each as much as one reply holds."""
 
 SCANS_MAX = 16
-"""Scans that gather a reply at a time; others wait to begin. A reply of 65,535 small pairs with
-metadata takes 15 MB while it is made."""
+"""Scans that gather a reply at a time; others wait. A reply of 65,535 small pairs with metadata
+takes 15 MB while it is made."""
 
 MERGED_KEYS = 100
-"""Keys that are merged into the index in one go, up to 5 us each."""
+"""Keys that are merged into the key index in one pass, up to 5 us each."""
 
 PENDING_KEYS_MAX = 50_000
-"""Keys that wait to be merged, while there is no idle moment. A set that grows beyond is rehashed
-at once, which would take over 2 ms."""
+"""Keys that wait to be merged, while there is no idle moment. A larger set is rehashed at once,
+which would take over 2 ms."""
 
 RELIEVED_KEYS = 1000
-"""Of these so many are merged after the requests of a session: more than its share adds."""
+"""Keys merged after the requests of a session: more than its share adds."""
 
 SCAN_LEASES_MAX = 1000
-"""Entries that one GET leases: all in one go, as NEXT does."""
+"""Entries that one GET leases: all in one pass, as NEXT does."""
 
 REPLIES_BYTES_MAX = 1024 * 1024
-"""Replies of one connection that are gathered before they are sent: a read may hold thousands of
-requests, each with a reply of megabytes."""
+"""Bytes of replies of one connection that are gathered before they are sent: a read may hold
+thousands of requests, each with a reply of megabytes."""
 
 GIVEN_BACK_MAX = 100
-"""Entries that are given back in one go, where their replies were never sent: a millisecond; a
-connection may have been handed out thousands in replies that it did not read."""
+"""Leases of unsent replies that are released in one pass: a millisecond. A connection may have
+leased thousands in replies that it did not read."""
 
 LINKS_PER_ENTRY_MAX = 64
-"""Further keys of one entry by LINK: each is a place in the index of keys."""
+"""Further keys of one entry by LINK: each takes a slot of the key table."""
 
 LINK_BYTES_MAX = 32 * 1024
-"""All of these together: with a value of VALUE_BYTES_MAX an envelope stays under workq's 1 MiB."""
+"""Bytes of all links of an entry: with a value of VALUE_BYTES_MAX an envelope stays under workq's 1
+MiB."""
 
 LOCKS_PER_CONNECTION_MAX = 1000
-"""Entries that one connection has locked: that all of them end with it takes under 10 ms."""
+"""Entries that one connection has locked: it takes under 10 ms to end all of them with it."""
 
 LOCKS_MAX = 200_000
 """Entries that all connections have locked: 56 MB."""
 
 LOCK_US_DEFAULT = 60_000_000
-"""A LOCK that states no time: for a change made by a program, far too long for one that hangs."""
+"""Duration of a LOCK that states none: enough for a program's change, and short enough for a
+program that hangs."""
 
 WAITS_PER_CONNECTION_MAX = 64
-"""NEXTs that wait on one connection: a client that stops reading holds the reply of each in memory.
-A worker with more tasks opens more connections."""
+"""Waiting NEXTs of one connection: a client that stops reading holds the reply of each in memory. A
+worker with more tasks opens more connections."""
 
 WAITS_MAX = 100_000
-"""NEXTs that wait on all connections."""
+"""Waiting NEXTs of all connections."""
 
 WAITS_BYTES_MAX = 128 * 1024 * 1024
-"""What they take in memory: so many for domains of usual names, and 27,000 of the longest."""
+"""Memory of waiting NEXTs: WAITS_MAX for domains of usual names, or 27,000 of the longest."""
 
 SUBSCRIPTIONS_PER_CONNECTION_MAX = 1000
-"""LISTENs of one connection: a few for each thing that a program shows or caches."""
+"""Subscriptions (LISTEN) of one connection: a few for each thing that a program shows or caches."""
 
 SUBSCRIPTIONS_MAX = 100_000
-"""LISTENs of all connections: at most 100,000 looks for each key that changes."""
+"""Subscriptions of all connections: at most 100,000 comparisons for each key that changes."""
 
 MATCH_STEPS_MAX = 500
-"""Steps of matching in one go: about a millisecond of work, but for an expression that alone takes
+"""Steps of matching in one pass: about a millisecond of work, except an expression that alone takes
 longer."""
 
 CHANGES_BYTES_MAX = 16 * 1024 * 1024
-"""Changed keys that wait to be looked up in the indexes of subscriptions, some 50,000: beyond it
-who has most of that work done, and more than its share, loses its subscriptions."""
+"""Changed keys that wait for the lookup in the indexes of subscriptions, some 50,000. Beyond it the
+connections with most of that work, and more than their share, lose their subscriptions."""
 
 CHANGES_STOP_BYTES = 4 * CHANGES_BYTES_MAX
-"""From here on no more requests are read until there are fewer. Subscriptions do not bring it so
-far, only more changes in one round of the event loop than can be looked up in it."""
+"""Bytes of waiting changed keys from which on no requests are read until there are fewer. Only many
+changes in one round of the event loop reach it, not subscriptions."""
 
 MATCH_WORK_MAX = 100_000
-"""Steps of matching for one connection while changes wait without a break, 0.1 to 0.2 s of work;
-beyond it"""
+"""Steps of matching for one connection while changes wait without a break, 0.1 to 0.2 s of work.
+Beyond it the share of the connection counts (MATCH_WORK_A_CHANGE)."""
 
 MATCH_WORK_A_CHANGE = 16
-"""so many for each change that was matched meanwhile are its share: who listens to everything, even
-by several ranges that overlap, has one for each."""
+"""Steps for each matched change that are the share of a connection: a client that subscribes to
+everything, even by several ranges that overlap, needs one for each."""
 
 SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX = 4 * 1024 * 1024
-"""Keys that wait for the expressions of one connection, some 10,000; then these end."""
+"""Keys that wait for the expressions of one connection, some 10,000; beyond it these subscriptions
+end."""
 
 SEARCH_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The same for all connections; then those of the one that has most."""
+"""The same for all connections; beyond it those of the connection with most end."""
 
 SEARCH_QUEUE_TURN_STEPS = 100
-"""Of matching expressions of one connection, before it is the turn of the next."""
+"""Steps of matching expressions of one connection, before the next has its turn."""
 
 EXPRESSION_SET_INSTRUCTIONS = 200
-"""Of expressions that are matched together: so a match takes no longer than that of one may."""
+"""Instructions of expressions that are matched together: so a match takes no longer than that of
+one expression may."""
 
 LONG_MATCH_WORK = 100_000
-"""Instructions times bytes of a key, about a millisecond at the worst: a match of more goes to a
+"""Instructions times bytes of a key, about a millisecond at the worst: a longer match runs in a
 thread."""
 
 LONG_MATCHES = 8
-"""Of one key with the expressions of one connection, before it is the turn of the next."""
+"""Long matches of one key for one connection, before the next has its turn."""
 
 INSTRUCTION_MEMORY_BYTES = 512
-"""What RE2 may use for expressions that are listened to, for each instruction: twice what it needs
-at the least for a large one."""
+"""Memory of RE2 for each instruction of subscribed expressions: twice the minimum for a large
+one."""
 
 SET_MEMORY_BYTES_MIN = 16 * 1024
-"""The same for a small one."""
+"""Memory of RE2 for a small one."""
 
 SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX = 24 * 1024 * 1024
-"""Memory for the LISTENs of one connection, compiled expressions included: 1,000 usual ones."""
+"""Memory of the subscriptions of one connection, compiled expressions included: 1,000 usual
+ones."""
 
 SUBSCRIPTIONS_BYTES_MAX = 256 * 1024 * 1024
 """The same for all connections; equal expressions count once. Enough for 100,000 usual keys or
 ranges."""
 
 NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
-"""Keys that changed and of which a client was not told, because it does not read: some 50,000. Then
-the connection ends, for no change may be lost unnoticed."""
+"""Notification queue of a client that does not read: some 50,000 changed keys. Beyond it the
+connection is closed, so that no change is lost silently."""
 
 NEWS_AHEAD = 16
-"""Pieces of news whose values are read from the disk together, where they are there only."""
+"""Notifications whose evicted values are read from disk together."""
 
 NEWS_BYTES_MAX = 256 * 1024 * 1024
-"""The same for all connections; then the one that has most ends."""
+"""Notification queues of all connections; beyond it the connection with most is closed."""
 
 NEWS_TURN_BYTES = 8 * 1024
-"""Notifications sent to a connection in one piece, a millisecond of work: what changes meanwhile
-is folded."""
+"""Notifications sent to a connection in one piece, a millisecond of work. Changes meanwhile are
+folded."""
 
 NEWS_TURNS_A_ROUND = 4
-"""Connections that are sent such a piece in one round of the event loop, where many listen to the
-same: others wait some 4 ms at most."""
+"""Connections that get such a piece in one round of the event loop: with many subscribers of the
+same keys, others wait some 4 ms at most."""
 
 WOKEN_A_ROUND = 25
-"""Connections that begin to be told in one round of the event loop, 2 ms of work."""
+"""Connections whose delivery begins in one round of the event loop, 2 ms of work."""
 
 TOLD_EARLY_BYTES_MAX = 4 * 1024 * 1024
-"""Keys of which is remembered that they were told before they were matched, some 10,000. Were there
-more, some would be told twice."""
+"""Keys that were notified before they were matched, some 10,000, kept against duplicates. Beyond it
+some are notified twice."""
 
 REFUSALS_MAX = 64
-"""Connections over max-connections that are told so at a time; more are just closed."""
+"""Connections over max-connections that get an error reply at a time; further ones are closed at
+once."""
 
 AUTH_TOKEN_BYTES_MAX = 1024
-"""A token of AUTH: many times what a random one needs, and cheap to hash."""
+"""Bytes of an access token: many times those of a random one, and cheap to hash."""
 
 AUTH_TOKENS_MAX = 1000
-"""Tokens that a daemon knows: every AUTH is compared with all of them, in 0.2 ms."""
+"""Access tokens of a daemon: every AUTH is compared with all of them, in 0.2 ms."""
 
 AUTH_FILE_BYTES_MAX = 1024 * 1024
-"""The file of these tokens: a kilobyte of rights and prefixes each."""
+"""Bytes of the file of these tokens: a kilobyte of rights and prefixes each."""
 
 AUTH_SECONDS = 10
 """Default of auth-timeout: a client sends AUTH with its first packet."""
@@ -326,35 +333,35 @@ AUTH_FAILURES_MAX = 3
 """Wrong tokens on one connection; then it is closed."""
 
 AUTH_FAILURE_SECONDS = 1.0
-"""So long the answer to a wrong token is held back: only whoever sent it waits."""
+"""Delay of the reply to a wrong token: only its sender waits."""
 
 HANDSHAKES_MAX = 256
-"""TLS handshakes at a time; for one more, one that is not done makes room: each holds some 50 KB
+"""Concurrent TLS handshakes; beyond it the oldest unfinished one is closed. Each holds some 50 KB
 and costs a millisecond."""
 
 HANDSHAKES_PER_ORIGIN_MAX = 128
-"""Of them from one address, an IPv6 network of 64 bits being one: as many as a host of workers that
-starts begins within a round trip, and half of all, so that none has the house to itself."""
+"""Concurrent TLS handshakes of one address (of IPv6: of a network of 64 bits): as many as a host of
+workers that starts begins within a round trip, and half of all."""
 
 HANDSHAKE_SECONDS_MAX = 10.0
-"""From connecting to the end of the TLS handshake."""
+"""Time from connecting to the end of the TLS handshake."""
 
 HANDSHAKE_STEPS_A_TURN = 3
 """Steps of handshakes in one turn of the event loop, for all addresses: about a millisecond each,
 with an RSA key of 2,048 bits."""
 
 HTTP_CONNECTIONS_MAX = 32
-"""HTTP connections at once; for one more, one that asked longest ago makes room: a few scrapers and
-health checks are the use."""
+"""Concurrent HTTP connections; beyond it the one with the oldest request is closed. The use is a
+few scrapers and health checks."""
 
 HTTP_HEAD_BYTES_MAX = 16 * 1024
-"""Request line and header fields of an HTTP request: what browsers and proxies send fits."""
+"""Bytes of request line and header fields of an HTTP request: enough for browsers and proxies."""
 
 HTTP_SECONDS_MAX = 10.0
-"""How long an HTTP client may take to send a request, and to take the reply."""
+"""Time of an HTTP client to send a request, and to take the reply."""
 
 METRICS_DOMAINS_MAX = 20
-"""Domains with figures of their own in the metrics: a series each in somebody's database."""
+"""Domains with metrics of their own: each is a time series in a database."""
 
 FILES_RESERVED = 64 + REFUSALS_MAX + HTTP_CONNECTIONS_MAX
 """Open files that are not for connections: listeners, segments, snapshots, refusals, HTTP. With TLS
@@ -368,74 +375,75 @@ MIN_FREE_BYTES = 64 * 1024 * 1024
 # work is done and on the safe side. tests/unit/test_engine_work.py holds executed lines against it.
 
 REQUEST_WORK = 10
-"""Any request, with its reply."""
+"""Work of any request, with its reply."""
 
 BATCH_WORK = 40
-"""What a session received in one go, or that its client has gone, whatever is in it: its task is
-woken some times, and the system is asked to receive and to send."""
+"""Work of one receive of a session, or of a hang-up, whatever is in it: its task is woken some
+times, and the system is asked to receive and to send."""
 
 ENTRY_WORK = 10
-"""An entry that is leased, taken away, kicked, or whose delay, lease, lock or life ends."""
+"""Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""
 
 DOMAIN_WORK = 2
-"""A domain that is looked at for those who wait."""
+"""Work of a domain that is examined for waiting requests."""
 
 COMPILE_WORK = 100
-"""A regular expression that is compiled,"""
+"""Work of compiling a regular expression, without its bytes."""
 
 COMPILED_BYTE_WORK = 2
-"""and each byte of it: 4,096 of them may take 7 ms."""
+"""Work of each byte of it: 4,096 of them may take 7 ms."""
 
 MERGE_WORK = 4
-"""A key that is merged into the index of keys."""
+"""Work of a key that is merged into the key index."""
 
 DUE_LOOK_WORK = 3
-"""An entry that is compared for the age of the oldest."""
+"""Work of an entry that is compared for the age of the oldest."""
 
 KICK_LOOKS_A_UNIT = 2
-"""Buried entries that a KICK looks at."""
+"""Buried entries that a KICK examines, for a unit of work."""
 
 TOKENS_A_UNIT = 5
-"""Tokens that an AUTH is compared with."""
+"""Access tokens that an AUTH is compared with, for a unit of work."""
 
 LEASES_A_UNIT = 10
-"""Entries of one token that are listed anew, where one of them is renamed."""
+"""Entries of one lease token that are listed again, if one of them is renamed, for a unit of
+work."""
 
 UNLOCK_WORK = 5
-"""A lock that ends with its connection."""
+"""Work of a lock that ends with its connection."""
 
 HANG_UP_LOOK_WORK = 5
-"""A look whether the client of a NEXT that waits is gone: some system calls."""
+"""Work of a check whether the client of a waiting NEXT is gone: some system calls."""
 
 WAIT_END_WORK = 10
-"""A NEXT that waits no more, because its client is gone."""
+"""Work of the end of a waiting NEXT whose client is gone."""
 
 READ_BYTES_A_UNIT = 16
-"""Of requests that are not decoded yet: how much work they will be is not known before."""
+"""Bytes of requests that are not decoded so far, for a unit of work: their real work is unknown."""
 
 WRITTEN_BYTES_A_UNIT = 512
-"""Of values that are put into records: packed, summed and copied."""
+"""Bytes of values that are put into records (packed, summed and copied), for a unit of work."""
 
 WRITTEN_BYTES_MIN = 4096
-"""Of a value of a SET that counts as more than its request."""
+"""Bytes of a value of a SET from which on they count beside its request."""
 
 COPIED_BYTES_A_UNIT = 8192
-"""Of values that are copied: cut, filled up, or put into replies."""
+"""Bytes of values that are copied (cut, filled up, or put into replies), for a unit of work."""
 
 ASIDE_WORK_MAX = 1000
-"""What a NEXT does beside handing out: records written anew, links and keys taken away."""
+"""Work of a NEXT beside its delivery: records rewritten, links and keys removed."""
 
 CALL_WORK_MAX = 10_000
-"""What one call of the engine does at the most: a part of what time has brought, and a NEXT of 500
-entries or a KICK of some megabytes. It is counted on the safe side: 3 to 5 ms are measured."""
+"""Work of one call of the engine: a part of the expired timers, and a NEXT of 500 entries or a KICK
+of some megabytes. It is counted on the safe side: 3 to 5 ms are measured."""
 
 TURN_WORK = 2500
-"""Of one turn of the event loop, from one look at the sockets to the next: with it done, no
-client's requests are begun in it. What the last call does beyond is taken off the next turns."""
+"""Work of one turn of the event loop, from one poll of the sockets to the next: beyond it no
+client's requests are begun in it. The excess of the last call is taken off the next turns."""
 
 CREDIT_WORK = 500
-"""How far a client that was idle is ahead of those that are always busy: what it asks for up to
-there comes before what they ask for."""
+"""Credit of a client that was idle: its requests up to this work come before those of busy
+clients."""
 
 # --- clients ------------------------------------------------------------------------------------
 
@@ -443,118 +451,123 @@ CLIENT_IN_FLIGHT_MAX = 8192
 """Requests of one client connection without a reply: far under the 65,535 identifiers."""
 
 CLIENT_UNSENT_BYTES_MAX = 256 * 1024
-"""Encoded requests that wait for the socket; then the caller waits instead of the memory."""
+"""Encoded requests that wait for the socket; beyond it the caller waits (backpressure)."""
 
 CLIENT_REPLY_BYTES_MAX = 64 * 1024 * 1024
-"""A client's default reply_bytes_max: many times max-reply, for a single large pair goes alone."""
+"""Default reply_bytes_max of a client: many times max-reply, because a single large pair comes
+alone."""
 
 SOCKET_WAIT_S_MAX = 1_000_000.0
 """Seconds of one wait for a socket: poll() takes 24.8 days at most, so longer waits are several."""
 
 CONNECT_TRY_S_MIN = 1.0
-"""Seconds that a try to connect has where less is left, so that it may succeed."""
+"""Minimum seconds of an attempt to connect, so that it can succeed."""
 
 CLIENT_REPEATS_MAX = 4
-"""How often a request is sent again on a new connection: one that kills connections must end."""
+"""Retries of a request on new connections: a request that kills connections must end."""
 
 TIMESTAMP_AHEAD_US_MAX = CLOCK_SKEW_US_MAX
-"""So far write timestamps may be ahead of the clock, after it stepped back: the daemon takes them,
-and newest wins. It refuses those further ahead, so there is nothing that a smaller one loses to."""
+"""Lead of write timestamps over the clock, after it stepped back: the daemon accepts them, and the
+newest wins. It refuses those further ahead, so no smaller timestamp loses to one of these."""
 
 TIMESTAMP_SLICE_US = 16_000_000
-"""Of each slice of time the last write timestamp is kept: well under what daemons take as skew, for
-in a slice that is gone through again timestamps begin behind that."""
+"""Slice of time whose last write timestamp is kept: well under the accepted clock skew, because in
+a slice that comes again timestamps begin behind that one."""
 
 TIMESTAMP_SLICES_MAX = 8192
-"""Such slices: 36 hours of constant writing, and less than 1 MB."""
+"""Number of these slices: 36 hours of constant writing, and less than 1 MB."""
 
 LISTENER_KEYS_MAX = 10_000
-"""Changed keys that wait for a listener; beyond it they are forgotten, and it is told so."""
+"""Changed keys that wait for a listener; beyond it they are dropped, and the listener gets
+MISSED."""
 
 LISTENER_BYTES_MAX = 64 * 1024 * 1024
-"""The bytes of their values."""
+"""Bytes of their values."""
 
 LISTENER_PING_S = 30.0
-"""A listener that hears nothing for that long asks whether the daemon is still there."""
+"""Silence after which a listener asks whether the daemon is still there."""
 
 JOBS_WAIT_US_MAX = 30_000_000
-"""One wait of a job loop for work: then it asks again, and so learns of a dead connection."""
+"""Longest wait of a job loop for work: then it asks again, and so notices a dead connection."""
 
 JOBS_WAIT_BESIDE_WORK_US_MIN = 1_000_000
-"""The shortest wait of a worker for more work while some of it runs: a shorter one would only make
+"""Shortest wait of a worker for more work while some of it runs: a shorter one would only make
 traffic."""
 
 LEASE_RENEWAL_PAUSE_S_MIN = 0.1
-"""Pause before a renewal that failed is tried again, just before the lease ends."""
+"""Pause before a failed lease renewal is retried, just before the lease ends."""
 
 FAILED_JOBS_REMEMBERED_MAX = 100_000
-"""Jobs whose failures a client remembers, in a few MB; the longest untouched goes first."""
+"""Jobs whose failures a client counts, in a few MB; the longest untouched goes first."""
 
 JOB_LEASE_US = 60_000_000
-"""Default lease of a job whose lease is extended while it runs: how late a killed worker shows."""
+"""Default lease of a job with lease renewal: the time after which a killed worker is noticed."""
 
 SYNC_JOB_LEASE_US = 600_000_000
-"""The same where nobody extends it: longer than most work takes."""
+"""Default lease of a job without lease renewal: longer than most work takes."""
 
 JOB_LEASE_US_MIN = 1_000_000
-"""A lease is extended three times in its length: a shorter one ends before a slow reply comes."""
+"""Shortest lease with lease renewal, which comes three times in its length: a shorter one ends
+before a slow reply comes."""
 
 CLIENT_LAST_WORDS_S = 5.0
-"""Seconds for a cancelled task, or a client that is closed, to give back what it holds."""
+"""Seconds of a cancelled task, or of a client that is closed, to release its leases."""
 
 CLIENT_SNAPSHOT_S = 3600.0
 """Seconds that a SNAPSHOT may take beyond the usual silence: it may remove many large files of old
-ones, and what was sent after it on its connection is answered after it."""
+ones, and later requests of its connection are answered after it."""
 
 SCAN_PAGE_ENTRIES = 1000
-"""Entries that the iterators over ranges ask for at a time: a round trip costs little for each,
-and what the daemon has to look at is served between other clients."""
+"""Entries that the iterators over ranges request at a time: a round trip costs little for each, and
+the daemon serves other clients in between."""
 
 IMPORT_BATCH_ITEMS = 500
-"""Items of an import on their way at a time: a round trip and a sync cost little for each."""
+"""Items of an import in flight at a time: a round trip and a sync cost little for each."""
 
 IMPORT_BATCH_BYTES = VALUE_BYTES_MAX
-"""The bytes of their values. So what is over the usual max-value goes alone: the daemon ends the
-connection of whoever sends it."""
+"""Bytes of their values. So a value over the usual max-value goes alone, because the daemon closes
+the connection of its sender."""
 
 # --- command log --------------------------------------------------------------------------------
 
 COLD_BYTES_MIN = 64
-"""Of a value that may leave memory: less would not be worth it."""
+"""Smallest value that is evicted: the gain of a smaller one is too little."""
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 """Default of cmdlog-seg-size: workq's default; a Spark partition of a comfortable size."""
 
 LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
-"""workq refuses a larger payload or result."""
+"""Bytes of a payload or result: workq refuses a larger one."""
 
 READ_LOCK_PATIENCE_S = 10.0
-"""How long a reader of a log waits for a segment that is being replaced: that takes an instant."""
+"""Time that a reader of a log waits for a segment that is being replaced, which takes an
+instant."""
 
 SIFTED_BYTES_MAX = 64 * 1024
-"""Of a segment that cleaning looks at before others have their turn: under 2 ms of work."""
+"""Bytes of a segment that compaction examines before it yields: under 2 ms of work."""
 
 SIFTED_RECORDS_MAX = 500
-"""Records that cleaning puts together, or tells entries the places of, before others have their
-turn: under 2 ms of work."""
+"""Records that compaction assembles, or whose new locations it gives to entries, before it yields:
+under 2 ms of work."""
 
 RESTATED_ENTRIES_MAX = 100
-"""Entries that cleaning appends anew before it waits until they are durable: under 2 ms of work."""
+"""Entries that compaction copies forward before it waits until they are durable: under 2 ms of
+work."""
 
 WRITTEN_BYTES_MAX = 1 << 20
-"""Of a cleaned segment that are written before they are synced: 1 to 2 ms for which the syncs of
-the log, on the same disk, have to wait."""
+"""Bytes of a rewritten segment between two syncs: 1 to 2 ms for which the syncs of the log, on the
+same disk, wait."""
 
 SIFTED_WAITS_MAX = 16
-"""Segments of which is remembered that a segment has to wait for them until its removals may go."""
+"""Segments kept in a list of those that a segment waits for before its removal records may go."""
 
 REMNANTS_MAX = 16
-"""Small files that wait for others to be cleaned; of more, these are cleaned, little as they may
-have that is dead."""
+"""Undersized segments that wait for others to be compacted; beyond it these others are compacted,
+even with few dead records."""
 
 LOOK_AGAIN_US = 3600 * 1_000_000
-"""A segment that could not be made much smaller, and in which nothing ends by itself, is looked at
-again after so long."""
+"""Time after which compaction examines a segment again that it could not make much smaller, and
+whose records do not end by time."""
 
 # --- spool --------------------------------------------------------------------------------------
 
@@ -562,48 +575,49 @@ SLOT_SECONDS = 3600
 """Default length of a spool slot: one file an hour."""
 
 SPOOL_BYTES_MAX = 16 * 1024**3
-"""Default of spool_bytes_max: beyond it the writer raises SpoolFull instead of filling the disk."""
+"""Default of spool_bytes_max: beyond it an append raises SpoolFullError instead of filling the
+disk."""
 
 SPOOL_FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""One spooled frame; a larger size field is damage, not a request."""
+"""Bytes of one spooled frame; a larger size field is damage, not a request."""
 
 MOVED_US_MAX = 1_000_000
-"""So long a writer appends to its slot without a look at whether the path still leads to it. A
-deleted slot shows at each append; one that was moved away takes records for so long at the most."""
+"""Time between two checks of a writer whether the path still leads to its slot. A deleted slot is
+noticed at each append; a slot that was moved away takes records for this time at most."""
 
 OPEN_SLOTS_MAX = 256
 """Slots that a forwarder has open: a backlog of months has thousands of files, and a process may
 open 1,024."""
 
 STRETCHES_MAX = 16 * 1024
-"""Places of delayed records that a forwarder remembers one by one, and as many of suspects, in some
-300 bytes each; with more, those of each slot become one. Frames are not kept, so this bounds how
-exactly each record is tried again when its own pause is over, and nothing else."""
+"""Positions of delayed records that a forwarder holds one by one, and as many of suspects, in some
+300 bytes each; beyond it those of each slot become one range. Frames are not kept, so this bounds
+only how exactly each record is retried when its own pause is over."""
 
 UNERASED_MAX = 1024
-"""Delivered records that a forwarder could not erase, and remembers so as not to send them again;
-with more, it ends: this disk takes nothing."""
+"""Delivered records that a forwarder could not erase, and keeps in a list so as not to send them
+again; beyond it the forwarder ends, because the disk accepts no writes."""
 
 RESCAN_US = 5_000_000
-"""The longest time between two looks of a forwarder at the spool, whatever wakes and whatever does
-not; also how long it leaves out a slot that fails, and ``dead/`` when that takes nothing."""
+"""Longest time between two scans of the spool by a forwarder, with wake-ups or without; also the
+time for which it leaves out a slot that fails, and ``dead/`` when that cannot be written."""
 
 SUSPECT_LOSSES = 2
-"""Connections that ended with a record on its way until it is tried alone: once may be chance."""
+"""Connections that end with a record in flight until it is sent alone: once may be chance."""
 
 SUSPECT_GAP_US = 1_000_000
-"""So long after a suspect ended another connection no suspect is tried: however many there are, the
-others lose one connection a second."""
+"""Time without suspects after one ended another connection: however many there are, the other
+records lose one connection a second."""
 
 SKIP_AFTER = 4
-"""Suspects in a row after which more and more untried records are passed over in search of a good
+"""Suspects in a row after which more and more untried records are skipped in search of a good
 one."""
 
 SKIP_MAX = 64 * 1024
-"""Records passed over in one go: so many are found whole in a second or two."""
+"""Records skipped in one pass: the forwarder checks this number of records in a second or two."""
 
 REFUSING_US_MAX = 30_000_000
-"""A daemon that refuses everything for so long is left for the next of the list."""
+"""Time after which a daemon that refuses everything is left for the next of the list."""
 
 RETRY_PAUSE_US_MAX = 30_000_000
-"""The longest pause between two tries of the forwarder."""
+"""Longest pause between two attempts of the forwarder (back-off)."""
