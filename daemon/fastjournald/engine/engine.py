@@ -86,8 +86,9 @@ class Engine:
             why_not := context.grants.check(store, session, request)
         ):
             return self._refused(request, why_not)
-        handler = HANDLERS.get(function)
-        if handler is None:
+        try:
+            handler = HANDLERS[function]
+        except KeyError:
             return self._refused(request, ErrorCode.UNKNOWN_FUNCTION)
         self._requests[function] += 1
         outcome = handler(context, session, request, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
@@ -32,130 +33,64 @@ _FURTHER_KEY = f"{ErrorCode.EXISTS} the key is a further key of another entry"
 _PRIMARY_KEY = f"{ErrorCode.EXISTS} the second key is the primary key of another entry"
 
 
+class _Inherited(NamedTuple):
+    """Fields that an entry takes over from those in whose place it is set."""
+
+    created: int
+    arrival: int
+    uri: bytes | None
+    links: list[bytes] | None
+    token_before: int
+    waiting: Entry | None
+    """The entry for the same resource that waited so far; None: none did."""
+
+
 def set_(context: Context, session: Hashable, request: Request, now: int) -> str:
     """Set key to value; a second key is the resource, which has one waiting entry at most."""
     store = context.store
-    key, uri, timestamp = request.key, request.second_key, request.timestamp
-    find = store.find
-    standing = find(key)
-    if standing is not None and standing.timestamp == timestamp and standing.key == key:
-        return _listen(context, session, request) if request.flags & LISTEN else ""
-    if not key or len(key) > KEY_BYTES_MAX:
-        return BAD_KEY
-    if uri is not None:
-        if not uri or len(uri) > KEY_BYTES_MAX:
-            return BAD_KEY
-        if uri == key:
-            return _SAME_KEY
-    value_type = request.value_type
-    if value_type is None:
-        return _NO_VALUE
-    if value_type > _TYPE_MAX:
-        return _BAD_TYPE
-    if value_type == 0 and request.value:
-        return _VOID_WITH_DATA
-    flags = request.flags
-    if timestamp > now + context.settings.clock_skew_us_max:
+    key, uri, flags = request.key, request.second_key, request.flags
+    standing = store.find(key)
+    if standing is not None and standing.timestamp == request.timestamp and standing.key == key:
+        # a repeat: it was carried out already
+        return _listen(context, session, request) if flags & LISTEN else ""
+    refused = _validate(request)
+    if refused:
+        return refused
+    holder = None if uri is None else store.find(uri)
+    if holder is standing:
+        holder = None
+    if request.timestamp > now + context.settings.clock_skew_us_max:
         return CLOCK_SKEW
-    other = None if uri is None else find(uri)
-    if other is standing:
-        other = None
-    if store.locked:
-        for entry in (standing, other):
-            if entry is not None and store.locked_to(entry, session, now):
-                return LOCKED
-    tombstones = store.tombstones
-    deleted = tombstones.get(key, now)
-    if deleted is not None and timestamp <= deleted:
-        return ErrorCode.STALE.value
-    if other is not None and timestamp < other.timestamp:
-        return ErrorCode.STALE.value
-    if standing is not None:
-        if timestamp < standing.timestamp:
-            return ErrorCode.STALE.value
-        if not flags & OVERWRITE:
-            return ErrorCode.EXISTS.value
-        if standing.key != key:
-            return _FURTHER_KEY
-    if other is not None and other.key == uri:
-        return _PRIMARY_KEY
+    deleted = store.tombstones.get(key, now)
+    if standing is not None or holder is not None or deleted is not None:
+        refused = _precedence(store, session, request, standing, holder, deleted, now)
+        if refused:
+            return refused
     if flags & LISTEN:
-        refused = context.subscriptions.refuses(session, request.identifier, request.key)
+        refused = context.subscriptions.refuses(session, request.identifier, key)
         if refused:
             return refused
     if context.read_only:
         return READ_ONLY
 
-    expires, ttl = request.timeout, request.ttl
-    if expires is None:
-        expires = min(now + ttl, INSTANT_MAX) if ttl else 0
     if deleted is not None:
-        tombstones.discard(key)
-    journal = context.journal
-    created = now
-    waited = None
-    if other is not None:
-        if other.place == Place.LEASED:
-            assert uri is not None
-            store.supersede(other, uri, timestamp)
-            if flags & PERSIST:
-                journal.superseded(other)
-        else:
-            created = other.created
-            waited = other
-    links, token_before, first_due = None, 0, 0
-    if standing is None:
-        arrival = journal.ids.next_serial()
-    else:
-        created, arrival = standing.created, standing.arrival
-        token_before = standing.token or standing.extra.token_before
-        links, uri = _inherited(store, standing, uri)
-        if other is None and uri is not None and uri == standing.uri:
-            waited = standing
-    parts = parse_journal_key(key)
-    if parts is None:
-        domain, priority, not_before = store.plain, 0, 0
-    else:
-        name, priority, not_before, _ = parts
-        domain = store.domain_of(name)
-        if waited is not None:
-            postpone = context.settings.postpone_us_max
-            first_due = _first_due(waited)
-            if first_due and postpone:
-                if not_before - now > postpone:
-                    # who delays it for so long means it: from there a new chain begins
-                    first_due = 0
-                else:
-                    not_before = min(not_before, first_due + postpone)
-    facts = pack_facts(priority, not_before, arrival, timestamp, created, value_type)
-    entry = Entry(facts, key, uri, request.value, domain)
-    if created != now:
-        entry.changed = entry.seen = now
-    if expires or ttl or links or token_before or first_due:
-        entry.extra = Extra(
-            expires=expires,
-            ttl=ttl or 0,
-            links=links,
-            token_before=token_before,
-            first_due=first_due,
-        )
-    kept = bool(flags & PERSIST)
-    if kept:
+        store.tombstones.discard(key)
+    inherited = None
+    if standing is not None or holder is not None:
+        inherited = _take_over(context, request, standing, holder, now)
+    entry = _build(context, request, inherited, now)
+    if flags & PERSIST:
         if len(request.value) > WRITTEN_BYTES_MIN:
             store.work += len(request.value) // WRITTEN_BYTES_A_UNIT
         erases = deleted is not None or (
-            standing is not None and standing.job_id in journal.records.erasers
+            standing is not None and standing.job_id in context.journal.records.erasers
         )
-        journal.stored(entry, now, erases=erases)
+        context.journal.stored(entry, now, erases=erases)
     # The new comes before the old goes: a domain that is ready all along keeps its turn, so that
     # one whose only page is reported over and over is not put off for ever.
     store.insert(entry, now)
-    if standing is not None:
-        store.remove(standing, now)
-        journal.deleted(standing, now, 1 if kept else REPLACED_BY_NONE)
-    if other is not None and not other.superseded:
-        replaced = 1 + (standing is not None and standing.persistent) if kept else REPLACED_BY_NONE
-        store.replace_by_uri(other, timestamp, now, replaced)
+    if inherited is not None:
+        _remove_replaced(store, request, standing, holder, now)
     if flags & LISTEN:
         # the change that this was is its own reply
         context.subscriptions.begin(session, request.identifier, key)
@@ -170,7 +105,88 @@ def _listen(context: Context, session: Hashable, request: Request) -> str:
     return refused
 
 
-def _inherited(
+def _validate(request: Request) -> str:
+    """Return what is wrong with the arguments of a SET; empty: nothing."""
+    key, uri, value_type = request.key, request.second_key, request.value_type
+    if not key or len(key) > KEY_BYTES_MAX:
+        return BAD_KEY
+    if uri is not None:
+        if not uri or len(uri) > KEY_BYTES_MAX:
+            return BAD_KEY
+        if uri == key:
+            return _SAME_KEY
+    if not value_type:
+        if value_type is None:
+            return _NO_VALUE
+        return _VOID_WITH_DATA if request.value else ""
+    return _BAD_TYPE if value_type > _TYPE_MAX else ""
+
+
+def _precedence(
+    store: Store,
+    session: Hashable,
+    request: Request,
+    standing: Entry | None,
+    holder: Entry | None,
+    deleted: int | None,
+    now: int,
+) -> str:
+    """Return why a SET does not win over what stands there; empty: it does.
+
+    Args:
+        store: Has the locks.
+        session: Whoever asked.
+        request: The SET.
+        standing: The entry under its key.
+        holder: Another one under its URI.
+        deleted: Timestamp of the tombstone under its key.
+        now: The present.
+    """
+    timestamp = request.timestamp
+    if store.locked:
+        for entry in (standing, holder):
+            if entry is not None and store.locked_to(entry, session, now):
+                return LOCKED
+    if deleted is not None and timestamp <= deleted:
+        return ErrorCode.STALE.value
+    if holder is not None and timestamp < holder.timestamp:
+        return ErrorCode.STALE.value
+    if standing is not None:
+        if timestamp < standing.timestamp:
+            return ErrorCode.STALE.value
+        if not request.flags & OVERWRITE:
+            return ErrorCode.EXISTS.value
+        if standing.key != request.key:
+            return _FURTHER_KEY
+    if holder is not None and holder.key == request.second_key:
+        return _PRIMARY_KEY
+    return ""
+
+
+def _take_over(
+    context: Context, request: Request, standing: Entry | None, holder: Entry | None, now: int
+) -> _Inherited:
+    """Take the key of one entry and the URI of another; return what the new one inherits."""
+    uri = request.second_key
+    created, waiting = now, None
+    if holder is not None:
+        if holder.place == Place.LEASED:
+            assert uri is not None
+            context.store.supersede(holder, uri, request.timestamp)
+            if request.flags & PERSIST:
+                context.journal.superseded(holder)
+        else:
+            created, waiting = holder.created, holder
+    if standing is None:
+        return _Inherited(created, context.journal.ids.next_serial(), uri, None, 0, waiting)
+    links, uri = _inherited_keys(context.store, standing, uri)
+    if holder is None and uri is not None and uri == standing.uri:
+        waiting = standing
+    token_before = standing.token or standing.extra.token_before
+    return _Inherited(standing.created, standing.arrival, uri, links, token_before, waiting)
+
+
+def _inherited_keys(
     store: Store, standing: Entry, uri: bytes | None
 ) -> tuple[list[bytes] | None, bytes | None]:
     """Return links and URI of the entry that a SET with OVERWRITE puts in the place of another."""
@@ -184,11 +200,70 @@ def _inherited(
     return links, uri
 
 
-def _first_due(replaced: Entry) -> int:
-    """Return when the work of an entry for the same URI was first due; 0: it does not wait."""
-    if replaced.place not in (Place.READY, Place.DELAYED):
-        return 0
-    return replaced.extra.first_due or max(replaced.not_before, replaced.created)
+def _remove_replaced(
+    store: Store, request: Request, standing: Entry | None, holder: Entry | None, now: int
+) -> None:
+    """Remove the entries in whose place the new one stands."""
+    replaced = 1 if request.flags & PERSIST else REPLACED_BY_NONE
+    if standing is not None:
+        store.remove(standing, now)
+        store.journal.deleted(standing, now, replaced)
+        if request.flags & PERSIST and standing.persistent:
+            replaced = 2
+    if holder is not None and not holder.superseded:
+        store.replace_by_uri(holder, request.timestamp, now, replaced)
+
+
+def _build(context: Context, request: Request, inherited: _Inherited | None, now: int) -> Entry:
+    """Return the entry that a SET puts in."""
+    store, key = context.store, request.key
+    if inherited is None:
+        created, uri, links, token_before, waiting = now, request.second_key, None, 0, None
+        arrival = context.journal.ids.next_serial()
+    else:
+        created, arrival, uri, links, token_before, waiting = inherited
+    first_due = 0
+    parts = parse_journal_key(key)
+    if parts is None:
+        domain, priority, not_before = store.plain, 0, 0
+    else:
+        name, priority, not_before, _ = parts
+        domain = store.domains.get(name) or store.domain_of(name)
+        if waiting is not None:
+            not_before, first_due = _postponed(context, waiting, not_before, now)
+    assert request.value_type is not None
+    facts = pack_facts(
+        priority, not_before, arrival, request.timestamp, created, request.value_type
+    )
+    entry = Entry(facts, key, uri, request.value, domain)
+    if created != now:
+        entry.changed = entry.seen = now
+    expires, ttl = request.timeout, request.ttl
+    if expires is None:
+        expires = min(now + ttl, INSTANT_MAX) if ttl else 0
+    if expires or ttl or links or token_before or first_due:
+        entry.extra = Extra(
+            expires=expires,
+            ttl=ttl or 0,
+            links=links,
+            token_before=token_before,
+            first_due=first_due,
+        )
+    return entry
+
+
+def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
+    """Return when work may start that puts off a waiting entry, and when that was first due."""
+    postpone = context.settings.postpone_us_max
+    if waiting.place not in (Place.READY, Place.DELAYED):
+        return not_before, 0
+    first_due = waiting.extra.first_due or max(waiting.not_before, waiting.created)
+    if not postpone:
+        return not_before, first_due
+    if not_before - now > postpone:
+        # who delays it for so long means it: from there a new chain begins
+        return not_before, 0
+    return min(not_before, first_due + postpone), first_due
 
 
 def delete(context: Context, session: Hashable, request: Request, now: int) -> str:
