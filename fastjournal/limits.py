@@ -543,14 +543,14 @@ READ_LOCK_PATIENCE_S = 10.0
 """Time that a reader of a log waits for a segment that is being replaced, which takes an
 instant."""
 
-SIFTED_BYTES_MAX = 64 * 1024
+FILTERED_BYTES_MAX = 64 * 1024
 """Bytes of a segment that compaction examines before it yields: under 2 ms of work."""
 
-SIFTED_RECORDS_MAX = 500
+FILTERED_RECORDS_MAX = 500
 """Records that compaction assembles, or whose new locations it gives to entries, before it yields:
 under 2 ms of work."""
 
-RESTATED_ENTRIES_MAX = 100
+COPIED_ENTRIES_MAX = 100
 """Entries that compaction copies forward before it waits until they are durable: under 2 ms of
 work."""
 
@@ -558,14 +558,14 @@ WRITTEN_BYTES_MAX = 1 << 20
 """Bytes of a rewritten segment between two syncs: 1 to 2 ms for which the syncs of the log, on the
 same disk, wait."""
 
-SIFTED_WAITS_MAX = 16
+AWAITED_SEGMENTS_MAX = 16
 """Segments kept in a list of those that a segment waits for before its removal records may go."""
 
-REMNANTS_MAX = 16
+UNDERSIZED_SEGMENTS_MAX = 16
 """Undersized segments that wait for others to be compacted; beyond it these others are compacted,
 even with few dead records."""
 
-LOOK_AGAIN_US = 3600 * 1_000_000
+COMPACTION_RETRY_US = 3600 * 1_000_000
 """Time after which compaction examines a segment again that it could not make much smaller, and
 whose records do not end by time."""
 

@@ -18,7 +18,7 @@ from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.compaction.backpressure import Backpressure
-from fastjournald.compaction.compact_segment import OUTCOMES
+from fastjournald.compaction.steps import Outcome
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout
@@ -48,7 +48,7 @@ class Counters:
         """Values that could not be read so far."""
         self.value_read_us = Histogram(24)
         """Time that requests waited for values, those that others read too, up to 16.8 s."""
-        self.compaction_outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
+        self.compaction_outcomes: Counter[Outcome] = Counter(dict.fromkeys(Outcome, 0))
         """Compactions of segments, by how they ended."""
         self.compaction_freed_bytes = 0
         """Bytes by which segments became smaller, or went."""

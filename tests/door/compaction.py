@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from fastjournald.compaction.backpressure import GRANTED, Backpressure
-from fastjournald.compaction.compact_segment import READ, clean_segment
+from fastjournald.compaction.compact_segment import READ, compact_segment
 from fastjournald.compaction.policy import TIERS, bytes_slowed, bytes_usual, candidates
-from fastjournald.compaction.replace_segment import (
-    DURABLE,
-    NOW,
-    TURN,
-    Blocking,
-    Cleaning,
-    _write_pieces,
-)
-from fastjournald.compaction.segment_filter import Sifting
+from fastjournald.compaction.replace_segment import _write_pieces
+from fastjournald.compaction.segment_filter import SegmentFilter
+from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction

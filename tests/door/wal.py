@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 from fastjournald.wal.journal import Journal
-from fastjournald.wal.segment_usage import Look, SegmentUsage
+from fastjournald.wal.segment_usage import SegmentScore, SegmentUsage

@@ -13,7 +13,7 @@ from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
-from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, clean_segment
+from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, compact_segment
 from tests.door.config import Config
 from tests.door.engine import Missing, Scan
 from tests.door.recovery import recover_engine
@@ -139,7 +139,7 @@ class CompactedLog:
         self.writer.roll()
         return self.writer.sealed[-1]
 
-    # --- cleaning -------------------------------------------------------------------------------
+    # --- compaction -----------------------------------------------------------------------------
 
     def clean(self, info: SegmentInfo, between: Callable[[], None] = lambda: None) -> str:
         """Clean a segment to the end.
@@ -151,14 +151,14 @@ class CompactedLog:
         Raises:
             LogFailedError: It ends the daemon.
         """
-        cleaning = clean_segment(
+        compaction = compact_segment(
             self.engine.store, self.writer, self.disk, LOG, info, self.clock.now
         )
         answer: object = None
         failure: FastjournalError | None = None
         while True:
             try:
-                wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
+                wanted = compaction.send(answer) if failure is None else compaction.throw(failure)
             except StopIteration as stop:
                 return str(stop.value)
             answer = failure = None

@@ -21,7 +21,7 @@ from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Cleaning, clean_segment
+from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Compaction, compact_segment
 from tests.door.config import Config
 from tests.door.engine import (
     BURIED_AT_ATTEMPTS_MAX,
@@ -157,7 +157,7 @@ class CrashingDaemon:
         self.tokens: list[tuple[bytes, int]] = []
         self.values_read = 0
         """That had left memory."""
-        self.unfinished: Cleaning | None = None
+        self.unfinished: Compaction | None = None
         """Of a daemon whose values leave memory: positions are told in the end only."""
         self.cleanings: Counter[str] = Counter()
         """How segments that were cleaned to the end ended."""
@@ -334,7 +334,7 @@ class CrashingDaemon:
         store, writer, now = self.engine.store, self.writer, self.clock.now
         if self.unfinished is not None:
             return
-        cleaning = clean_segment(store, writer, self.disk, LOG, info, now)
+        compaction = compact_segment(store, writer, self.disk, LOG, info, now)
         steps = draw.choice((3, 10, 1000, 1000, 1000))
         answer: object = None
         failure: FastjournalError | None = None
@@ -343,10 +343,10 @@ class CrashingDaemon:
         while steps > 0 or changed:
             steps -= 1
             try:
-                wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
+                wanted = compaction.send(answer) if failure is None else compaction.throw(failure)
             except StopIteration as stop:
                 self.take_down()
-                self.cleanings[stop.value.partition(":")[0].partition(" at")[0]] += 1
+                self.cleanings[str(stop.value).partition(":")[0].partition(" at")[0]] += 1
                 return
             # a failure that ends the daemon changes nothing, but leaves positions that may be wrong
             self.take_down()
@@ -375,7 +375,7 @@ class CrashingDaemon:
                     reader.close()
             changed = changed or (isinstance(wanted, Blocking) and wanted.exclusive)
         if self.config.memory_limit:
-            self.unfinished = cleaning
+            self.unfinished = compaction
 
     def commit(self) -> None:
         """Write and sync for all who wait; more requests may come between."""

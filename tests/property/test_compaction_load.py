@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fastjournal.limits import REMNANTS_MAX
+from fastjournal.limits import UNDERSIZED_SEGMENTS_MAX
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.compaction import TIERS, Backpressure, bytes_usual, candidates
 from tests.property.compacted_log import CompactedLog
@@ -198,7 +198,7 @@ def test_disk_use_stays_under_a_multiple_of_what_is_live(
             live += TOMBSTONE_BYTES * len(log.engine.store.tombstones)
             assert log.log_bytes() <= 2.5 * live + 2 * SEGMENT_BYTES
             files = len(log.segments())
-            assert files <= 8 * live / SEGMENT_BYTES + REMNANTS_MAX + 5
+            assert files <= 8 * live / SEGMENT_BYTES + UNDERSIZED_SEGMENTS_MAX + 5
     log.check()
 
 

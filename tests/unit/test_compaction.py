@@ -15,7 +15,7 @@ from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot, verify_snapshot
 from fastjournal.errors import LogFailedError
-from fastjournal.limits import LOOK_AGAIN_US
+from fastjournal.limits import COMPACTION_RETRY_US
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.compaction import READ, _write_pieces, candidates
@@ -483,16 +483,16 @@ def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return()
     log.check()
 
 
-@pytest.mark.parametrize("bury", [False, True])
-def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
+@pytest.mark.parametrize("reason", [b"", b"why", b"why " * 50], ids=["leased", "short", "long"])
+def test_what_stays_worked_on_or_buried_is_copied_once(reason: bytes) -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     for number in range(200):
         log.done(Function.SET, b"d:1:0:%d" % number, b"v", flags=Flag.OVERWRITE)
     while (reply := log.ask(Function.NEXT, b"d", count=50, timeout=10**6 * SECOND)).pairs:
-        if bury:
+        if reason:
             for pair in reply.pairs:
                 how = {"flags": Flag.WORKED_ON, "timeout": reply.timeout}
-                log.done(Function.BURY, pair.key, b"why", **how)
+                log.done(Function.BURY, pair.key, reason, **how)
     for _ in range(4):
         log.pass_time(300)
         log.clean_all()
@@ -507,7 +507,7 @@ def test_what_stays_worked_on_or_buried_is_copied_once(bury: bool) -> None:
     log.check()
     # and it goes once it is over
     log.pass_time(10**6 + 1)
-    if bury:
+    if reason:
         log.ask(Function.KICK, b"d", count=200)
     log.clean_settled()
 
@@ -607,7 +607,7 @@ def test_a_damaged_segment_is_left_alone() -> None:
     assert outcome.startswith("damaged at offset")
     assert log.disk.read(path) == data
     assert log.clean_all() == [], "it rests"
-    log.clock.now += LOOK_AGAIN_US
+    log.clock.now += COMPACTION_RETRY_US
     assert log.clean_all() == [outcome]
 
 

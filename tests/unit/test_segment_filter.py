@@ -6,9 +6,9 @@ import pytest
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.scan import scan_segment
-from fastjournal.limits import SIFTED_BYTES_MAX
+from fastjournal.limits import FILTERED_BYTES_MAX
 from fastjournal.protocol.constants import Flag, Function
-from tests.door.compaction import Sifting
+from tests.door.compaction import SegmentFilter
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 from tests.property.test_compaction_load import Load
@@ -16,37 +16,38 @@ from tests.property.test_compaction_load import Load
 SET, DELETE = Function.SET, Function.DELETE
 
 
-def sifted(log: CompactedLog, info: SegmentInfo) -> Sifting:
+def filter_of(log: CompactedLog, info: SegmentInfo) -> SegmentFilter:
     present = frozenset(segment.number for segment in log.writer.sealed)
     data = log.disk.read(f"{LOG}/{info.name}")
-    return Sifting(log.engine.store, info.number, data, present, log.writer.next_number)
+    return SegmentFilter(log.engine.store, info.number, data, present, log.writer.next_number)
 
 
-def outcome(sifting: Sifting) -> tuple[object, ...]:
+def outcome(segment: SegmentFilter) -> tuple[object, ...]:
+    judged = segment.liveness
     return (
-        list(sifting._kept),
+        list(segment._spans),
         # operations have an id of their own each time
-        {at: [record[:17] for record in records] for at, records in sifting._replaced.items()},
-        sifting.restate,
-        sifting.renamed,
-        sifting.stuck,
-        sifting.waits,
-        sifting.expiries,
-        sifting.paused_until,
+        {at: [record[:17] for record in records] for at, records in judged.replaced.items()},
+        judged.copy_forward,
+        judged.renamed,
+        judged.fixed,
+        judged.removals.waits,
+        judged.expiries,
+        judged.paused_until,
     )
 
 
 def assert_same(log: CompactedLog) -> None:
-    """What ``step`` finds out of every sealed segment is what ``_stays`` says of each record."""
+    """What ``step`` finds out of every sealed segment is what its rules say of each record."""
     log.flush()
     now = log.clock.now
     for info in log.writer.sealed:
-        quick, slow = sifted(log, info), sifted(log, info)
+        quick, slow = filter_of(log, info), filter_of(log, info)
         while not quick.done:
             quick.step(now)
         for start, body, end in scan_segment(slow.data).spans():
-            if slow._stays(start, body, end, now):
-                slow._kept.extend((start, body, end))
+            if slow.liveness.stays(start, body, end, now):
+                slow._spans.extend((start, body, end))
         assert outcome(quick) == outcome(slow)
 
 
@@ -81,32 +82,32 @@ def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> N
     log.empty(20)
     log.empty(20, key=b"own/%d")
     info = log.roll()
-    sifting = sifted(log, info)
-    sifting.step(log.clock.now)
+    segment = filter_of(log, info)
+    segment.step(log.clock.now)
     removed_elsewhere, live = 20, 10
-    assert len(sifting._kept) // 3 == 1 + removed_elsewhere + live
-    assert sifting.waits == {1}
+    assert len(segment._spans) // 3 == 1 + removed_elsewhere + live
+    assert segment.liveness.removals.waits == {1}
 
 
 def test_the_life_of_what_is_kept_counts() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     until = log.clock.now + 100 * SECOND
     log.fill(10, timeout=until)
-    sifting = sifted(log, log.roll())
-    sifting.step(log.clock.now)
-    assert sifting.expiries == [10 * until, 10]
+    segment = filter_of(log, log.roll())
+    segment.step(log.clock.now)
+    assert segment.liveness.expiries == [10 * until, 10]
 
 
 def test_a_segment_is_looked_at_in_steps() -> None:
-    log = CompactedLog(cmdlog_seg_size=16 * SIFTED_BYTES_MAX)
+    log = CompactedLog(cmdlog_seg_size=16 * FILTERED_BYTES_MAX)
     log.fill(1000, size=200)
-    sifting = sifted(log, log.roll())
+    segment = filter_of(log, log.roll())
     steps = 0
-    while not sifting.done:
-        sifting.step(log.clock.now)
+    while not segment.done:
+        segment.step(log.clock.now)
         steps += 1
-    assert steps >= len(sifting.data) // SIFTED_BYTES_MAX
-    assert len(sifting._kept) // 3 == 1001
+    assert steps >= len(segment.data) // FILTERED_BYTES_MAX
+    assert len(segment._spans) // 3 == 1001
 
 
 def renamed_away_and_cleaned() -> CompactedLog:

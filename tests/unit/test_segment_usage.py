@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.door.wal import Look, SegmentUsage
+from tests.door.wal import SegmentScore, SegmentUsage
 
 RUN = b"run one:"
 OTHER = b"another:"
@@ -48,9 +48,9 @@ def test_the_first_id_of_a_segment_counts() -> None:
 def test_a_dead_job_may_return_until_its_segment_was_cleaned_in_a_later_one() -> None:
     space = space_of_three()
     assert space.may_return(job(10), 2, PRESENT) == 1
-    space.was_cleaned(1, 2, emptied=False)
+    space.was_compacted(1, 2, emptied=False)
     assert space.may_return(job(10), 2, PRESENT) == 1, "it may have died behind the cleaning"
-    space.was_cleaned(1, 3, emptied=False)
+    space.was_compacted(1, 3, emptied=False)
     assert space.may_return(job(10), 2, PRESENT) is None
     assert space.may_return(job(10), 3, PRESENT) == 1
 
@@ -58,7 +58,7 @@ def test_a_dead_job_may_return_until_its_segment_was_cleaned_in_a_later_one() ->
 def test_a_job_of_a_segment_that_is_gone_or_emptied_cannot_return() -> None:
     space = space_of_three()
     assert space.may_return(job(10), 3, frozenset((2, 3))) is None
-    space.was_cleaned(1, 1, emptied=True)
+    space.was_compacted(1, 1, emptied=True)
     assert space.may_return(job(10), 3, PRESENT) is None
 
 
@@ -72,15 +72,15 @@ def test_a_job_of_another_program_may_be_in_any_segment_of_that() -> None:
     space = space_of_three()
     space.foreign_last = 2
     assert space.may_return(b"x" * 16, 3, PRESENT) in (1, 2)
-    space.was_cleaned(1, 4, emptied=False)
+    space.was_compacted(1, 4, emptied=False)
     assert space.may_return(b"x" * 16, 3, PRESENT) == 2
-    space.was_cleaned(2, 4, emptied=False)
+    space.was_compacted(2, 4, emptied=False)
     assert space.may_return(b"x" * 16, 3, PRESENT) is None
 
 
 def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> None:
     space = SegmentUsage()
-    space.looks[1] = Look(100, live=1000)
+    space.scores[1] = SegmentScore(100, live=1000)
     space.live[1] = 500
     assert not space.is_changed(1, 99, PRESENT)
     space.live[1] = 499
@@ -91,17 +91,17 @@ def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> N
 
 def test_a_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() -> None:
     space = SegmentUsage()
-    space.looks[3] = Look(100, waits=(1, 2))
+    space.scores[3] = SegmentScore(100, waits=(1, 2))
     assert not space.is_changed(3, 0, PRESENT)
-    space.was_cleaned(1, 4, emptied=False)
+    space.was_compacted(1, 4, emptied=False)
     assert not space.is_changed(3, 0, PRESENT)
-    space.was_cleaned(2, 4, emptied=False)
+    space.was_compacted(2, 4, emptied=False)
     assert space.is_changed(3, 0, PRESENT)
 
 
 def test_a_segment_that_could_not_be_cleaned_rests() -> None:
     space = SegmentUsage()
-    space.looks[1] = Look(100, live=1000, failed=True)
+    space.scores[1] = SegmentScore(100, live=1000, failed=True)
     assert not space.is_changed(1, 99, PRESENT)
     assert space.is_changed(1, 100, PRESENT)
 
@@ -114,7 +114,7 @@ def test_pauses_are_known_by_segment_until_they_are_over() -> None:
     assert not space.pauses_before(2, b"d", 50)
     assert not space.pauses_before(1, b"d", 0)
     assert not space.pauses_before(2, b"other", 0)
-    space.forget(1)
+    space.remove_segment(1)
     assert not space.pauses_before(2, b"d", 0)
 
 
@@ -122,11 +122,11 @@ def test_a_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are
     space = SegmentUsage()
     space.paused(1, b"d", 50)
     space.paused(2, b"e", 50)
-    space.looks[3] = Look(100, pauses=(b"d", b"e"))
+    space.scores[3] = SegmentScore(100, pauses=(b"d", b"e"))
     assert not space.is_changed(3, 49, PRESENT)
-    space.forget(1)
+    space.remove_segment(1)
     assert not space.is_changed(3, 49, PRESENT)
-    space.forget(2)
+    space.remove_segment(2)
     assert space.is_changed(3, 49, PRESENT)
 
 
@@ -134,11 +134,11 @@ def test_what_is_gone_is_forgotten() -> None:
     space = space_of_three()
     space.live[1] = 0
     space.previous[2] = 1
-    space.looks[1] = Look(1)
-    space.was_cleaned(1, 3, emptied=True)
+    space.scores[1] = SegmentScore(1)
+    space.was_compacted(1, 3, emptied=True)
     assert space.is_named(1, PRESENT)
-    space.forget(1)
-    assert (dict(space.live), space.looks, space.cleaned, space.emptied) == ({}, {}, {}, set())
+    space.remove_segment(1)
+    assert (dict(space.live), space.scores, space.compacted, space.emptied) == ({}, {}, {}, set())
     assert space.segment_of(job(10)) == 1, "as gone"
-    space.forget(2)
+    space.remove_segment(2)
     assert not space.is_named(1, PRESENT)

@@ -1,7 +1,6 @@
-"""Cleaning one sealed segment of the log: what is dead in it leaves the disk.
+"""Compaction of one sealed segment of the log: dead records leave the disk.
 
-A generator does it, and says what it needs from whoever drives it (``replace_segment``), the
-daemon or a test that crashes at every point.
+A generator does it, and says what it needs from whoever drives it (``compaction.steps``).
 
 The order is what makes it safe. What has to stand elsewhere is appended first; all of it, and every
 removal that was believed, is durable before the segment is replaced or unlinked, by one rename or
@@ -11,67 +10,53 @@ all, or what was written counts the next time.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastjournal.cmdlog.format.envelope import unpack_completion
-from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.operation_records import (
-    Lease,
-    Pause,
-    SegmentRemoved,
-    SegmentRewritten,
-    SegmentStart,
-    Tombstone,
-    unpack_operation,
-)
-from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SegmentInfo, pack_position
-from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
-from fastjournal.limits import (
-    LOOK_AGAIN_US,
-    RESTATED_ENTRIES_MAX,
-    SIFTED_RECORDS_MAX,
-)
-from fastjournald.compaction.kept_records import KeptRecords
-from fastjournald.compaction.policy import TINY, awaited_most
-from fastjournald.compaction.replace_segment import (
+from fastjournal.limits import COMPACTION_RETRY_US, FILTERED_RECORDS_MAX
+from fastjournald.compaction.copy_forward import copy_entries, copy_segment, copy_tombstone
+from fastjournald.compaction.policy import UNDERSIZED, awaited_most
+from fastjournald.compaction.replace_segment import SegmentFiles
+from fastjournald.compaction.segment_filter import SegmentFilter
+from fastjournald.compaction.steps import (
     DURABLE,
     NOW,
     TURN,
     Blocking,
-    Cleaning,
-    Files,
+    Compaction,
+    Outcome,
+    Result,
     Signal,
 )
-from fastjournald.compaction.segment_filter import Sifting
-from fastjournald.tables.value_cache import Cold
-from fastjournald.wal.segment_usage import Look
+from fastjournald.wal.segment_usage import SegmentScore
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
     from fastjournald.engine.store import Store
-    from fastjournald.tables.entry import Entry
 
-OUTCOMES = ("removed", "moved", "rewritten", "left", "failed")
-"""Ends of the compaction of a segment; ``failed``: it is damaged, or is being read, or there is no
-room."""
+KEPT_MAX = 0.75
+"""Share of its bytes: a segment of which more stays is left as it is."""
 
-LEFT_MAX = 0.75
-"""Of its bytes that stay: a segment of which more stays is left as it is."""
-
-READ_LOOK = Look(0)
+READ_SCORE = SegmentScore(0)
 READ = "somebody reads the log"
 
+_Steps: TypeAlias = Generator[Signal | Blocking, Any, int]
+"""A stage; it returns the present."""
 
-def clean_segment(
+
+class _CompactionFailedError(Exception):
+    """The segment has to stay as it is."""
+
+
+def compact_segment(
     store: Store, writer: LogWriter, disk: Disk, directory: str, info: SegmentInfo, now: int
-) -> Cleaning:
-    """Clean one sealed segment.
+) -> Compaction:
+    """Compact one sealed segment.
 
     Args:
         store: Whose log it is.
@@ -85,210 +70,179 @@ def clean_segment(
         LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
     """
     usage = store.journal.usage
-    files = Files(store.journal, writer, disk, directory)
+    files = SegmentFiles(store.journal, writer, disk, directory)
     try:
         try:
             yield from files.probe()
         except LogFailedError as error:
-            return f"not read: {error}"
+            return Result(Outcome.FAILED, f"not read: {error}")
         if info.number in usage.moved:
             yield from files.remove(info)
-            return "removed"
-        return (yield from _clean(store, files, info, now))
+            return Result(Outcome.REMOVED)
+        return (yield from _SegmentCompaction(store, files, info).run(now))
     except LogLockedError:
-        usage.looks[info.number] = READ_LOOK
-        return READ
+        usage.scores[info.number] = READ_SCORE
+        return Result(Outcome.FAILED, READ)
+    except _CompactionFailedError as error:
+        return Result(Outcome.FAILED, str(error))
 
 
-def _clean(store: Store, files: Files, info: SegmentInfo, now: int) -> Cleaning:
-    journal, writer = store.journal, files.writer
-    usage = journal.usage
-    # until it is known better
-    usage.looks[info.number] = Look(now + LOOK_AGAIN_US, failed=True)
-    cleaned_in = writer.next_number
-    present = frozenset(segment.number for segment in writer.sealed)
-    awaited = awaited_most(store, writer, present, now) == info.number
-    try:
-        data = yield Blocking(partial(files.disk.read, files.path(info)))
-    except LogFailedError as error:
-        return f"not read: {error}"
-    sifting = Sifting(store, info.number, data, present, cleaned_in)
-    try:
-        while not sifting.done:
-            sifting.step(now)
+class _SegmentCompaction:
+    """The stages of one compaction: filter, copy forward, assemble; then move, leave or rewrite."""
+
+    def __init__(self, store: Store, files: SegmentFiles, info: SegmentInfo) -> None:
+        self._store = store
+        self._journal = store.journal
+        self._usage = store.journal.usage
+        self._files = files
+        self._writer = files.writer
+        self._info = info
+        self._compacted_in = self._writer.next_number
+        self._present = frozenset(segment.number for segment in self._writer.sealed)
+
+    def run(self, now: int) -> Compaction:
+        info, usage, writer = self._info, self._usage, self._writer
+        # until it is known better
+        usage.scores[info.number] = SegmentScore(now + COMPACTION_RETRY_US, failed=True)
+        awaited = awaited_most(self._store, writer, self._present, now) == info.number
+        now = yield from self._filter(now)
+        now = yield from self._copy_changed_entries(now)
+        for _ in self._segment.assemble(now):
             now = yield TURN
-    except LogCorruptError as error:
-        return f"damaged at offset {error.offset}: {error.message}"
-    try:
-        now = yield from _restate(store, files, sifting.restate, now)
-        now = yield from _restate(store, files, journal.records.unsaid(), now)
-    except (LogFailedError, LogCorruptError) as error:
-        return f"not read: {error}"
-    for _ in sifting.assemble(now):
-        now = yield TURN
-    dead_in = writer.next_number
-    left = sifting.left
-    usage.looks[info.number] = Look(
-        _again_at(sifting, now),
-        usage.live[info.number],
-        tuple(sifting.waits),
-        appended=writer.appended,
-        pauses=tuple(sifting.pauses),
-        stuck=sifting.stuck,
-    )
-    tiny = left.size < TINY * writer.segment_bytes_max or info.number in usage.merging
-    if tiny and not sifting.stuck:
-        _tell_renamed(store, sifting, now)
-        yield from _move(store, writer, sifting, left, now)
-        usage.moved.add(info.number)
-        yield from files.remove(info)
-        return "moved" if left.entries else "removed"
-    if sifting.all_stays:
-        # there is nothing in it that could return
-        usage.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
-        return "left"
-    if left.size > LEFT_MAX * info.bytes and not awaited:
-        return "left"
-    try:
-        replaced = yield Blocking(partial(files.write_beside, info, left))
-    except LogFailedError as error:
-        return f"not rewritten: {error}"
-    with closing((yield from files.lock(info))):
-        now = yield NOW
-        if writer.active is None:
-            # else the first record of the active segment says it
-            journal.newest_token(now)
-        _tell_renamed(store, sifting, now)
-        journal.segment_rewritten(info.number, replaced.bytes, replaced.crc32c, now, done=False)
-        # what is dropped here is removed, or stands elsewhere, in records that no crash takes back
-        yield DURABLE
-        # values that are on disk only are found all the time, by old positions and by new ones
-        usage.replacing(info.number, data)
+        self._dead_in = writer.next_number
+        self._set_score(now)
+        kept = self._segment.kept
+        undersized = kept.size < UNDERSIZED * writer.segment_bytes_max
+        if (undersized or info.number in usage.merging) and not self._segment.liveness.fixed:
+            yield from self._move(now)
+            return Result(Outcome.MOVED if kept.has_entries else Outcome.REMOVED)
+        if self._segment.all_stays:
+            # there is nothing in it that could return
+            self._was_compacted()
+            return Result(Outcome.LEFT)
+        if kept.size > KEPT_MAX * info.bytes and not awaited:
+            return Result(Outcome.LEFT)
+        yield from self._rewrite()
+        return Result(Outcome.REWRITTEN)
+
+    # --- stages ---------------------------------------------------------------------------------
+
+    def _filter(self, now: int) -> _Steps:
+        """Read the segment, and judge each of its records."""
+        files, info = self._files, self._info
         try:
-            yield Blocking(partial(files.replace, info), exclusive=True)
-        except BaseException:
-            usage.has_replaced(info.number)
-            raise
-        writer.sealed[writer.sealed.index(info)] = replaced
-        usage.was_cleaned(info.number, cleaned_in, emptied=not left.entries, dead_in=dead_in)
-        usage.tells(info.number, sifting.tells)
-        if info.number in usage.paused_until:
-            usage.paused_until[info.number] = sifting.paused_until
-    try:
-        yield from _reposition(store, sifting, left, info.number)
-    finally:
-        usage.has_replaced(info.number)
-    now = yield NOW
-    journal.segment_rewritten(info.number, replaced.bytes, replaced.crc32c, now, done=True)
-    return "rewritten"
-
-
-def _tell_renamed(store: Store, sifting: Sifting, now: int) -> None:
-    """Tell the tombstones of former keys anew: the records that left them go."""
-    for key in sifting.renamed:
-        _tell_tombstone(store, key, now)
-
-
-def _again_at(sifting: Sifting, now: int) -> int:
-    """Return when another look is of use: at the mean of what ends by itself."""
-    total, number = sifting.expiries
-    return max(total // number, now + 1) if number else now + LOOK_AGAIN_US
-
-
-def _restate(
-    store: Store, files: Files, job_ids: Iterable[bytes], now: int
-) -> Generator[Signal | Blocking, Any, int]:
-    """Append entries anew that are live and still carried by these jobs; return the present."""
-    amended = store.journal.records.amended
-    for number, job_id in enumerate(job_ids, 1):
-        entry = amended.get(job_id)
-        if entry is not None and isinstance(entry.value, Cold):
-            place = Whereabouts(entry.position, entry.record_bytes, job_id)
-            value = yield Blocking(partial(read_value, files.disk, files.directory, place))
-            store.warm_up(entry, job_id, value, first_to_leave=True)
-            # it may have gone meanwhile
-            entry = amended.get(job_id)
-        if entry is not None:
-            _restate_entry(store, entry, now)
-        if number % RESTATED_ENTRIES_MAX == 0:
-            yield DURABLE
-            now = yield TURN
-    return now
-
-
-def _move(
-    store: Store, writer: LogWriter, sifting: Sifting, left: KeptRecords, now: int
-) -> Generator[Signal, Any, int]:
-    """Append what is left anew, at the end of the log; return the present."""
-    journal = store.journal
-    entries = left.entries
-    for at in range(0, len(entries), 4):
-        start, body, end = entries[at : at + 3]
-        entry = sifting.entry_at(start, body, end)
-        if entry is not None:
-            if isinstance(entry.value, Cold):
-                value = value_in(sifting.data[start:end], entry.job_id)
-                store.warm_up(entry, entry.job_id, value, first_to_leave=True)
-            _restate_entry(store, entry, now)
-        if at % (4 * RESTATED_ENTRIES_MAX) == 0:
-            yield DURABLE
-            now = yield TURN
-    for number, data in enumerate(left.others):
-        record = decode_record(data)[0]
-        if record.command in (Command.START_ATTEMPT, Command.FAIL):
-            pass  # with its entry
-        elif record.command > Command.SCHEDULE:
-            _tell_tombstone(store, unpack_completion(record.result).key, now)
-        else:
-            operation = unpack_operation(record.payload)
-            if isinstance(operation, SegmentRemoved):
-                journal.segment_removed(operation.number, now)
-            elif isinstance(operation, Tombstone):
-                _tell_tombstone(store, operation.key, now)
-            elif isinstance(operation, Pause):
-                until = store.pauses.until(operation.domain)
-                journal.paused(operation.domain, until, now)
-            else:
-                assert isinstance(operation, SegmentStart | SegmentRewritten | Lease)
-        if number % RESTATED_ENTRIES_MAX == 0:
-            yield DURABLE
-            now = yield TURN
-    for info in writer.sealed:
-        # as it is now: what was told of it before, told again, would hold if a crash cuts this
-        if info.number in sifting.tells:
-            journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
-    return now
-
-
-def _restate_entry(store: Store, entry: Entry, now: int) -> None:
-    taken: tuple[int, ...] | None = None
-    if entry.job_id in store.journal.records.displaced:
-        further = (entry.uri, *(entry.links or ()))
-        taken = tuple(
-            number
-            for number, key in enumerate(further)
-            if key is not None and store.find(key) is not entry
+            data = yield Blocking(partial(files.disk.read, files.path(info)))
+        except LogFailedError as error:
+            raise _CompactionFailedError(f"not read: {error}") from error
+        self._segment = SegmentFilter(
+            self._store, info.number, data, self._present, self._compacted_in
         )
-    store.journal.copied_forward(entry, now, taken)
-    store.renew(entry)
+        try:
+            while not self._segment.done:
+                self._segment.step(now)
+                now = yield TURN
+        except LogCorruptError as error:
+            raise _CompactionFailedError(
+                f"damaged at offset {error.offset}: {error.message}"
+            ) from error
+        return now
 
+    def _copy_changed_entries(self, now: int) -> _Steps:
+        """Append entries anew of which other records than their own tell."""
+        store, files = self._store, self._files
+        copied = self._segment.liveness.copy_forward
+        try:
+            now = yield from copy_entries(store, files, copied, now)
+            return (yield from copy_entries(store, files, self._journal.records.unsaid(), now))
+        except (LogFailedError, LogCorruptError) as error:
+            raise _CompactionFailedError(f"not read: {error}") from error
 
-def _tell_tombstone(store: Store, key: bytes, now: int) -> None:
-    found = store.tombstones.find(key, now)
-    if found is not None:
-        timestamp, learnt = found
-        store.journal.tombstone(key, timestamp, now, learnt=learnt)
+    def _set_score(self, now: int) -> None:
+        """Note what was found, so that the segment is not looked at again in vain."""
+        number = self._info.number
+        liveness = self._segment.liveness
+        total, count = liveness.expiries
+        # at the mean of what ends by itself
+        again_at = max(total // count, now + 1) if count else now + COMPACTION_RETRY_US
+        self._usage.scores[number] = SegmentScore(
+            again_at,
+            self._usage.live[number],
+            tuple(liveness.removals.waits),
+            appended=self._writer.appended,
+            pauses=tuple(liveness.pauses),
+            fixed=liveness.fixed,
+        )
 
+    def _move(self, now: int) -> Generator[Signal | Blocking, Any, None]:
+        """Append all that is kept anew, and remove the segment."""
+        self._copy_former_tombstones(now)
+        now = yield from copy_segment(self._store, self._files, self._segment, now)
+        self._usage.moved.add(self._info.number)
+        yield from self._files.remove(self._info)
 
-def _reposition(
-    store: Store, sifting: Sifting, left: KeptRecords, number: int
-) -> Generator[Signal, Any, None]:
-    """Tell the entries where their records are by now."""
-    entries = left.entries
-    for at in range(0, len(entries), 4):
-        entry = sifting.entry_at(*entries[at : at + 3])
-        if entry is not None:
-            entry.move_record(pack_position(number, entries[at + 3]))
-            store.renew(entry)
-        if at % (4 * SIFTED_RECORDS_MAX) == 0:
-            yield TURN
+    def _rewrite(self) -> Generator[Signal | Blocking, Any, None]:
+        """Replace the segment by what is kept of it."""
+        info, usage, journal = self._info, self._usage, self._journal
+        try:
+            write = partial(self._files.write_beside, info, self._segment.kept)
+            replaced: SegmentInfo = yield Blocking(write)
+        except LogFailedError as error:
+            raise _CompactionFailedError(f"not rewritten: {error}") from error
+        size, crc32c = replaced.bytes, replaced.crc32c
+        with closing((yield from self._files.lock(info))):
+            now = yield NOW
+            if self._writer.active is None:
+                # else the first record of the active segment says it
+                journal.newest_token(now)
+            self._copy_former_tombstones(now)
+            journal.segment_rewritten(info.number, size, crc32c, now, done=False)
+            # what is dropped here is removed, or stands elsewhere, in records that no crash takes
+            # back
+            yield DURABLE
+            # values that are on disk only are found all the time, by old and by new positions
+            usage.replacing(info.number, self._segment.data)
+            try:
+                yield Blocking(partial(self._files.replace, info), exclusive=True)
+            except BaseException:
+                usage.has_replaced(info.number)
+                raise
+            self._take_over(replaced)
+        try:
+            yield from self._move_positions()
+        finally:
+            usage.has_replaced(info.number)
+        journal.segment_rewritten(info.number, size, crc32c, (yield NOW), done=True)
+
+    # --- parts ----------------------------------------------------------------------------------
+
+    def _copy_former_tombstones(self, now: int) -> None:
+        """Tell the tombstones of former keys anew: the records that left them go."""
+        for key in self._segment.liveness.renamed:
+            copy_tombstone(self._store, key, now)
+
+    def _was_compacted(self) -> None:
+        emptied = not self._segment.kept.has_entries
+        self._usage.was_compacted(
+            self._info.number, self._compacted_in, emptied=emptied, dead_in=self._dead_in
+        )
+
+    def _take_over(self, replaced: SegmentInfo) -> None:
+        """The segment on the disk is another one by now."""
+        usage, liveness = self._usage, self._segment.liveness
+        sealed = self._writer.sealed
+        sealed[sealed.index(self._info)] = replaced
+        self._was_compacted()
+        usage.tells(replaced.number, liveness.tells)
+        if replaced.number in usage.paused_until:
+            usage.paused_until[replaced.number] = liveness.paused_until
+
+    def _move_positions(self) -> Generator[Signal, Any, None]:
+        """Tell the entries where their records are by now."""
+        segment = self._segment
+        for number, kept in enumerate(segment.kept.entries()):
+            entry = segment.entry_at(kept.start, kept.body, kept.end)
+            if entry is not None:
+                entry.move_record(pack_position(self._info.number, kept.start_after))
+                self._store.renew(entry)
+            if number % FILTERED_RECORDS_MAX == 0:
+                yield TURN

@@ -1,4 +1,4 @@
-"""Compaction debt, and the sealed segments that are worth a look. Pure.
+"""Compaction policy: compaction debt, and the sealed segments that are candidates. Pure.
 
 A segment is a candidate when less than half of it is live, when too many small ones wait for it, or
 when there are too many of about its size: these are *merged*, by moving what they hold to the end
@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.limits import REMNANTS_MAX, TOMBSTONE_BYTES
+from fastjournal.limits import TOMBSTONE_BYTES, UNDERSIZED_SEGMENTS_MAX
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -22,7 +22,7 @@ LIVE_MAX = 0.5
 """Share of live bytes below which a segment is a compaction candidate."""
 
 GARBAGE_MAX = 2
-"""A log of more than so many times its live bytes, and two segments, is too large: it is cleaned
+"""A log of more than so many times its live bytes, and two segments, is too large: it is compacted
 at once, for the usual time may be long and the load heavy."""
 
 GARBAGE_SLOWED = 3
@@ -33,14 +33,14 @@ TOMBSTONE_RECORD_BYTES = 80
 """Bytes of the record of a tombstone, besides its key."""
 
 TURNED_OVER = 1 / 2
-"""Of the bytes of a log that is too large: when so many were appended since a segment was looked
-at, another look is worth what it costs."""
+"""Share of the bytes of a log that is too large: when so many were appended since a segment was
+scored, it is a candidate again."""
 
-TINY = 1 / 8
-"""Of the usual size of a segment: one of which less stays is moved to the end of the log."""
+UNDERSIZED = 1 / 8
+"""Share of the usual size of a segment: one of which less stays is moved to the end of the log."""
 
 MERGED_BELOW = 1 / 2
-"""Of the usual size of a segment: smaller ones are merged where there are many."""
+"""Share of the usual size of a segment: smaller ones are merged where there are many."""
 
 MERGED_MIN = 4
 """Segments of one tier that are merged."""
@@ -52,7 +52,7 @@ TIERS = 7
 def candidates(
     store: Store, writer: LogWriter, now: int, *, merge: bool = True
 ) -> list[SegmentInfo]:
-    """Return the sealed segments that are worth a look, oldest first. O(number of segments).
+    """Return the compaction candidates, oldest first. O(number of segments).
 
     Args:
         store: Whose log it is.
@@ -65,9 +65,9 @@ def candidates(
     awaited = awaited_most(store, writer, present, now)
     bytes_now = writer.log_bytes
     # tombstones and pauses of which nobody keeps account end before their time, too
-    looked_before = -1
+    scored_before = -1
     if bytes_now > bytes_usual(store, writer):
-        looked_before = writer.appended - round(TURNED_OVER * bytes_now)
+        scored_before = writer.appended - round(TURNED_OVER * bytes_now)
     usage.merging = _merging(store, writer, present, now) if merge else frozenset()
     return [
         info
@@ -76,7 +76,7 @@ def candidates(
         or info.number in usage.merging
         or (
             usage.live[info.number] < LIVE_MAX * info.bytes
-            and usage.is_changed(info.number, now, present, looked_before)
+            and usage.is_changed(info.number, now, present, scored_before)
         )
     ]
 
@@ -97,20 +97,20 @@ def bytes_slowed(store: Store, writer: LogWriter) -> int:
 def awaited_most(store: Store, writer: LogWriter, present: frozenset[int], now: int) -> int:
     """Return the segment for which most of too many small files wait, perhaps; 0: there is none."""
     usage = store.journal.usage
-    remnants = 0
+    undersized = 0
     waits: Counter[int] = Counter()
     for info in writer.sealed:
-        look = usage.looks.get(info.number)
-        if look is None or not look.waits or info.bytes >= TINY * writer.segment_bytes_max:
+        score = usage.scores.get(info.number)
+        if score is None or not score.waits or info.bytes >= UNDERSIZED * writer.segment_bytes_max:
             continue
-        awaited = [other for other in look.waits if usage.blocks(other, info.number, present)]
-        remnants += bool(awaited)
+        awaited = [other for other in score.waits if usage.blocks(other, info.number, present)]
+        undersized += bool(awaited)
         waits.update(awaited)
-    if remnants <= REMNANTS_MAX:
+    if undersized <= UNDERSIZED_SEGMENTS_MAX:
         return 0
     for number, _ in waits.most_common():
-        look = usage.looks.get(number)
-        if look is None or not look.failed or look.again_at <= now:
+        score = usage.scores.get(number)
+        if score is None or not score.failed or score.again_at <= now:
             return number
     return 0
 
@@ -123,8 +123,8 @@ def _merging(store: Store, writer: LogWriter, present: frozenset[int], now: int)
         tier, below = 0, MERGED_BELOW * writer.segment_bytes_max
         if info.bytes >= below:
             continue
-        look = usage.looks.get(info.number)
-        fixed = look is not None and (look.stuck or look.failed)
+        score = usage.scores.get(info.number)
+        fixed = score is not None and (score.fixed or score.failed)
         if fixed and not usage.is_changed(info.number, now, present):
             continue
         while info.bytes < below / 4 and tier < TIERS - 1:

@@ -1,16 +1,5 @@
 """Replacing and removing sealed segments on the disk, so that no crash leaves it in doubt.
 
-A cleaning is a generator that says what it needs from whoever drives it:
-
-- ``TURN``: let others go on; it is answered with the present instant;
-- ``NOW``: answer with the present instant at once;
-- ``DURABLE``: wait until everything appended so far is durable;
-- ``Blocking``: call a function that touches files, outside of the event loop, and send back what it
-  returns, or throw in the ``LogFailedError``, ``LogLockedError`` or ``LogCorruptError`` that it
-  raises;
-- ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
-  the generator.
-
 The read lock comes first, then the record that tells what a segment will be, or that it will go. It
 is durable before the file changes, and ``cmdlog.recovery.segment_chain`` knows both states. So
 nothing is written again and again while somebody reads the log.
@@ -18,11 +7,10 @@ nothing is written again and again while somebody reads the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing, suppress
-from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 import msgspec
@@ -34,6 +22,7 @@ from fastjournal.cmdlog.locks import lock_read
 from fastjournal.disk import Disk, DiskLock
 from fastjournal.errors import LogFailedError, LogLockedError
 from fastjournal.limits import WRITTEN_BYTES_MAX
+from fastjournald.compaction.steps import DURABLE, NOW, Blocking, Signal
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.writer import LogWriter
@@ -41,31 +30,8 @@ if TYPE_CHECKING:
     from fastjournald.wal.journal import Journal
 
 
-class Signal(Enum):
-    """What a cleaning waits for."""
-
-    TURN = "turn"
-    NOW = "now"
-    DURABLE = "durable"
-
-
-TURN, NOW, DURABLE = Signal.TURN, Signal.NOW, Signal.DURABLE
-
-
-class Blocking(msgspec.Struct, frozen=True):
-    """A call that touches files."""
-
-    call: Callable[[], Any]
-    exclusive: bool = False
-
-
-Cleaning: TypeAlias = Generator[Signal | Blocking, Any, str]
-"""Returns what became of the segment: ``removed``, ``moved``, ``rewritten``, ``left``, or why it
-could not be cleaned."""
-
-
-class Files:
-    """The segments of a log, as cleaning changes them.
+class SegmentFiles:
+    """The segments of a log, as compaction changes them.
 
     Args:
         journal: What is told of them.
@@ -85,7 +51,7 @@ class Files:
         """Return where a segment is."""
         return f"{self.directory}/{info.name}"
 
-    # --- steps of a cleaning ----------------------------------------------------------------------
+    # --- steps of a compaction --------------------------------------------------------------------
 
     def probe(self) -> Generator[Blocking, Any, None]:
         """Look whether anybody reads the log.
@@ -129,29 +95,29 @@ class Files:
             yield DURABLE
             yield Blocking(partial(self._unlink, info), exclusive=True)
             self.writer.sealed.remove(info)
-            usage.forget(info.number)
+            usage.remove_segment(info.number)
 
     # --- outside of the event loop ----------------------------------------------------------------
 
-    def write_beside(self, info: SegmentInfo, left: KeptRecords) -> SegmentInfo:
-        """Write what is left of a segment beside it; return what is known of that.
+    def write_beside(self, info: SegmentInfo, kept: KeptRecords) -> SegmentInfo:
+        """Write what is kept of a segment beside it; return what is known of that.
 
         Raises:
             LogFailedError: There is no room for it; nothing stays beside.
         """
         self._drop_beside(info)
         try:
-            crc = _write_pieces(self.disk, self.path(info), left.parts)
+            crc = _write_pieces(self.disk, self.path(info), kept.parts)
         except LogFailedError:
             self._drop_beside(info)
             raise
         return msgspec.structs.replace(
             info,
-            bytes=left.size,
+            bytes=kept.size,
             crc32c=crc,
-            records=len(left.parts) - 1,
-            first_us=decode_time(left.parts[1][:TIME_BYTES]),
-            last_us=decode_time(left.parts[-1][:TIME_BYTES]),
+            records=len(kept.parts) - 1,
+            first_us=decode_time(kept.parts[1][:TIME_BYTES]),
+            last_us=decode_time(kept.parts[-1][:TIME_BYTES]),
         )
 
     def replace(self, info: SegmentInfo) -> None:

@@ -22,9 +22,9 @@ from fastjournal.errors import (
     LogFailedError,
     LogLockedError,
 )
-from fastjournald.compaction.compact_segment import OUTCOMES, clean_segment
+from fastjournald.compaction.compact_segment import compact_segment
 from fastjournald.compaction.policy import bytes_usual, candidates
-from fastjournald.compaction.replace_segment import DURABLE, NOW, TURN, Blocking, Cleaning
+from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction, Result
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -163,7 +163,7 @@ class Compactor:
     async def _compact(self, info: SegmentInfo) -> None:
         runtime = self._runtime
         started = perf_counter()
-        cleaning = clean_segment(
+        compaction = compact_segment(
             runtime.engine.store,
             runtime.writer,
             runtime.disk,
@@ -171,22 +171,22 @@ class Compactor:
             info,
             runtime.clock.now_us(),
         )
-        outcome = await self._drive(cleaning)
+        result = await self._drive(compaction)
         left = (each.bytes for each in runtime.writer.sealed if each.number == info.number)
         freed = info.bytes - next(left, 0)
         runtime.counters.compaction_freed_bytes += freed
         runtime.backpressure.freed(freed)
-        runtime.counters.compaction_outcomes[outcome if outcome in OUTCOMES else "failed"] += 1
+        runtime.counters.compaction_outcomes[result.outcome] += 1
         LOG.info(
             "event=cleaned segment=%s outcome=%r bytes=%d freed=%d milliseconds=%d",
             info.name,
-            outcome,
+            str(result),
             info.bytes,
             freed,
             (perf_counter() - started) * 1000,
         )
 
-    async def _drive(self, cleaning: Cleaning) -> str:
+    async def _drive(self, compaction: Compaction) -> Result:
         """Carry out what the compaction of a segment waits for, until it ends; return how."""
         runtime = self._runtime
         answer: object = None
@@ -196,9 +196,13 @@ class Compactor:
             while True:
                 started = perf_counter()
                 try:
-                    wanted = cleaning.send(answer) if failure is None else cleaning.throw(failure)
+                    if failure is None:
+                        wanted = compaction.send(answer)
+                    else:
+                        wanted = compaction.throw(failure)
                 except StopIteration as stop:
-                    return str(stop.value)
+                    result: Result = stop.value
+                    return result
                 used += perf_counter() - started
                 await held.aclose()
                 answer = failure = None

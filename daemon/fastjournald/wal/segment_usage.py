@@ -1,12 +1,12 @@
-"""What the segments of the log hold that still matters: the account that cleaning goes by. Pure.
+"""Segment usage table: live bytes by segment, and what else compaction goes by. Pure.
 
-A segment is worth cleaning when little of it is live. Whether a record may go is decided by looking
-at it (``compaction.segment_filter``); what that needs to know of other segments stands here:
+A segment is worth compacting when little of it is live. Whether a record may go is decided by
+looking at it (``compaction.liveness``); what that needs to know of other segments stands here:
 
 - in which segment the record of a job is, by its id: the ids of one run of the daemon ascend, so
   the first one in each segment is enough;
-- when a segment was last cleaned, as the number of the segment that was appended to at that moment:
-  a record that removes a job may go once the segment of that job was cleaned in a later segment
+- when a segment was last compacted, as the number of the segment that was active at that moment:
+  a record that removes a job may go once the segment of that job was compacted in a later segment
   than its own, for then the record of the job is gone from the disk.
 """
 
@@ -22,22 +22,22 @@ from fastjournal.cmdlog.format.layout import RUN_BYTES
 from fastjournal.cmdlog.recovery.replay_state import pause_name
 
 
-class Look(msgspec.Struct, frozen=True, gc=False):
-    """What a look at a segment found, so that it is not looked at again in vain."""
+class SegmentScore(msgspec.Struct, frozen=True, gc=False):
+    """Result of the last filtering of a segment, so that it is not filtered again in vain."""
 
     again_at: int
-    """From this instant on another look is of use."""
+    """From this instant on the segment is a candidate again."""
     live: int = 0
     """Bytes of live entries in it at that time."""
     waits: tuple[int, ...] = ()
     """Segments with records of dead jobs that are removed by records in it; perhaps not all."""
     failed: bool = False
-    """Whether it could not be cleaned."""
+    """Whether it could not be compacted."""
     appended: int = 0
     """Bytes appended to the log until then, in this run."""
     pauses: tuple[bytes, ...] = ()
     """Domains with ends of pauses in it that are in force before it; perhaps not all."""
-    stuck: bool = False
+    fixed: bool = False
     """Whether something in it cannot be moved to the end of the log."""
 
 
@@ -47,14 +47,14 @@ class SegmentUsage:
     def __init__(self) -> None:
         self.live: defaultdict[int, int] = defaultdict(int)
         """Segment number to the bytes of the records in it that carry live entries."""
-        self.cleaned: dict[int, int] = {}
-        """Segment number to the number of the active segment when it was cleaned last."""
+        self.compacted: dict[int, int] = {}
+        """Segment number to the number of the active segment when it was compacted last."""
         self.dead_in: dict[int, int] = {}
-        """Segment number to the number of the active segment at the end of its last cleaning."""
+        """Segment number to the number of the active segment at the end of its last compaction."""
         self.emptied: set[int] = set()
-        """Segments in which cleaning left no record of any job."""
-        self.looks: dict[int, Look] = {}
-        """Segment number to what the last look at it found."""
+        """Segments in which compaction left no record of any job."""
+        self.scores: dict[int, SegmentScore] = {}
+        """Segment number to its last score."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
         """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.previous: dict[int, int] = {}
@@ -62,7 +62,7 @@ class SegmentUsage:
         self.told_in: dict[int, set[int]] = {}
         """Segment number to the segments with records that tell its size and checksum."""
         self.moved: set[int] = set()
-        """Segments of which nothing matters any more, that somebody read when they were to go."""
+        """Segments of which nothing matters any more, that were being read when they were to go."""
         self.merging: frozenset[int] = frozenset()
         """Small segments that are moved to the end of the log, because there are many of them."""
         self.foreign_last = 0
@@ -70,7 +70,7 @@ class SegmentUsage:
         self.replaced: dict[int, bytes] = {}
         """Segment number to what was in it, while not all entries know that it was replaced."""
         self.changes = 0
-        """How often segments were replaced or removed: who looks for a record looks again then."""
+        """How often segments were replaced or removed: a search for a record begins anew then."""
         self._runs: dict[bytes, tuple[list[int], list[int]]] = {}
         """Prefix of ids to counters, ascending, and the segments that begin with them."""
 
@@ -93,66 +93,66 @@ class SegmentUsage:
         at = bisect_right(run[0], int.from_bytes(job_id[RUN_BYTES:], "big"))
         return run[1][at - 1] if at else None
 
-    def was_cleaned(
-        self, number: int, cleaned_in: int, *, emptied: bool, dead_in: int | None = None
+    def was_compacted(
+        self, number: int, compacted_in: int, *, emptied: bool, dead_in: int | None = None
     ) -> None:
-        """Nothing dead is in this segment but what died in ``cleaned_in`` or later. O(1).
+        """Nothing dead is in this segment but what died in ``compacted_in`` or later. O(1).
 
         And of what is changed by records in it, all died in ``dead_in`` or before; None: the same.
         """
-        self.cleaned[number] = cleaned_in
-        self.dead_in[number] = cleaned_in if dead_in is None else dead_in
+        self.compacted[number] = compacted_in
+        self.dead_in[number] = compacted_in if dead_in is None else dead_in
         if emptied:
             self.emptied.add(number)
 
     def may_still_hold(self, job_id: bytes) -> int | None:
-        """The record of a job that is dead by now may have outlived the cleaning of its segment.
+        """The record of a job that is dead by now may have outlived the compaction of its segment.
 
         O(log n).
 
         Returns:
-            The segment, which counts as not cleaned until it is again; None: there is none.
+            The segment, which counts as not compacted until it is again; None: there is none.
         """
         number = self.segment_of(job_id)
         if number is not None and number not in self.emptied:
-            self.cleaned.pop(number, None)
+            self.compacted.pop(number, None)
         return number
 
-    def cleaned_since(self, number: int, since: int) -> bool:
-        """Whether a segment was cleaned after the segment ``since`` was sealed. O(1)."""
-        return self.cleaned.get(number, 0) > since
+    def compacted_since(self, number: int, since: int) -> bool:
+        """Whether a segment was compacted after the segment ``since`` was sealed. O(1)."""
+        return self.compacted.get(number, 0) > since
 
     def blocks(self, number: int, since: int, present: frozenset[int]) -> bool:
         """Whether records of jobs that ``since`` removes may still be in a segment. O(1)."""
         if number not in present or number in self.emptied:
             return False
-        return not self.cleaned_since(number, since)
+        return not self.compacted_since(number, since)
 
     def is_changed(
-        self, number: int, now: int, present: frozenset[int], looked_before: int = -1
+        self, number: int, now: int, present: frozenset[int], scored_before: int = -1
     ) -> bool:
-        """Whether another look at a segment is of use. O(1).
+        """Whether a segment is worth filtering again. O(1).
 
         Args:
             number: Of the segment.
             now: The present.
             present: Numbers of the sealed segments on the disk.
-            looked_before: Where no more than this had been appended at the last look, it is.
+            scored_before: Where no more than this had been appended when it was scored, it is.
         """
-        look = self.looks.get(number)
-        if look is None or look.again_at <= now:
+        score = self.scores.get(number)
+        if score is None or score.again_at <= now:
             return True
-        if look.failed:
+        if score.failed:
             return False
-        if look.appended <= looked_before:
+        if score.appended <= scored_before:
             return True
         # what was live has died, or what is removed here has gone; half of it, so that no segment
-        # is looked at again and again for little
-        if 2 * self.live[number] < look.live:
+        # is filtered again and again for little
+        if 2 * self.live[number] < score.live:
             return True
-        waits = sum(self.blocks(other, number, present) for other in look.waits)
-        waits += sum(self.pauses_before(number, domain, now) for domain in look.pauses)
-        return 2 * waits < len(look.waits) + len(look.pauses)
+        waits = sum(self.blocks(other, number, present) for other in score.waits)
+        waits += sum(self.pauses_before(number, domain, now) for domain in score.pauses)
+        return 2 * waits < len(score.waits) + len(score.pauses)
 
     def paused(self, number: int, domain: bytes, until: int) -> None:
         """A record in this segment pauses a domain. O(1)."""
@@ -199,7 +199,7 @@ class SegmentUsage:
         """Whether the record of a job that is changed in a segment may be in another one, dead.
 
         A job that changes may die long after that. When it did is not known; that it was dead when
-        the segment of the change was cleaned last is.
+        the segment of the change was compacted last is.
         """
         number = self.segment_of(job_id)
         if number is None:
@@ -207,11 +207,11 @@ class SegmentUsage:
         if number == changed_in or number not in present or number in self.emptied:
             return False
         dead_in = self.dead_in.get(changed_in)
-        return dead_in is None or not self.cleaned_since(number, dead_in)
+        return dead_in is None or not self.compacted_since(number, dead_in)
 
     def overrides(self, number: int, present: frozenset[int]) -> bool:
         """Whether a record in this segment may undo one that is on the disk before it."""
-        return any(not self.cleaned_since(other, number) for other in present if other < number)
+        return any(not self.compacted_since(other, number) for other in present if other < number)
 
     def is_named(self, number: int, present: frozenset[int]) -> bool:
         """Whether a segment on the disk names this one as the one before it."""
@@ -243,12 +243,12 @@ class SegmentUsage:
         self.changes += 1
         del self.replaced[number]
 
-    def forget(self, number: int) -> None:
-        """The segment is gone from the disk. The ids that it held stay known as gone."""
+    def remove_segment(self, number: int) -> None:
+        """Drop a segment that is gone from the disk. The ids that it held stay known as gone."""
         self.changes += 1
         self.emptied.discard(number)
         self.moved.discard(number)
         self.tells(number, ())
-        for known in (self.live, self.cleaned, self.dead_in, self.looks, self.previous):
+        for known in (self.live, self.compacted, self.dead_in, self.scores, self.previous):
             known.pop(number, None)
         self.paused_until.pop(number, None)

@@ -1,0 +1,132 @@
+"""Copy forward: live records of a segment are appended anew, at the end of the log.
+
+Entries are written as they stand, under fresh job ids, and the old ids are removed: no record about
+them from before matters any more. So a segment can go although something in it is live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastjournal.cmdlog.format.envelope import unpack_completion
+from fastjournal.cmdlog.format.layout import Command
+from fastjournal.cmdlog.format.operation_records import (
+    Lease,
+    Operation,
+    Pause,
+    SegmentRemoved,
+    SegmentRewritten,
+    SegmentStart,
+    Tombstone,
+    unpack_operation,
+)
+from fastjournal.cmdlog.format.records import Record, decode_record
+from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
+from fastjournal.limits import COPIED_ENTRIES_MAX
+from fastjournald.compaction.steps import DURABLE, TURN, Blocking, Signal
+from fastjournald.tables.value_cache import Cold
+
+if TYPE_CHECKING:
+    from fastjournald.compaction.replace_segment import SegmentFiles
+    from fastjournald.compaction.segment_filter import SegmentFilter
+    from fastjournald.engine.store import Store
+    from fastjournald.tables.entry import Entry
+
+
+def copy_entries(
+    store: Store, files: SegmentFiles, job_ids: Iterable[bytes], now: int
+) -> Generator[Signal | Blocking, Any, int]:
+    """Copy entries forward that are live and still carried by these jobs; return the present.
+
+    Raises:
+        LogFailedError: A value that is on disk only cannot be read.
+        LogCorruptError: So it is.
+    """
+    amended = store.journal.records.amended
+    for number, job_id in enumerate(job_ids, 1):
+        entry = amended.get(job_id)
+        if entry is not None and isinstance(entry.value, Cold):
+            place = Whereabouts(entry.position, entry.record_bytes, job_id)
+            value = yield Blocking(partial(read_value, files.disk, files.directory, place))
+            store.warm_up(entry, job_id, value, first_to_leave=True)
+            # it may have gone meanwhile
+            entry = amended.get(job_id)
+        if entry is not None:
+            _copy_entry(store, entry, now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    return now
+
+
+def copy_segment(
+    store: Store, files: SegmentFiles, segment: SegmentFilter, now: int
+) -> Generator[Signal, Any, int]:
+    """Copy forward all that is kept of a segment; return the present."""
+    for number, kept in enumerate(segment.kept.entries()):
+        entry = segment.entry_at(kept.start, kept.body, kept.end)
+        if entry is not None:
+            if isinstance(entry.value, Cold):
+                value = value_in(segment.data[kept.start : kept.end], entry.job_id)
+                store.warm_up(entry, entry.job_id, value, first_to_leave=True)
+            _copy_entry(store, entry, now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    for number, data in enumerate(segment.kept.others):
+        _copy_record(store, decode_record(data)[0], now)
+        if number % COPIED_ENTRIES_MAX == 0:
+            yield DURABLE
+            now = yield TURN
+    for info in files.writer.sealed:
+        # as it is now: what was told of it before, told again, would hold if a crash cuts this
+        if info.number in segment.liveness.tells:
+            store.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
+    return now
+
+
+def copy_tombstone(store: Store, key: bytes, now: int) -> None:
+    """Tell a tombstone anew, if it stands."""
+    found = store.tombstones.find(key, now)
+    if found is not None:
+        timestamp, learnt = found
+        store.journal.tombstone(key, timestamp, now, learnt=learnt)
+
+
+def _copy_entry(store: Store, entry: Entry, now: int) -> None:
+    taken: tuple[int, ...] | None = None
+    if entry.job_id in store.journal.records.displaced:
+        further = (entry.uri, *(entry.links or ()))
+        taken = tuple(
+            number
+            for number, key in enumerate(further)
+            if key is not None and store.find(key) is not entry
+        )
+    store.journal.copied_forward(entry, now, taken)
+    store.renew(entry)
+
+
+def _copy_record(store: Store, record: Record, now: int) -> None:
+    """Tell anew what a record that is no entry's says."""
+    if record.command in (Command.START_ATTEMPT, Command.FAIL):
+        # with its entry
+        return
+    if record.command > Command.SCHEDULE:
+        copy_tombstone(store, unpack_completion(record.result).key, now)
+    else:
+        _copy_operation(store, unpack_operation(record.payload), now)
+
+
+def _copy_operation(store: Store, operation: Operation, now: int) -> None:
+    if isinstance(operation, SegmentRemoved):
+        store.journal.segment_removed(operation.number, now)
+    elif isinstance(operation, Tombstone):
+        copy_tombstone(store, operation.key, now)
+    elif isinstance(operation, Pause):
+        until = store.pauses.until(operation.domain)
+        store.journal.paused(operation.domain, until, now)
+    else:
+        # told by the segment that is appended to, in the end, or with its entry
+        assert isinstance(operation, SegmentStart | SegmentRewritten | Lease)
