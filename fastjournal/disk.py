@@ -63,7 +63,7 @@ class DiskLock(Protocol):
 
 
 class Disk(Protocol):
-    """What the command log needs of a disk."""
+    """Interface of the disk as the command log uses it."""
 
     def open_append(self, path: str) -> DiskFile:
         """Open an existing file for appending."""

@@ -1,4 +1,4 @@
-"""What every import does: items to entries of a daemon, in batches, with counts.
+"""Import of items into a daemon, in batches, with counts; the same for every queue.
 
 An item is a GET of its key and a SET with its own timestamp; the GET tells what stood there before.
 What is buried must not be handed out before it is: it is set under a plain key of its domain,

@@ -1,4 +1,4 @@
-"""What a worker says about the entries that it worked on, on standard error."""
+"""Reports of a worker about its entries, on standard error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     ended: Ended
     exit_code: int | None = None
-    """Of the command; negative for a signal; None where it did not end by itself."""
+    """Exit status of the command; negative for a signal; None if it did not end by itself."""
     delay_us: int | None = None
     """Given back for that long."""
     remark: str = ""

@@ -1,4 +1,4 @@
-"""What is sent when, and what a reply means: the forwarder without files, sockets and clocks.
+"""Delivery engine of the forwarder, sans-IO: the next frames to send, and the effect of replies.
 
 Records come in by ``offer``. ``take`` gives the bytes to send now, each frame with an identifier of
 this connection in place of its own. ``receive`` says what a reply means; ``lost`` says what the end

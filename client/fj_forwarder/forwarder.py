@@ -45,7 +45,7 @@ IN_FLIGHT_MAX: Final = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the command line says."""
+    """Options of the command line."""
 
     spool: str
     servers: tuple[Address, ...]

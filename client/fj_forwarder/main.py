@@ -43,7 +43,7 @@ EXIT_LOCKED: Final = 75
 
 LOCK_TRIES: Final = 20
 LOCK_PAUSE_S: Final = 0.05
-"""Who asks whether a forwarder runs holds the lock for a moment; a forwarder holds it for good."""
+"""Patience with the lock: a status query holds it for a moment, a forwarder for its whole life."""
 
 
 def _addresses(

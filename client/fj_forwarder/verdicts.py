@@ -1,4 +1,4 @@
-"""What a reply means for the record that was sent: the table of docs/spool.md."""
+"""Verdicts: the effect of a reply on the record that was sent; the table of docs/spool.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKEW_PATIENCE_US: Final = 3_600_000_000
 
 
 class Verdict(Enum):
-    """What happens to a record."""
+    """Action for a record after a reply."""
 
     DONE = "done"
     """Erased: what it asked for is so, or newer work stands for it."""

@@ -1,4 +1,4 @@
-"""What wakes the forwarder: the wake socket, and inotify for writers that do not ping."""
+"""Wake-up of the forwarder: the wake socket, and inotify for writers that do not ping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every foreign journal is read as."""
+"""Items of a foreign journal, the same for every queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     """A journal key: domain, priority, the instant before which it must not start, id."""
     value: bytes
     timestamp: int
-    """Of the write, an instant in microseconds; at least 1."""
+    """Instant of the write in microseconds; at least 1."""
     expires: int
     """Instant at which it vanishes; 0: never."""
     reason: str | None
@@ -27,7 +27,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     path: str
     """The file that it stands in."""
     offset: int
-    """Of its first byte in that file."""
+    """Offset of its first byte in that file."""
 
 
 class Fault(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +49,7 @@ class Journal(Protocol):
 
     @property
     def faults(self) -> list[Fault]:
-        """What could not be read."""
+        """Damaged place that could not be read."""
 
     def items(self) -> Iterator[Item]:
         """Yield the items in the order in which they were written, one value in memory at a time.

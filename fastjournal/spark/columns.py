@@ -228,7 +228,7 @@ _RECORD = (
     Column("job_id", "text", lambda row: row.record and row.record.job_id.hex()),
     Column("target", "text", lambda row: row.target.hex() if row.target else None),
 )
-"""Of every record. ``target``: the job that it concerns, be it named by an operation."""
+"""Columns of every record. ``target``: the job that it concerns, also if an operation names it."""
 
 _JOB = (
     Column("name", "text", _of_job("name")),
@@ -243,7 +243,7 @@ _JOB = (
     Column("result", "bytes", _result),
     Column("foreign", "flag", lambda row: None if row.entry is None else row.foreign),
 )
-"""What workq's format says of a job; ``result`` also of its end. ``foreign``: workq's own job."""
+"""Columns of workq's format; ``result`` also for the end of a job. ``foreign``: workq's own job."""
 
 _OPERATION = (
     Column("operation", "text", _operation),
@@ -251,7 +251,7 @@ _OPERATION = (
     Column("token", "long", _token),
     Column("number", "long", _number),
 )
-"""What an operation says; ``token`` also of the start-attempts that follow a lease."""
+"""Columns of an operation; ``token`` also for the start-attempts that follow a lease."""
 
 _ENTRY = (
     Column("key", "bytes", _key),
@@ -274,7 +274,7 @@ _ENTRY = (
     Column("superseded", "long", _instant_of_entry("superseded")),
     Column("reason", "text", _reason),
 )
-"""What an envelope, a completion, a failure, or an operation says of an entry."""
+"""Columns of an entry, from an envelope, a completion, a failure, or an operation."""
 
 RECORD_COLUMNS = (*_RECORD, *_JOB, *_OPERATION, *_ENTRY)
 CORRUPT_COLUMN = Column("_corrupt", "text", lambda row: row.corrupt)
@@ -290,6 +290,6 @@ INTERNAL_COLUMNS = (
     Column("_crc32c", "long", lambda row: row.file and row.file.crc32c),
     Column("_doubt", "int", lambda row: row.doubt),
 )
-"""What the view ``entries`` is computed from; only where a schema names them."""
+"""Columns from which the view ``entries`` is computed; only if a schema names them."""
 
 READABLE = {column.name: column for column in (*RECORD_COLUMNS, CORRUPT_COLUMN, *INTERNAL_COLUMNS)}

@@ -87,7 +87,7 @@ class SourceSegment(msgspec.Struct):
 
 
 class ExportManifest(msgspec.Struct):
-    """What an export holds, and of which snapshot."""
+    """Manifest of an export: its files, and its snapshot."""
 
     snapshot: str
     """Name of the snapshot's directory."""
@@ -209,7 +209,7 @@ class _Run:
         self._batch: pa.RecordBatch | None = None
         self._start = 0
         self.domains: list[str] = []
-        """Of the batch in memory; empty: the run is at its end."""
+        """Domains of the batch in memory; empty: the run is at its end."""
         self._advance()
 
     def _advance(self) -> None:

@@ -1,4 +1,4 @@
-"""What the nightly run saves and prints: the tables of one snapshot under its date.
+"""Nightly report: the tables of one snapshot, saved under its date and printed.
 
     OUTPUT/dt=2026-11-20/entries/      what was live, from ``fastjournal.spark.export``
     OUTPUT/dt=2026-11-20/backlog/      by domain
@@ -36,7 +36,7 @@ DOMAINS_SHOWN = 20
 
 
 class Report(msgspec.Struct):
-    """What the jobs found, as far as it is printed."""
+    """Results of the jobs that are printed."""
 
     directory: str
     """Where the tables are."""

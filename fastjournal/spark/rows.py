@@ -41,7 +41,7 @@ class Row(msgspec.Struct, gc=False):
 
     segment: int
     offset: int
-    """Of the record's first byte in its segment."""
+    """Offset of the record's first byte in its segment."""
     raw: bytes
     """The whole record, or the damaged bytes."""
     record: Record | None = None
@@ -54,9 +54,9 @@ class Row(msgspec.Struct, gc=False):
     operation: Operation | None = None
     completion: envelope.Completion | None = None
     reason: bytes | None = None
-    """Of a fail record."""
+    """Reason of a fail record."""
     token: int | None = None
-    """Of a lease or an extension, and of the start-attempts that belong to a lease."""
+    """Token of a lease or a lease renewal, and of the start-attempts that belong to a lease."""
     foreign: bool = False
     """The add of a job that workq's own clients made."""
     ours: bool = False
@@ -65,7 +65,7 @@ class Row(msgspec.Struct, gc=False):
     """Why it may be that a removal is not applied, see ``cmdlog.recovery.removals``; 0: it is."""
     corrupt: str | None = None
     file: Seal | None = None
-    """What the segment is as a file; told by its first row only."""
+    """Size and checksum of the segment's file, in its first row only."""
 
 
 def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Iterator[Row]:

@@ -47,7 +47,7 @@ class FastjournalSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``spark.read.format`` takes."""
+        """Name of the data source in ``spark.read.format``."""
         return "fastjournal"
 
     @property

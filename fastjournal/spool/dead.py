@@ -1,4 +1,4 @@
-"""What cannot be sent: ``dead/`` beside the slots.
+"""Dead letters of a spool: ``dead/`` beside the slots.
 
 Two files for each piece: ``<slot>-<offset>-<CRC-32C>.bin`` with the raw bytes, and the same name
 with ``.json`` with the reason, an object:

@@ -36,7 +36,7 @@ _NO_END = 1 << 62
 
 
 class Kind(Enum):
-    """What a piece of a slot is."""
+    """Kind of a piece of a slot."""
 
     PENDING = "pending"
     ERASED = "erased"

@@ -61,7 +61,7 @@ class SlotName(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """What is in the directory of a spool."""
+    """Content of the directory of a spool."""
 
     slots: list[SlotName]
     """Oldest first."""

@@ -1,4 +1,4 @@
-"""What is in a spool: slots, pending and erased records, damage, dead pieces, the forwarder."""
+"""Status of a spool: slots, pending and erased records, damage, dead pieces, the forwarder."""
 
 from __future__ import annotations
 

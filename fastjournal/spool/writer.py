@@ -38,7 +38,7 @@ from fastjournal.spool.slots import group_id, slot_start, write_directory
 from fastjournal.spool.wake import Waker
 
 WRITES: Final = frozenset(function for function in Function if function.declared.spoolable)
-"""What a spool takes: functions that change something and whose answer nobody needs."""
+"""Functions that a spool accepts: they change something, and no caller needs the reply."""
 
 log = logging.getLogger("fastjournal.spool")
 

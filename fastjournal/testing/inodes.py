@@ -1,4 +1,4 @@
-"""What a simulated disk is made of, and what a power loss leaves of it."""
+"""Inodes of a simulated disk, and their state after a power loss."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from fastjournal.protocol import Function, Reply, Request, ServerConnection, enc
 
 
 class Do(Enum):
-    """What a script can ask for besides sending something."""
+    """Action of a script besides sending bytes."""
 
     CLOSE = "close"
     """Close the connection that the request came on."""

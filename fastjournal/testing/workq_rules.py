@@ -59,7 +59,7 @@ class WorkqJob:
 
 @dataclass
 class WorkqState:
-    """What workq knows after a replay."""
+    """State of workq after a replay."""
 
     now_us: int
     jobs: dict[UUID, WorkqJob] = field(default_factory=dict)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fastjournal.client import SyncClient
 
 _COUNT_MAX = 65_535
-"""Of one request; the daemon may take fewer."""
+"""Entries of one request; the daemon may take fewer."""
 
 
 @click.command("kick")

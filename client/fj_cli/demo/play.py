@@ -30,18 +30,18 @@ DAY_S = 24 * 3600
 
 
 class Result(msgspec.Struct):
-    """What the play showed."""
+    """Result of the play."""
 
     events: int
     expected: int
     """Executions, computed straight from the file."""
     executions: int
     entries: int
-    """What the daemon had to hand out after de-duplication, by its own count."""
+    """Jobs of the daemon after deduplication, by its own count."""
     lost: int
-    """What the file asks for and nobody worked on."""
+    """Work of the file that no worker did."""
     doubled: int
-    """What was worked on twice, or though the file does not ask for it."""
+    """Work done twice, or without an event in the file."""
     requests: int
     seconds: float
     kills: int

@@ -29,7 +29,7 @@ RETRY_SECONDS = 0.02
 
 
 class Terms(msgspec.Struct, frozen=True):
-    """What all players have to know."""
+    """Context that all players share."""
 
     spool: str
     address: str
@@ -40,13 +40,13 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class Spooled(msgspec.Struct):
-    """What a producer did for one slice."""
+    """Report of a producer for one slice."""
 
     events: int = 0
 
 
 class Worked(msgspec.Struct):
-    """What a worker did for one slice."""
+    """Report of a worker for one slice."""
 
     completed: list[tuple[bytes, int]] = []
     """Page and due second of each execution."""

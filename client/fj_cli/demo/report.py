@@ -1,4 +1,4 @@
-"""What the demonstration prints."""
+"""Report of the demonstration, as printed."""
 
 from __future__ import annotations
 

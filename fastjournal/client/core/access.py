@@ -1,4 +1,4 @@
-"""What a client needs to be let in: TLS, a certificate of its own, a token for AUTH.
+"""Access of a client to a daemon: TLS, a certificate of its own, a token for AUTH.
 
 Unix sockets never speak TLS. A TCP address does where ``tls`` says so, or where it is written
 ``tls://HOST:PORT``, which trusts what the system trusts unless ``tls`` says more.

@@ -1,4 +1,4 @@
-"""What waits for a listener: one change a key, the last one. Without IO."""
+"""Queue of changes for a listener: one change a key, the last one. Without IO."""
 
 from __future__ import annotations
 

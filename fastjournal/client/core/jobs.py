@@ -79,7 +79,7 @@ class LeasedJob:
 
     @property
     def uri(self) -> bytes:
-        """What the work is about; empty where it was given none."""
+        """Resource that the work is about (deduplication key); empty if there is none."""
         return self.entry.second_key
 
     @property

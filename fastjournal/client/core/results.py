@@ -1,4 +1,4 @@
-"""What the clients return. Times are microseconds: instants since the Unix epoch, durations."""
+"""Results of the clients. Times are microseconds: instants since the Unix epoch, durations."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class EntryStats(msgspec.Struct, frozen=True):
     """0: nobody has locked it."""
     value_bytes: int = 0
     job_id: str = ""
-    """Of its record in the command log, in hexadecimal digits."""
+    """Job id of its record in the command log, in hexadecimal digits."""
     log_segment: int = 0
     log_offset: int = 0
     """Bytes from the start of that segment."""

@@ -1,4 +1,4 @@
-"""What a call and a scan are, how a refusal becomes an exception, arguments of many calls."""
+"""Call and scan as types; refusals as exceptions; arguments that many calls share."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ from fastjournal.client.core.calls.base import Call, Scan
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-"""What a method of ``SyncClient`` returns."""
+"""Result of a method of ``SyncClient``."""
 A = TypeVar("A")
-"""What a method of ``Client`` returns."""
+"""Result of a method of ``Client``."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)

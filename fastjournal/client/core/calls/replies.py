@@ -1,4 +1,4 @@
-"""What the replies of the calls mean."""
+"""Replies of the calls as results."""
 
 from __future__ import annotations
 
