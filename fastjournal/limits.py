@@ -409,7 +409,7 @@ LEASES_A_UNIT = 10
 """Entries of one lease token that are listed again, if one of them is renamed, for a unit of
 work."""
 
-UNLOCK_WORK = 5
+UNLOCK_WORK = 7
 """Work of a lock that ends with its connection."""
 
 HANG_UP_LOOK_WORK = 5

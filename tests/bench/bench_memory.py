@@ -1,15 +1,17 @@
-"""Memory of a waiting entry: ``python -m tests.bench.bench_memory [ENTRIES]``.
+"""Memory of a waiting entry: ``python -m tests.bench.bench_memory [ENTRIES] [--random]``.
 
 Entries with a canonical journal key of 50 bytes, a URI of 45 bytes and a value of 100 bytes go
 through decoder, handlers and journal as in the daemon; the log itself is left out. Measured is the
 resident memory of the process, less what it was before, over the number of entries: keys, values,
-all indexes and the allocator's losses included.
+all indexes and the allocator's losses included. Each entry comes before all others in the order of
+work, or with ``--random`` anywhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
-import sys
+import random
 from pathlib import Path
 
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
@@ -26,23 +28,27 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-def frame(number: int) -> bytes:
+def frame(number: int, instant: int) -> bytes:
     """Return a SET as it comes over the wire."""
-    key = b"www.example.org:128:%016d:%013d" % (NOW_US - number, number)
+    key = b"www.example.org:128:%016d:%013d" % (instant, number)
     uri = b"https://www.example.org/pages/%010d.html" % number
     return encode_request(
         Request(Function.SET, 0, Flag.PERSIST, NOW_US, key, uri, 1, b"%0100d" % number)
     )
 
 
-def measure(entries: int) -> dict[str, float]:
+def measure(entries: int, *, in_order: bool) -> dict[str, float]:
     """Return bytes for each entry."""
     gc.disable()
+    instants = [NOW_US - number for number in range(entries)]
+    if not in_order:
+        random.Random(1).shuffle(instants)
     engine = Engine()
     connection = ServerConnection()
     before = resident_bytes()
     for first in range(0, entries, WINDOW):
-        window = b"".join(frame(number) for number in range(first, min(first + WINDOW, entries)))
+        numbers = range(first, min(first + WINDOW, entries))
+        window = b"".join(frame(number, instants[number]) for number in numbers)
         connection.receive_data(window)
         for request in connection.next_events():
             engine.handle(None, request, NOW_US)
@@ -53,7 +59,11 @@ def measure(entries: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    result = measure(int(sys.argv[1]) if len(sys.argv) > 1 else ENTRIES_DEFAULT)
+    parser = argparse.ArgumentParser(description="Measure the memory of waiting entries.")
+    parser.add_argument("entries", type=int, nargs="?", default=ENTRIES_DEFAULT)
+    parser.add_argument("--random", action="store_true", help="in no order")
+    given = parser.parse_args()
+    result = measure(given.entries, in_order=not given.random)
     print(
         f"{result['entries']:,} waiting entries with a 100-byte value: "
         f"{result['bytes_per_entry']:,.0f} bytes each"

@@ -57,29 +57,29 @@ class Measure(NamedTuple):
 
 
 MEASURES: dict[str, Measure] = {
-    "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 34, 18),
-    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 36, 20),
+    "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 33, 18),
+    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 35, 20),
     "files entered by the DELETE that completes a job": Measure(
         lambda: files_entered("DELETE"), 34, 18
     ),
     "files entered by a GET": Measure(lambda: files_entered("GET"), 26, 14),
-    "import cycles in the daemon": Measure(source_measures.import_cycles, 1, 0),
+    "import cycles in the daemon": Measure(source_measures.import_cycles, 0, 0),
     "modules in no layer": Measure(source_measures.modules_in_no_layer, 0, 0),
     "names of modules in import contracts": Measure(source_measures.contract_mentions, 32, 32),
-    "long functions": Measure(source_measures.long_functions, 5, 0),
+    "long functions": Measure(source_measures.long_functions, 2, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
     "terms that lead to code and decisions": Measure(
-        source_measures.terms_found, 5, len(source_measures.TERMS), more_is_better=True
+        source_measures.terms_found, 7, len(source_measures.TERMS), more_is_better=True
     ),
-    "decision pages": Measure(source_measures.decision_page_names, 107, 20),
+    "decision pages": Measure(source_measures.decision_page_names, 19, 20),
     "decision pages linked from nowhere": Measure(
-        source_measures.decisions_linked_from_nowhere, 107, 0
+        source_measures.decisions_linked_from_nowhere, 0, 0
     ),
     "modules that know the record layout by numbers": Measure(
         source_measures.layout_by_numbers, 0, 1
     ),
     "docstrings that begin with What, Of, Who ...": Measure(
-        source_measures.badly_begun_docstrings, 250, 0
+        source_measures.badly_begun_docstrings, 181, 0
     ),
 }
 

@@ -37,7 +37,6 @@ PLACES = {
     "fastjournald.observability.metrics": "STATM metrics.SLICE_SECONDS",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
-    "fastjournald.tables.sorted_entries": "order.CHUNK_MAX order._CHUNK_MIN",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
     "fastjournald.tasks.scan_runner": "SLICE_WORK",
 }

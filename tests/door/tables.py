@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fastjournald.tables.domain import NEVER, TOMBSTONES_DROPPED, Domain, Tombstones
-from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Entry, Extra, Place
+from fastjournald.tables.domain import NEVER, NO_ENTRIES, Domain
+from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Cold, Entry, Extra, Place
 from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
-from fastjournald.tables.sorted_entries import Order
-from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Cold, Values
+from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
+from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Values

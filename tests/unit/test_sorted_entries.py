@@ -1,132 +1,65 @@
-"""Entries in the order of their keys."""
+"""Sorted lists of a domain: they hold when the facts change that entries are sorted by.
+
+``Subject`` checks after each request that each list is sorted by the facts as they are now.
+"""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from tests.door.places import patch_module
-from tests.door.tables import Domain, Entry, Order
+from fastjournal.protocol.constants import Flag, ValueType
+from tests.door.tables import NO_ENTRIES, Domain
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject
 
-NOWHERE = Domain(b"")
-START_BYTES = 2
-
-
-def an_entry(key: bytes) -> Entry:
-    return Entry(key, key, None, b"", NOWHERE)
-
-
-class Model:
-    """Pairs in one list that is sorted after each change."""
-
-    def __init__(self) -> None:
-        self.order = Order()
-        self.pairs: list[tuple[bytes, Entry]] = []
-
-    def add(self, key: bytes) -> None:
-        entry = an_entry(key)
-        self.order.add(key, entry)
-        self.pairs.append((key, entry))
-        self.check()
-
-    def remove(self, at: int) -> None:
-        key, entry = self.pairs.pop(at)
-        self.order.remove(key[:START_BYTES], entry)
-        self.check()
-
-    def pop(self) -> None:
-        _, entry = self.pairs.pop(0)
-        assert self.order.pop() is entry
-        self.check()
-
-    def renew(self, at: int, key: bytes) -> None:
-        _, entry = self.pairs[at]
-        self.order.renew(key[:START_BYTES], key, entry)
-        self.pairs[at] = (key, entry)
-        self.check()
-
-    def check(self) -> None:
-        self.pairs.sort(key=lambda pair: pair[0])
-        assert len(self.order) == len(self.pairs)
-        assert list(self.order.keys()) == [key for key, _ in self.pairs]
-        assert [id(entry) for entry in self.order] == [id(entry) for _, entry in self.pairs]
-        if self.pairs:
-            assert self.order.first_key() == self.pairs[0][0]
-            assert self.order.first() is self.pairs[0][1]
-        # also from between the keys
-        for at, (key, entry) in enumerate(self.pairs):
-            behind = self.pairs[at + 1][1] if at + 1 < len(self.pairs) else None
-            assert self.order.first_from(key) is entry
-            assert self.order.first_from(key + bytes(1)) is behind
-            assert self.order.at(at) is entry
+KEYS = [b"a:1:0:%d" % number for number in range(3)]
+DELAYED = b"a:1:%d:z" % (START + 60 * SECOND)
+ONE = (1).to_bytes(8, "big", signed=True)
+TYPES = {"kind": ValueType.INTEGER}
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    patch_module(monkeypatch, "order.CHUNK_MAX", 8)
-    patch_module(monkeypatch, "order._CHUNK_MIN", 2)
+@pytest.fixture
+def s() -> Subject:
+    subject = Subject(EngineSubject(Rules()))
+    for key in (*KEYS, DELAYED):
+        assert subject.set(key, ONE, at=START, flags=Flag.PERSIST, **TYPES) == ""
+    return subject
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_changes_keep_the_order(seed: int) -> None:
-    draw = random.Random(seed)
-    model = Model()
-    unused = [number.to_bytes(START_BYTES) + draw.randbytes(2) for number in range(1000)]
-    draw.shuffle(unused)
-    for growing in (0.8, 0.2, 0.6, 0.1):
-        for _ in range(150):
-            if not model.pairs or draw.random() < growing:
-                model.add(unused.pop())
-                continue
-            at = draw.choice((0, -1, draw.randrange(len(model.pairs))))
-            if draw.random() < 0.3:
-                model.renew(at, model.pairs[at][0][:START_BYTES] + draw.randbytes(3))
-            elif draw.random() < 0.5:
-                model.pop()
-            else:
-                model.remove(at)
-    while model.pairs:
-        model.pop()
+@pytest.mark.parametrize("key", [KEYS[1], DELAYED])
+def test_add_to_a_waiting_entry_keeps_its_place_in_the_order(s: Subject, key: bytes) -> None:
+    s.later(SECOND)
+    assert s.add(key, ONE, ValueType.INTEGER, at=s.now).code == ""
+    assert s.meta(key).timestamp > START
+    s.later(60 * SECOND)
+    assert s.jobs(count=10) == [*KEYS, DELAYED]
 
 
-def test_what_comes_in_order_fills_its_chunks() -> None:
-    model = Model()
-    for number in range(50):
-        model.add(number.to_bytes(START_BYTES))
-    for number in range(50):
-        assert model.order.first_from(number.to_bytes(START_BYTES)) is model.pairs[number][1]
-    assert model.order.first_from((50).to_bytes(START_BYTES)) is None
-    while model.pairs:
-        model.remove(-1)
-    assert list(model.order) == []
+def test_add_to_a_dead_letter_keeps_its_place_in_the_order(s: Subject) -> None:
+    for key in KEYS:
+        assert s.bury(key) == ""
+    s.later(SECOND)
+    assert s.add(KEYS[1], ONE, ValueType.INTEGER, at=s.now).code == ""
+    assert s.kick_domain(b"a", 2) == 2
+    assert s.jobs(count=10) == KEYS[:2]
 
 
-def test_entries_whose_keys_begin_alike_are_told_apart() -> None:
-    model = Model()
-    for number in range(30):
-        model.add(b"ab" + bytes((number,)))
-    for at in (29, 0, 14, 20, 3):
-        model.remove(at)
-    assert len(model.order) == 25
+def test_bury_with_another_reason_keeps_the_place_in_the_order(s: Subject) -> None:
+    for key in KEYS:
+        assert s.bury(key, reason=b"one") == ""
+    assert s.bury(KEYS[0], reason=b"another") == ""
+    assert s.kick_domain(b"a", 3) == 3
+    assert s.jobs(count=10) == KEYS
 
 
-@pytest.mark.parametrize("number", [0, 1, 8, 9, 100])
-def test_what_is_loaded_at_once_is_as_if_it_had_come(number: int) -> None:
-    model = Model()
-    keys = [b"%03d" % serial for serial in range(number)]
-    model.pairs = [(key, an_entry(key)) for key in keys]
-    model.order.load(keys, [entry for _, entry in model.pairs])
-    model.check()
-    model.add(b"0500")
-    model.add(b"999")
-    model.remove(0)
+def test_rename_moves_an_entry_to_its_new_place_in_the_order(s: Subject) -> None:
+    s.later(SECOND)
+    assert s.rename(KEYS[0], b"a:2:0:0", at=s.now) == ""
+    assert s.jobs(count=10) == [*KEYS[1:], b"a:2:0:0"]
 
 
-def test_the_first_from_a_key_on_is_found_between_keys() -> None:
-    model = Model()
-    for number in range(0, 100, 2):
-        model.add(number.to_bytes(START_BYTES))
-    for number in range(98):
-        found = model.order.first_from(number.to_bytes(START_BYTES))
-        assert found is model.pairs[(number + 1) // 2][1]
+def test_domains_without_delays_and_dead_letters_share_an_empty_list(s: Subject) -> None:
+    domain = Domain(b"b")
+    assert domain.delayed is domain.buried_order is NO_ENTRIES
+    assert s.bury(KEYS[0]) == ""
+    assert len(NO_ENTRIES) == 0

@@ -26,7 +26,7 @@ from fastjournal.cmdlog.format.records import Record, decode_record
 from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.limits import COPIED_ENTRIES_MAX
 from fastjournald.compaction.steps import DURABLE, TURN, Blocking, Signal
-from fastjournald.tables.value_cache import Cold
+from fastjournald.tables.entry import Cold
 
 if TYPE_CHECKING:
     from fastjournald.compaction.replace_segment import SegmentFiles
@@ -104,8 +104,8 @@ def _copy_entry(store: Store, entry: Entry, now: int) -> None:
             for number, key in enumerate(further)
             if key is not None and store.find(key) is not entry
         )
-    store.journal.copied_forward(entry, now, taken)
-    store.renew(entry)
+    with store.facts_change(entry):
+        store.journal.copied_forward(entry, now, taken)
 
 
 def _copy_record(store: Store, record: Record, now: int) -> None:

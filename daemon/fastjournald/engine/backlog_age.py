@@ -48,14 +48,14 @@ def _oldest(domain: Domain) -> Iterator[Entry]:
     512 binary searches.
     """
     ready = domain.ready
-    entry = ready.first() if ready else None
+    entry = ready[0] if ready else None
     while entry is not None:
         yield entry
         priority = entry.priority
         if not entry.not_before:
-            entry = ready.first_from(pack_facts(priority, 1, 0, 0, 0, 0))
+            entry = next(ready.irange_key(pack_facts(priority, 1, 0, 0, 0, 0)), None)
         elif priority < PRIORITY_MAX:
-            entry = ready.first_from(bytes((priority + 1,)))
+            entry = next(ready.irange_key(bytes((priority + 1,))), None)
         else:
             return
 

@@ -16,8 +16,9 @@ from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handouts
 from fastjournald.engine.waiters import Waiter, Waiters
-from fastjournald.tables.domain import NEVER, Tombstones
+from fastjournald.tables.domain import NEVER
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Append, Journal
 

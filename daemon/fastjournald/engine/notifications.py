@@ -20,7 +20,7 @@ from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
 from fastjournald.engine.handlers.get import pair_of, why_unreadable
 from fastjournald.engine.prefetch import missing_news
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
-from fastjournald.tables.value_cache import Cold
+from fastjournald.tables.entry import Cold
 
 
 class Notifications:

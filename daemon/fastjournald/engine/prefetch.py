@@ -8,8 +8,8 @@ from fastjournal.limits import NEWS_AHEAD, NEWS_TURN_BYTES
 from fastjournal.protocol import Function, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Cold, Missing
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.value_cache import Missing
 
 
 def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Missing:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES
 from fastjournal.keys import moved_not_before, parse_journal_key
 from fastjournal.limits import LEASES_A_UNIT
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry, Place
 
 
-def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
+def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:
     """Put an entry under another primary key, and into the domain and queue that this one says.
 
     What stood under that key stays in its queue: the caller removes it behind this, so that a
@@ -20,6 +19,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         store: Where it stands.
         entry: Which; it keeps all but what its key says.
         key: A primary key, or one under which nothing stands.
+        timestamp: By the writer's clock.
         now: The present.
     """
     old, place, domain = entry.key, entry.place, entry.domain
@@ -33,7 +33,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
         store.take_back(entry)
     elif place == Place.READY:
         # its domain keeps its turn, for it may be ready there again
-        domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
+        domain.ready.remove(entry)
     elif place == Place.DELAYED:
         store.unqueue(entry)
     store.drop_key(old, entry)
@@ -43,6 +43,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, now: int) -> None:
     entry.key = key
     priority = 0 if parts is None else parts.priority
     entry.reorder(priority, moved_not_before(old, key, entry.not_before))
+    entry.timestamp = timestamp
     entry.domain = store.plain if parts is None else store.domain_of(parts.domain)
     entry.domain.entries += 1
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.pubsub.subscriptions import Changes
-from fastjournald.tables.domain import Domain, Leases, Tombstones, instant_of
-from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.domain import Domain, Leases
+from fastjournald.tables.entry import Cold, Entry, Place
 from fastjournald.tables.leases import Leasing
 from fastjournald.tables.signals import TIMER
-from fastjournald.tables.value_cache import Cold, Values
+from fastjournald.tables.tombstones import Tombstones
+from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
@@ -259,7 +260,8 @@ class Store(Leasing):
         if place == Place.BURIED:
             if reason != entry.reason:
                 entry.own().reason = reason
-                self.journal.buried_again(entry, now)
+                with self.facts_change(entry):
+                    self.journal.buried_again(entry, now)
             return
         if place == Place.LEASED:
             if self._is_dropped(entry, now):
@@ -348,9 +350,9 @@ class Store(Leasing):
 
     def _become_ready(self, domain: Domain, instant: int, now: int, work_over: int) -> None:
         delayed = domain.delayed
-        while self.work < work_over and delayed and instant_of(delayed.first_key()) <= instant:
+        while self.work < work_over and domain.first_delay() <= instant:
             self.work += ENTRY_WORK
-            entry = delayed.pop()
+            entry = delayed.pop(0)
             if entry.extra.waits_until:
                 entry.extra.waits_until = 0
             self.delayed -= 1

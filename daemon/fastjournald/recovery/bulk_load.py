@@ -8,7 +8,6 @@ made, so that memory for both is never needed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_record
@@ -16,14 +15,19 @@ from fastjournal.cmdlog.recovery.replay_state import LogState
 from fastjournal.cmdlog.recovery.replayed_entry import NO_MORE, LiveJob
 from fastjournal.keys import parse_journal_key
 from fastjournald.engine.store import Store
-from fastjournald.tables.domain import Domain, delay_key
-from fastjournald.tables.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Entry, Extra, Place
-from fastjournald.tables.value_cache import Cold
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import (
+    JOB_ID_REST,
+    NOTHING,
+    RUN_KEPT_BYTES,
+    Cold,
+    Entry,
+    Extra,
+    Place,
+)
 from fastjournald.wal.entry_records import SEGMENT_SHIFT
 from fastjournald.wal.journal import Journal
 
-_facts = attrgetter("facts")
-_first = itemgetter(0)
 _TIMESTAMP_DIGITS = 16
 """Of the instant in a canonical key."""
 _COLON = 0x3A
@@ -36,7 +40,7 @@ class _Queue(NamedTuple):
     domain: Domain
     priority: int
     ready: list[Entry]
-    delayed: list[tuple[bytes, Entry]]
+    delayed: list[Entry]
 
 
 def load_store(store: Store, state: LogState, now: int) -> None:
@@ -69,7 +73,7 @@ class _Loading:
         self._queues: dict[bytes, _Queue] = {}
         """By what keys begin with, in the form that they have it: domain and priority."""
         self._ready: dict[bytes, list[Entry]] = {}
-        self._delayed: dict[bytes, list[tuple[bytes, Entry]]] = {}
+        self._delayed: dict[bytes, list[Entry]] = {}
         self._expiry: list[tuple[int, bytes]] = []
 
     def load(self, jobs: list[LiveJob]) -> None:
@@ -128,7 +132,7 @@ class _Loading:
                 queue.ready.append(entry)
             else:
                 entry.place = Place.DELAYED
-                queue.delayed.append((facts[1:17], entry))
+                queue.delayed.append(entry)
 
     def _queue_of(self, key: bytes, at: int) -> _Queue:
         parts = parse_journal_key(key)
@@ -184,23 +188,20 @@ class _Loading:
                 queue.ready.append(entry)
             else:
                 entry.place = Place.DELAYED
-                queue.delayed.append((delay_key(entry.not_before, entry.arrival), entry))
+                queue.delayed.append(entry)
 
     def put_in_order(self) -> None:
         """Build the other indexes of what was loaded."""
         store = self._store
         for name, entries in self._ready.items():
             if entries:
-                entries.sort(key=_facts)
-                store.domains[name].ready.load(list(map(_facts, entries)), entries)
+                store.domains[name].ready.update(entries)
                 if name not in store.pauses:
                     store.turns.add(store.domains[name])
-        for name, pairs in self._delayed.items():
-            if pairs:
-                pairs.sort(key=_first)
-                keys = [key for key, _ in pairs]
-                store.domains[name].delayed.load(keys, [entry for _, entry in pairs])
-                store.delayed += len(pairs)
+        for name, entries in self._delayed.items():
+            if entries:
+                store.domains[name].load_delayed(entries)
+                store.delayed += len(entries)
         store.expiry.extend(self._expiry)
         for domain in store.domains.values():
             if domain.paused_until:

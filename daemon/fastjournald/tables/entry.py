@@ -4,22 +4,28 @@ A daemon holds millions of these, so what an entry takes is counted in bytes. Wh
 what few look at is packed into ``facts`` (``cmdlog.format.packed_entry``); what only few have is an
 object of its own, ``extra``. Properties lead to both.
 
-The facts are the key of an entry in the order of work. What they begin with says which is next, and
-changes only while an entry is in no list.
+The facts are the key of an entry in the order of work, and must not change while it stands in a
+list that is sorted by them: see ``Queues.facts_change``.
 """
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 import msgspec
 
 from fastjournal.cmdlog.format.layout import JOB_ID_BYTES
-from fastjournal.cmdlog.format.packed_entry import ARRIVAL_AT, Packed, unpack_facts
+from fastjournal.cmdlog.format.packed_entry import (
+    ARRIVAL_AT,
+    DELAY_KEY,
+    ORDER_BYTES,
+    Packed,
+    unpack_facts,
+)
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.value_cache import Cold
 
 RUN_KEPT_BYTES = 9
 """Of a job id, where the rest of it is the arrival."""
@@ -28,6 +34,19 @@ ARRIVAL_MAX = (1 << 8 * _ARRIVAL_KEPT_BYTES) - 1
 """The largest one that such a job id has room for."""
 JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
 """Of the facts, the end of such a job id."""
+
+
+_pack_instant = Struct(">Q").pack
+
+
+class Cold(msgspec.Struct, frozen=True, gc=False):
+    """Evicted value: it is on disk only."""
+
+    size: int
+    """In bytes."""
+
+    def __len__(self) -> int:
+        return self.size
 
 
 class Place:
@@ -137,6 +156,19 @@ class Entry(Packed, eq=False, gc=False):
         """Give it another place in the order of work, while it is in no list."""
         self.replace_facts(0, bytes((priority,)))
         self.not_before = not_before
+
+    @property
+    def delayed_until(self) -> int:
+        """When it becomes ready, while it is delayed."""
+        return self.extra.waits_until or self.not_before
+
+    @property
+    def delay_key(self) -> bytes:
+        """Its key in the order of delays: that instant, and its arrival."""
+        instant = self.extra.waits_until
+        if instant:
+            return _pack_instant(instant) + self.facts[ARRIVAL_AT:ORDER_BYTES]
+        return self.facts[DELAY_KEY]
 
     # --- its record -----------------------------------------------------------------------------
 

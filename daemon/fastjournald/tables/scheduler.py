@@ -8,23 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 
-from fastjournal.cmdlog.format.packed_entry import ORDER_BYTES
 from fastjournal.limits import UNLOCK_WORK
-from fastjournald.tables.domain import (
-    NEVER,
-    Domain,
-    Expiry,
-    Turns,
-    WakeIndex,
-    delay_key,
-)
+from fastjournald.tables.domain import NEVER, Domain, Turns, WakeIndex
 from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.expiry import Expiry
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.pauses import Pauses
 from fastjournald.tables.signals import READY, Signals
-from fastjournald.tables.sorted_entries import Order
 
 
 class NewlyReady:
@@ -165,14 +159,14 @@ class Queues:
         if instant <= now:
             entry.place = Place.READY
             ready = domain.ready
-            ready.add(entry.facts, entry)
+            ready.add(entry)
             if len(ready) == 1:
                 self._has_ready(domain)
         else:
             entry.place = Place.DELAYED
             if instant != not_before:
                 entry.own().waits_until = instant
-            domain.delayed.add(delay_key(instant, entry.arrival), entry)
+            domain.delay(entry)
             self.delayed += 1
             if instant < domain.wake:
                 self.refresh(domain)
@@ -182,13 +176,12 @@ class Queues:
         """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
         domain = entry.domain
         if entry.place == Place.READY:
-            domain.ready.remove(entry.facts[:ORDER_BYTES], entry)
+            domain.ready.remove(entry)
             if not domain.ready:
                 self.lose_turn(domain)
         else:
             extra = entry.extra
-            instant = extra.waits_until or entry.not_before
-            domain.delayed.remove(delay_key(instant, entry.arrival), entry)
+            domain.delayed.remove(entry)
             if extra.waits_until:
                 extra.waits_until = 0
             self.delayed -= 1
@@ -203,12 +196,23 @@ class Queues:
         else:
             self.turns.remove(domain)
 
-    def renew(self, entry: Entry) -> None:
-        """The facts of an entry have changed, but for its place: let nothing keep the old ones."""
+    @contextmanager
+    def facts_change(self, entry: Entry) -> Iterator[None]:
+        """Take an entry out of the list that is sorted by its facts while these change. O(log n).
+
+        Its place stays as it is, and so does the turn of its domain.
+        """
+        order = None
         if entry.place == Place.READY:
-            entry.domain.ready.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
-        elif entry.place == Place.BURIED and entry.domain.buried_order is not None:
-            entry.domain.buried_order.renew(entry.facts[:ORDER_BYTES], entry.facts, entry)
+            order = entry.domain.ready
+        elif entry.place == Place.BURIED and entry.journal:
+            order = entry.domain.buried_order
+        if order is None:
+            yield
+        else:
+            order.remove(entry)
+            yield
+            order.add(entry)
 
     def queue_again(self, entry: Entry, now: int) -> None:
         """What an entry in a queue waits for has changed. O(log n)."""
@@ -227,14 +231,15 @@ class Queues:
     def pop_ready(self, domain: Domain, entry: Entry) -> None:
         """Take the first ready entry of a domain, one of the turns, to be leased or removed."""
         ready = domain.ready
-        ready.pop()
+        ready.pop(0)
         if not ready:
             self.turns.remove(domain)
         entry.place = Place.PLAIN
 
     def ready_at(self, domain: Domain, rank: int) -> Entry:
         """Return a ready entry of a domain by its place in the order of work. O(rank)."""
-        return domain.ready.at(rank)
+        entry: Entry = next(islice(domain.ready, rank, None))
+        return entry
 
     def refresh(self, domain: Domain) -> None:
         """The next delay or lease of a domain may be another one. O(log n)."""
@@ -253,9 +258,7 @@ class Queues:
         domain.buried += 1
         self.buried += 1
         if entry.journal:
-            if domain.buried_order is None:
-                domain.buried_order = Order()
-            domain.buried_order.add(entry.facts, entry)
+            domain.bury(entry)
 
     def take_back(self, entry: Entry) -> None:
         """The entry is buried no more; what comes of it is the caller's matter. O(log n)."""
@@ -264,12 +267,11 @@ class Queues:
         domain.buried -= 1
         self.buried -= 1
         if entry.journal:
-            assert domain.buried_order is not None
-            domain.buried_order.remove(entry.facts[:ORDER_BYTES], entry)
+            domain.buried_order.remove(entry)
 
     def buried_in(self, domain: Domain) -> Iterator[Entry]:
         """Yield the buried journal entries of a domain in the order of work."""
-        yield from domain.buried_order or ()
+        yield from domain.buried_order
 
     # --- pauses ---------------------------------------------------------------------------------
 

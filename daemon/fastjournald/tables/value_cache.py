@@ -14,14 +14,11 @@ n is the number of values in memory; every operation is O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from fastjournal.protocol.constants import ValueType
-
-if TYPE_CHECKING:
-    from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry import Cold, Entry
 
 ENTRY_BYTES = 400
 """Of an entry in memory with its places in the indexes, but for its keys and its value."""
@@ -41,16 +38,6 @@ KEPT_SHARE = 1 / 16
 """Of the limit: the values accessed last stay in memory for so much of it, also where keys and
 indexes take all of it. Else what one request had read would leave again before the next one that
 needs it, and workers who want the same job would all read in vain."""
-
-
-class Cold(msgspec.Struct, frozen=True, gc=False):
-    """A value that is on disk only."""
-
-    size: int
-    """In bytes."""
-
-    def __len__(self) -> int:
-        return self.size
 
 
 class Missing(msgspec.Struct, gc=False):

@@ -19,8 +19,8 @@ import trio
 from fastjournal import limits
 from fastjournal.cmdlog.read_value import Whereabouts, read_values
 from fastjournald.runtime import Runtime
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Cold, Missing
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.value_cache import Missing
 
 LOG = logging.getLogger("fastjournald")
 

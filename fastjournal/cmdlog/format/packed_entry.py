@@ -23,6 +23,8 @@ ORDER_BYTES = 17
 FACTS_BYTES = _FACTS.size
 """Without what is told of its record."""
 ARRIVAL_AT = 9
+DELAY_KEY = slice(1, ORDER_BYTES)
+"""Not before and arrival: what entries are sorted by that wait for their instant."""
 
 pack_facts = _FACTS.pack
 """Takes priority, not before, arrival, timestamp, created and value type."""

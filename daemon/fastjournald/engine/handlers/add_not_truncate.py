@@ -23,8 +23,7 @@ from fastjournald.engine.handlers.arguments import (
     is_key,
 )
 from fastjournald.engine.handlers.get import pair_reply
-from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Cold
+from fastjournald.tables.entry import Cold, Entry
 
 _INTEGER, _FLOAT = int(ValueType.INTEGER), int(ValueType.FLOAT)
 _BOOLEAN = int(ValueType.BOOLEAN)
@@ -159,7 +158,9 @@ def _small(entry: Entry) -> bytes:
 
 def _written(context: Context, entry: Entry, request: Request, now: int) -> None:
     context.store.note_value(entry)
-    entry.timestamp = max(entry.timestamp, request.timestamp)
+    if request.timestamp > entry.timestamp:
+        with context.store.facts_change(entry):
+            entry.timestamp = request.timestamp
     entry.modified = now
 
 

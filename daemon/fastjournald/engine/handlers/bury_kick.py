@@ -26,8 +26,8 @@ from fastjournald.engine.handlers.arguments import (
 )
 from fastjournald.engine.handlers.get import why_unreadable
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry, Place
-from fastjournald.tables.value_cache import Cold, Missing
+from fastjournald.tables.entry import Cold, Entry, Place
+from fastjournald.tables.value_cache import Missing
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
 _NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"

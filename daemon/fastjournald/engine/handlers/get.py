@@ -24,8 +24,8 @@ from fastjournald.engine.handlers.arguments import (
     WORKED_ON,
 )
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry, Place
-from fastjournald.tables.value_cache import Cold, Missing
+from fastjournald.tables.entry import Cold, Entry, Place
+from fastjournald.tables.value_cache import Missing
 
 PAIR_BYTES = 2 + 2 + 4 + 1
 """A pair's sizes and type at their widest."""

@@ -110,8 +110,7 @@ def rename(context: Context, session: Hashable, request: Request, now: int) -> s
         return _FURTHER_KEY
     if context.read_only:
         return READ_ONLY
-    rename_entry(store, entry, key, now)
-    entry.timestamp = timestamp
+    rename_entry(store, entry, key, timestamp, now)
     entry.modified = now
     if target is not None:
         store.remove(target, now)

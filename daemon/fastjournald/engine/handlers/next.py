@@ -147,7 +147,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
             domain = turns.first()
         else:
             break
-        entry = domain.ready.first()
+        entry = domain.ready[0]
         room -= len(entry.key) + len(entry.uri or b"") + overhead
         if with_data:
             room -= len(entry.value)
