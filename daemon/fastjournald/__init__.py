@@ -1,13 +1,15 @@
-"""fastjournald: the daemon. The write path of a request, each stage in the module of its name:
+"""fastjournald: the daemon. The write path of a request, from socket to disk and back:
 
-    net.session       receives bytes; the codec (fastjournal.protocol) makes requests of them
-    engine.engine     advances the time and finds the handler; pure from here to the journal
-    engine.handlers   decide what the request does to the state
-    engine.store      keeps keys and indexes in step, and tells the journal what changed
-    wal.journal       encodes records and appends them to the log writer's buffer
-    group_commit      writes and syncs the buffer once for all sessions that wait
-    net.outbox        holds each reply until no crash can undo what it shows
+    net/transport        receives bytes, and waits for whatever the session waits for
+    net/session          bytes to requests (fastjournal.protocol); one client's state, without IO
+    net/request_batch    hands the requests to the engine, one after the other
+    engine/engine        brings time up to date and finds the handler; all is pure from here on
+    engine/handlers      decide what a request does to entries
+    engine/store         keeps tables/ (indexes, queues, leases) and the log in step
+    wal/journal          encodes log records and appends them to the buffer of cmdlog/writer
+    group_commit         one write and one sync for all sessions that wait
+    net/outbox           replies, each with the mark that has to be durable before it may leave
 
-``runtime`` has what tasks and sessions share, ``tasks`` are background tasks, ``recovery`` makes an
-engine from the log, ``main`` reads options. docs/architecture.md has the whole picture.
+``server`` composes the parts and runs their tasks, ``runtime`` is what these share, ``recovery``
+builds an engine from the log, ``main`` reads options. docs/architecture.md has the whole picture.
 """

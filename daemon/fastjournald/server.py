@@ -102,7 +102,7 @@ class Server:
             wait_news_turn=self.notifier.wait_news_turn,
         )
         self.connections = Connections(runtime, services, tls)
-        self.timeouts = Timeouts(runtime, self.connections.sessions)
+        self.timeouts = Timeouts(runtime, self.connections.transports)
         self.http_addresses: list[str] = []
         """Addresses of --http, once requests are accepted."""
         engine.context.gauges = self._gauges
@@ -247,7 +247,7 @@ class Server:
     def _gauges(self, now: int) -> dict[str, int]:
         writer, engine = self.runtime.writer, self.runtime.engine
         return {
-            "connections": len(self.connections.sessions),
+            "connections": len(self.connections.transports),
             "log_bytes": writer.log_bytes,
             "log_live_bytes": engine.journal.records.live_bytes,
             "log_segments": len(writer.sealed) + (writer.active is not None),

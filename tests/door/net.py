@@ -6,4 +6,20 @@ from fastjournald.net.accept import accept
 from fastjournald.net.credentials import load_grants
 from fastjournald.net.listeners import origin_of_host
 from fastjournald.net.session import Session
+from fastjournald.net.shared import Shared
+from fastjournald.net.steps import (
+    CLOSE,
+    COMMIT,
+    FLUSH,
+    MATCH,
+    PASS_ON,
+    PENALTY,
+    RECEIVE,
+    ReadValues,
+    RunScan,
+    Step,
+    TakeSnapshot,
+    WaitRoom,
+    WaitTurn,
+)
 from fastjournald.net.tls import Handshakes, TlsStream, _Ciphertext

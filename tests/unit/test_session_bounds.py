@@ -77,7 +77,7 @@ class Room(ServerFixture):
 
     @property
     def sessions(self) -> list[Session]:
-        return list(self.server.connections.sessions)
+        return [each.session for each in self.server.connections.transports.values()]
 
 
 def get(key: bytes, **fields: Any) -> Request:
@@ -388,7 +388,7 @@ async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock)
         await peer.stream.send_all(whole[:600])
         await trio.testing.wait_all_tasks_blocked()
         assert room.memory.bytes == 600
-        assert [session.held_bytes for session in room.sessions] == [600]
+        assert [session.account.bytes for session in room.sessions] == [600]
         await peer.stream.send_all(whole[600:])
         assert codes([await peer.reply()]) == [""]
         await trio.testing.wait_all_tasks_blocked()

@@ -44,3 +44,30 @@ class MemoryBudget:
         if (self.bytes > self.bytes_max) is not self.scarce:
             self.scarce = not self.scarce
             self._ration(limits.SCARCE_BYTES if self.scarce else None)
+
+
+class MemoryAccount:
+    """Bytes in flight of one connection.
+
+    Args:
+        budget: Of all connections.
+    """
+
+    __slots__ = ("_budget", "_closed", "bytes")
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self.bytes = 0
+        """Held for this connection."""
+        self._budget = budget
+        self._closed = False
+
+    def hold(self, change: int) -> None:
+        """Count that many bytes more, or fewer. O(1)."""
+        if not self._closed:
+            self.bytes += change
+            self._budget.hold(change)
+
+    def close(self) -> None:
+        """Give back all; nothing is counted any more."""
+        self.hold(-self.bytes)
+        self._closed = True

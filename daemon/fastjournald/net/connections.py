@@ -16,7 +16,9 @@ from fastjournald.net.accept import accept
 from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
+from fastjournald.net.shared import Shared
 from fastjournald.net.tls import Handshakes
+from fastjournald.net.transport import Transport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -32,7 +34,8 @@ class Connections:
     """
 
     def __init__(self, runtime: Runtime, services: Services, tls: ssl.SSLContext | None) -> None:
-        self.sessions: set[Session] = set()
+        self.transports: dict[Hashable, Transport] = {}
+        """Clients that are served, by session."""
         self.tls = tls
         """For clients that connect from now on."""
         self.nursery: trio.Nursery | None = None
@@ -40,8 +43,23 @@ class Connections:
         self.stopping = False
         self._runtime = runtime
         self._services = services
+        handouts = runtime.engine.context.handouts
+        assert handouts is not None
+        self._shared = Shared(
+            engine=runtime.engine,
+            handouts=handouts,
+            log=runtime.writer,
+            memory=runtime.memory,
+            turns=runtime.turns,
+            backpressure=runtime.backpressure,
+            connections_closed=runtime.counters.connections_closed,
+            protocol_errors=runtime.counters.protocol_errors,
+            after_requests=runtime.after_requests,
+            wake_tasks=runtime.wake_tasks,
+            give_back=runtime.give_back,
+        )
         self._handshakes = Handshakes()
-        self._silent: EvictionQueue[Session] = EvictionQueue()
+        self._silent: EvictionQueue[Transport] = EvictionQueue()
         self._refusing = 0
 
     # --- clients that connect -------------------------------------------------------------------
@@ -82,31 +100,33 @@ class Connections:
             peer: Name of the client, for the log.
             origin: Its address, for the bound of each address.
         """
-        session = Session(self._runtime, self._services, stream, peer, self.wake)
-        if len(self.sessions) >= self._runtime.config.max_connections:
+        assert self.nursery is not None
+        session = Session(self._shared)
+        transport = Transport(session, stream, self._runtime, self._services, self.nursery, peer)
+        if len(self.transports) >= self._runtime.config.max_connections:
             silent = self._silent.pop()
             if silent is None:
-                await self._refuse(session)
+                await self._refuse(transport)
                 return
             self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
             silent.cut()
-        self.sessions.add(session)
-        self._silent.add(origin, session)
-        session.on_first_request = lambda: self._silent.discard(origin, session)
+        self.transports[session] = transport
+        self._silent.add(origin, transport)
+        session.on_first_request = lambda: self._silent.discard(origin, transport)
         if self.stopping:
-            session.stop()
+            transport.stop()
         try:
-            await session.run()
+            await transport.run()
         finally:
-            self.sessions.discard(session)
-            self._silent.discard(origin, session)
+            del self.transports[session]
+            self._silent.discard(origin, transport)
             session.on_first_request = None
 
-    async def _refuse(self, session: Session) -> None:
+    async def _refuse(self, transport: Transport) -> None:
         self._runtime.counters.connections_refused += 1
         self._refusing += 1
         try:
-            await session.refuse(silently=self._refusing > limits.REFUSALS_MAX)
+            await transport.refuse(silently=self._refusing > limits.REFUSALS_MAX)
         finally:
             self._refusing -= 1
 
@@ -114,31 +134,28 @@ class Connections:
 
     def deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         """Hand replies of waiting requests to their sessions, which send them when durable."""
-        assert self.nursery is not None
         together: dict[Hashable, list[bytes]] = {}
         for session, data in answers:
             together.setdefault(session, []).append(data)
         for session, replies in together.items():
-            assert isinstance(session, Session)
-            session.push(b"".join(replies), self.nursery)
+            transport = self.transports[session]
+            transport.session.put(b"".join(replies), pushed=True)
+            transport.wake()
 
     def wake(self, session: Hashable) -> None:
         """Let a session tell changes, if it has some to tell."""
-        assert self.nursery is not None
-        assert isinstance(session, Session)
-        session.wake(self.nursery)
+        # it may have gone since it was queued to be woken
+        if (transport := self.transports.get(session)) is not None:
+            transport.wake()
 
     def cut_overrun(self, session: Hashable) -> None:
         """Close: the client reads too slowly for what it listens to, and may not miss any of it."""
-        assert isinstance(session, Session)
         self._runtime.counters.connections_closed[CloseReason.OVERRUN] += 1
-        session.cut()
+        self.transports[session].cut()
 
-    @staticmethod
-    def has_hung_up(session: Hashable) -> bool:
+    def has_hung_up(self, session: Hashable) -> bool:
         """Whether the client of a session sends nothing more."""
-        assert isinstance(session, Session)
-        return session.has_hung_up()
+        return self.transports[session].has_hung_up()
 
     def give_back(self, handouts: list[Handout]) -> None:
         """Let work wait again whose replies were never sent, a part of it at a time."""
@@ -157,17 +174,15 @@ class Connections:
                 await trio.lowlevel.checkpoint()
             await runtime.commit.wait_settled(runtime.writer.appended)
 
-    @staticmethod
-    def end(sessions: list[Hashable]) -> None:
-        """Let clients go whose token counts no more: they may connect and show it again."""
+    def end(self, sessions: list[Hashable]) -> None:
+        """Close connections whose token counts no more: clients may connect and show it again."""
         for session in sessions:
-            assert isinstance(session, Session)
-            session.stop()
+            self.transports[session].stop()
 
     def stop(self) -> None:
         """Answer what is on its way already, then close all connections."""
-        for session in self.sessions:
-            session.stop()
+        for transport in self.transports.values():
+            transport.stop()
 
     def stop_accepting(self) -> None:
         """The daemon stops: clients that connect now are not served any more."""

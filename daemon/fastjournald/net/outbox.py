@@ -12,29 +12,48 @@ given back.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 from itertools import islice
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from fastjournal.limits import REPLIES_BYTES_MAX
-from fastjournald.engine.undelivered import Handout, popped_bytes
+from fastjournald.admission.memory_budget import MemoryAccount
+from fastjournald.engine.undelivered import Handout, Handouts, popped_bytes
 
 _Piece: TypeAlias = tuple[bytes, int, int, list[Handout] | None, bool]
 """Messages; their mark; how many bytes they hold; the work in them; whether it is work for NEXTs
 that waited. A plain tuple, for each turn of a session makes one."""
 
 
+class Log(Protocol):
+    """The log, as far as marks are concerned."""
+
+    @property
+    def appended(self) -> int:
+        """Position behind the last record."""
+
+
 class Outbox:
-    """First in, first out; as marks only grow, what stands before a message never waits longer."""
+    """First in, first out; as marks only grow, what stands before a message never waits longer.
 
-    __slots__ = ("_leaving", "pieces", "pushed_work")
+    Args:
+        log: Marks are positions in it.
+        handouts: Work in replies that are not in an outbox so far.
+        account: Counts what the messages hold.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_account", "_handouts", "_leaving", "_log", "pieces", "pushed_work")
+
+    def __init__(self, log: Log, handouts: Handouts, account: MemoryAccount) -> None:
         self.pieces: deque[_Piece] = deque()
         """Not sent so far, or not wholly. Others only ask whether there are any."""
-        self._leaving = 0
-        """Pieces at the front that are being sent."""
         self.pushed_work = 0
         """Pieces with work for NEXTs that waited."""
+        self._leaving = 0
+        """Pieces at the front that are being sent."""
+        self._log = log
+        self._handouts = handouts
+        self._account = account
 
     @property
     def failed(self) -> bool:
@@ -46,24 +65,17 @@ class Outbox:
         """Appended bytes that must be settled before the first message may leave."""
         return self.pieces[0][1]
 
-    def put(
-        self,
-        data: bytes,
-        mark: int,
-        handouts: list[Handout] | None = None,
-        *,
-        pushed: bool = False,
-    ) -> int:
-        """Add messages that were made just now, and return how many bytes they hold. O(1).
+    def put(self, session: Hashable, data: bytes, *, pushed: bool = False) -> None:
+        """Add messages that were made just now. O(1).
 
         Args:
+            session: Key of the session in the engine.
             data: One whole message, or several.
-            mark: Bytes that have been appended to the log.
-            handouts: Work that they hand out.
             pushed: They answer requests that waited.
         """
-        pieces = self.pieces
+        pieces, mark = self.pieces, self._log.appended
         assert not pieces or pieces[-1][1] <= mark
+        handouts = self._handouts.take(session)
         held = len(data)
         if handouts:
             held += popped_bytes(handouts)
@@ -71,10 +83,10 @@ class Outbox:
             pieces.append((data, mark, held, handouts, pushed))
         else:
             pieces.append((data, mark, held, None, False))
-        return held
+        self._account.hold(held)
 
-    def begin(self, settled: int) -> bytes:
-        """Return what may leave, about a megabyte of it; call ``done`` when it is sent.
+    def data_to_send(self, settled: int) -> bytes:
+        """Return what may leave, about a megabyte of it; call ``data_sent`` when it is sent.
 
         Args:
             settled: Bytes of the log that are as safe as the sync policy asks.
@@ -98,8 +110,8 @@ class Outbox:
             self._leaving += 1
         return b"".join([piece[0] for piece in islice(pieces, self._leaving)])
 
-    def done(self) -> int:
-        """What was begun is sent; return how many bytes it held."""
+    def data_sent(self) -> None:
+        """Take out what was begun: it is sent."""
         total = 0
         while self._leaving:
             _, _, held, _, with_pushed_work = self.pieces.popleft()
@@ -107,24 +119,25 @@ class Outbox:
             total += held
             if with_pushed_work:
                 self.pushed_work -= 1
-        return total
+        self._account.hold(-total)
 
-    def withdraw(self, *, pushed_only: bool) -> tuple[list[Handout], int]:
-        """Take out what hands out work, or all; return that work, and how many bytes all held.
+    def withdraw(self, *, pushed_only: bool) -> list[Handout]:
+        """Take out what hands out work, or all; return that work.
 
         Args:
             pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.
         """
         kept: deque[_Piece] = deque()
         handouts: list[Handout] = []
-        held = 0
+        total = 0
         for piece in self.pieces:
-            _, _, piece_held, work, with_pushed_work = piece
+            _, _, held, work, with_pushed_work = piece
             if pushed_only and not with_pushed_work:
                 kept.append(piece)
             else:
                 handouts += work or ()
-                held += piece_held
+                total += held
         self.pieces = kept
         self.pushed_work = self._leaving = 0
-        return handouts, held
+        self._account.hold(-total)
+        return handouts

@@ -7,14 +7,14 @@ the last look, so that noting it costs a connection nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Set as AbstractSet
+from collections.abc import Hashable, Mapping
 
 import trio
 
 from fastjournal import limits
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER
-from fastjournald.net.session import Session
+from fastjournald.net.transport import Transport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -31,15 +31,15 @@ class Timeouts:
 
     Args:
         runtime: Options, memory budget and counters.
-        sessions: All that are served, at any time.
+        transports: Clients that are served, at any time, by session.
     """
 
-    def __init__(self, runtime: Runtime, sessions: AbstractSet[Session]) -> None:
+    def __init__(self, runtime: Runtime, transports: Mapping[Hashable, Transport]) -> None:
         self._runtime = runtime
         self._config = runtime.config
         self._memory = runtime.memory
         self._closed = runtime.counters.connections_closed
-        self._sessions = sessions
+        self._transports = transports
 
     async def run(self) -> None:
         """Look at all connections, again and again, and close those that stand still."""
@@ -56,21 +56,20 @@ class Timeouts:
                 LOG.warning("event=%s connections=%d held_bytes=%d", reason, count, memory.bytes)
 
     async def _look_at_all(self) -> None:
-        for number, session in enumerate(list(self._sessions), 1):
-            self._look(session)
+        for number, transport in enumerate(list(self._transports.values()), 1):
+            self._look(transport)
             if number % SLICE_SESSIONS == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _look(self, session: Session) -> None:
-        """Close a session whose client has been waited for long enough."""
-        config, now = self._config, self._memory.now
+    def _look(self, transport: Transport) -> None:
+        """Close a connection whose client has been waited for long enough."""
+        config, now, session = self._config, self._memory.now, transport.session
         if session.unknown and now - session.connected_since > config.auth_timeout:
             self._closed[CloseReason.AUTH_TIMEOUT] += 1
-            session.unknown = False
-            session.abandon(f"no AUTH came for {config.auth_timeout} s", "auth-required")
+            transport.abandon(f"no AUTH came for {config.auth_timeout} s", "auth-required")
         elif session.sending_since != NEVER:
             if now - session.sending_since > config.send_timeout:
-                self._cut(session, CloseReason.SEND_TIMEOUT)
+                self._cut(transport, CloseReason.SEND_TIMEOUT)
         elif session.receiving_since == NEVER:
             return
         elif session.partial_bytes:
@@ -78,32 +77,32 @@ class Timeouts:
             allowed = seconds + session.partial_bytes / limits.REQUEST_BYTES_PER_SECOND
             if now - session.partial_since > allowed:
                 self._closed[CloseReason.REQUEST_TIMEOUT] += 1
-                session.abandon(f"the request was not whole after {seconds} s", "bad-request")
+                transport.abandon(f"the request was not whole after {seconds} s", "bad-request")
         elif (
             0 < config.idle_timeout < now - session.receiving_since
             and not self._runtime.engine.expects(session)
         ):
-            self._cut(session, CloseReason.IDLE_TIMEOUT)
+            self._cut(transport, CloseReason.IDLE_TIMEOUT)
 
     def _make_room(self) -> None:
         """Close those who hold most of all that stand still, until there is room."""
         still = self._memory.now - limits.SLOW_READER_SECONDS
         slow = [
-            session
-            for session in list(self._sessions)
-            if session.held_bytes > limits.SCARCE_BYTES
+            transport
+            for session, transport in ((each.session, each) for each in self._transports.values())
+            if session.account.bytes > limits.SCARCE_BYTES
             and min(session.sending_since, session.receiving_since) < still
         ]
-        slow.sort(key=lambda session: session.held_bytes)
+        slow.sort(key=lambda transport: transport.session.account.bytes)
         excess = self._memory.bytes - self._memory.bytes_max
         while excess > 0 and slow:
-            session = slow.pop()
-            excess -= session.held_bytes
-            if session.sending_since != NEVER:
-                self._cut(session, CloseReason.SLOW_READER)
+            transport = slow.pop()
+            excess -= transport.session.account.bytes
+            if transport.session.sending_since != NEVER:
+                self._cut(transport, CloseReason.SLOW_READER)
             else:
-                session.refuse_request()
+                transport.refuse_request()
 
-    def _cut(self, session: Session, reason: CloseReason) -> None:
+    def _cut(self, transport: Transport, reason: CloseReason) -> None:
         self._closed[reason] += 1
-        session.cut()
+        transport.cut()

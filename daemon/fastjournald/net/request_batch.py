@@ -1,0 +1,319 @@
+"""Batch of requests: those that came together, and how far they have been carried out. Pure.
+
+The way of a batch, each line a step that the transport carries out (``net.steps``):
+
+    handle ... handle        the engine applies requests and appends their records
+    COMMIT                   the records get durable, then the replies leave
+
+In between it may wait, with what is left: for a scan, a snapshot, values from the disk, room in the
+log, others' turns, or because a token was wrong. The state is the method that goes on afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeAlias
+
+from fastjournal import limits
+from fastjournal.limits import BATCH_WORK, TURN_WORK
+from fastjournal.protocol import Function, Request
+from fastjournald.admission.log_growth import bytes_of, grows
+from fastjournald.admission.memory_budget import MemoryAccount
+from fastjournald.admission.turn_budget import Share
+from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.prefetch import missing_soon
+from fastjournald.net.outbox import Outbox
+from fastjournald.net.shared import Shared
+from fastjournald.net.steps import (
+    COMMIT,
+    PASS_ON,
+    PENALTY,
+    ReadValues,
+    RunScan,
+    Step,
+    TakeSnapshot,
+    WaitRoom,
+)
+from fastjournald.tables.entry import Entry
+
+_QUIT = int(Function.QUIT)
+_SNAPSHOT = int(Function.SNAPSHOT)
+_AUTH = int(Function.AUTH)
+
+_State: TypeAlias = "Callable[[RequestBatch, Hashable, int], Step | None]"
+
+
+class RequestBatch:
+    """Requests of one client, one batch after the other.
+
+    Args:
+        shared: Engine, log and budgets.
+        outbox: Gets the replies.
+        account: Counts what the requests hold.
+        share: Account of the client's turns.
+    """
+
+    def __init__(
+        self, shared: Shared, outbox: Outbox, account: MemoryAccount, share: Share
+    ) -> None:
+        self.mark = 0
+        """Bytes of the log that have to be settled before the replies may leave."""
+        self.unknown = shared.engine.context.grants is not None
+        """AUTH has not succeeded so far, and has to."""
+        self.quit = False
+        """The client has ended the connection, or has shown too many wrong tokens."""
+        self._shared = shared
+        self._engine = shared.engine
+        self._outbox = outbox
+        self._account = account
+        self._share = share
+        self._next: _State = RequestBatch._handle
+        self._requests: list[Request] = []
+        self._at = 0
+        """Number of the request that is next."""
+        self._bytes = 0
+        """Bytes that the requests hold."""
+        self._replies: list[bytes] = []
+        """Replies that are not in the outbox so far."""
+        self._reply_room = 0
+        """Bytes of replies until they have to be sent."""
+        self._growing_bytes = 0
+        """Bytes of requests for which backpressure has made room in the log, while it does that."""
+        self._room_wanted = 0
+        """Bytes for which the batch waits until there is room in the log."""
+        self._room_held = 0
+        """Bytes that it holds meanwhile."""
+        self._then: _State = RequestBatch._handle
+        """State behind that wait."""
+        self._refusal = b""
+        """Answer to a wrong token, which takes its time."""
+        self._longer: Missing | Scan | None = None
+        """Reason why the next request takes longer."""
+        self._had: dict[Entry, None] = {}
+        """Entries whose values were read for it."""
+
+    def begin(self, session: Hashable, requests: list[Request], size: int, now: int) -> Step | None:
+        """Carry out requests; return what has to be waited for.
+
+        Args:
+            session: Key of the session in the engine.
+            requests: At least one.
+            size: Their bytes.
+            now: The present.
+        """
+        self._requests = requests
+        self._at = 0
+        self._bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
+        if self._shared.backpressure.closed and grows(requests):
+            return self._wait_room(size, RequestBatch._start)
+        return self._start(session, now)
+
+    def next_step(self, session: Hashable, now: int) -> Step | None:
+        """Go on when the last step was carried out; None: the batch is done."""
+        return self._next(self, session, now)
+
+    def take_reply(self, reply: bytes) -> None:
+        """Take the reply for which RunScan or TakeSnapshot waited."""
+        self._replies.append(reply)
+
+    def committed(self) -> None:
+        """Let other writers go on: what was carried out so far is in the log."""
+        if self._growing_bytes:
+            self._end_turn(bytes_of(self._requests[self._at :]))
+
+    def close(self) -> None:
+        """Let other writers go on: the connection has ended."""
+        if self._growing_bytes:
+            self._end_turn(0)
+
+    def _end_turn(self, unused: int) -> None:
+        self._shared.backpressure.turn_over(self._growing_bytes, unused)
+        self._growing_bytes = 0
+
+    # --- in the order of a request's way --------------------------------------------------------
+
+    def _start(self, session: Hashable, now: int) -> Step | None:
+        self._engine.store.work += BATCH_WORK + len(self._requests)
+        self._account.hold(self._bytes)
+        self._make_reply_room()
+        return self._handle(session, now)
+
+    def _make_reply_room(self) -> None:
+        scarce = self._shared.memory.scarce
+        self._reply_room = limits.SCARCE_BYTES if scarce else limits.REPLIES_BYTES_MAX
+
+    def _handle(self, session: Hashable, now: int) -> Step | None:
+        """Carry out the requests that are left, until one of them has to wait for something."""
+        engine, requests, replies = self._engine, self._requests, self._replies
+        handle, store = engine.handle, engine.store
+        work_over = self._share.began + TURN_WORK
+        for at in range(self._at, len(requests)):
+            request = requests[at]
+            function = request.function
+            if function == _SNAPSHOT:
+                self._at = at + 1
+                return self._commit(session, now, RequestBatch._take_snapshot)
+            reply = handle(session, request, now)
+            if reply is None:
+                # it waits for work
+                continue
+            if not isinstance(reply, bytes):
+                self._at = at
+                self._longer = reply
+                return self._commit(session, now, RequestBatch._begin_longer)
+            replies.append(reply)
+            self._reply_room -= len(reply)
+            if function == _QUIT:
+                self.quit = True
+                break
+            if function == _AUTH and self._is_refused(session):
+                self._at = at + 1
+                self._refusal = replies.pop()
+                return self._commit(session, now, RequestBatch._penalise)
+            if self._reply_room < 0 or store.work > work_over:
+                self._at = at + 1
+                return self._pause(session, now)
+        return self._end(session, now)
+
+    def _pause(self, session: Hashable, now: int) -> Step:
+        """Send the replies, where they are many, or let others have their turn."""
+        if self._reply_room < 0:
+            return self._commit(session, now, RequestBatch._go_on)
+        if self._shared.backpressure.closed and not self._growing_bytes:
+            return self._commit(session, now, RequestBatch._wait_and_pass_on)
+        return self._pass_on(session, now)
+
+    def _pass_on(self, session: Hashable, now: int) -> Step:
+        self._put_replies(session, now)
+        self._next = RequestBatch._handle
+        return PASS_ON
+
+    def _wait_and_pass_on(self, session: Hashable, now: int) -> Step:
+        return self._wait_rest(RequestBatch._pass_on) or self._pass_on(session, now)
+
+    def _go_on(self, session: Hashable, now: int) -> Step | None:
+        """Go on with the requests that are left, when there is room in the log for them."""
+        return self._wait_rest(RequestBatch._resume) or self._resume(session, now)
+
+    def _resume(self, session: Hashable, now: int) -> Step | None:
+        self._share.began = self._engine.store.work
+        self._make_reply_room()
+        return self._handle(session, now)
+
+    def _end(self, session: Hashable, now: int) -> Step:
+        # not held any more while the last replies are on their way
+        self._requests = []
+        self._account.hold(-self._bytes)
+        return self._commit(session, now, RequestBatch._done)
+
+    def _done(self, _session: Hashable, _now: int) -> None:
+        return None
+
+    # --- replies --------------------------------------------------------------------------------
+
+    def _put_replies(self, session: Hashable, now: int) -> None:
+        shared = self._shared
+        shared.turns.charge(self._share)
+        if self._replies:
+            # they leave together, and with those that follow before the commit
+            self._outbox.put(session, b"".join(self._replies))
+            self._replies.clear()
+        shared.after_requests(now)
+
+    def _commit(self, session: Hashable, now: int, then: _State) -> Step:
+        """Wait until all that was appended is durable, send the replies, and go on."""
+        self._put_replies(session, now)
+        self.mark = self._shared.log.appended
+        self._next = then
+        return COMMIT
+
+    # --- requests that take longer --------------------------------------------------------------
+
+    def _take_snapshot(self, _session: Hashable, _now: int) -> Step:
+        self._next = RequestBatch._go_on
+        return TakeSnapshot(self._requests[self._at - 1])
+
+    def _begin_longer(self, session: Hashable, now: int) -> Step | None:
+        return self._wait_rest(RequestBatch._take_longer) or self._take_longer(session, now)
+
+    def _take_longer(self, _session: Hashable, _now: int) -> Step:
+        """Wait for a scan, or for values, together with those that the requests ahead will need."""
+        longer = self._longer
+        if isinstance(longer, Scan):
+            self._next = RequestBatch._end_longer
+            return RunScan(longer)
+        assert longer is not None
+        place = longer.entries[0].place
+        # but for what others took meanwhile
+        self._had = {entry: None for entry in self._had if entry.place == place}
+        in_vain = any(entry in self._had for entry in longer.entries)
+        ahead = self._requests[self._at + 1 : self._at + limits.READ_AHEAD]
+        self._next = RequestBatch._ask_again
+        return ReadValues(
+            missing_soon(self._engine.context, longer, ahead), self._had if in_vain else ()
+        )
+
+    def _ask_again(self, session: Hashable, now: int) -> Step | None:
+        """Carry out a request whose values were read."""
+        assert isinstance(self._longer, Missing)
+        for entry in self._longer.entries:
+            if isinstance(entry.value, bytes):
+                self._had[entry] = None
+        reply = self._engine.handle(session, self._requests[self._at], now)
+        if isinstance(reply, Missing | Scan):
+            self._longer = reply
+            return self._take_longer(session, now)
+        if reply is not None:
+            self._replies.append(reply)
+        return self._end_longer(session, now)
+
+    def _end_longer(self, session: Hashable, now: int) -> Step | None:
+        self._longer = None
+        self._had = {}
+        self._at += 1
+        self._share.began = self._engine.store.work
+        # all replies before this one have left
+        self._reply_room -= sum(map(len, self._replies))
+        return self._handle(session, now) if self._reply_room >= 0 else self._pause(session, now)
+
+    # --- waits ----------------------------------------------------------------------------------
+
+    def _wait_rest(self, then: _State) -> Step | None:
+        """Wait with the requests that are left while the log is far too large; None: it is not."""
+        left = self._requests[self._at :]
+        if not left or self._growing_bytes or not self._shared.backpressure.closed:
+            return None
+        return self._wait_room(bytes_of(left), then) if grows(left) else None
+
+    def _wait_room(self, size: int, then: _State) -> Step:
+        """Wait, holding what was decoded."""
+        left = len(self._requests) - self._at
+        self._room_wanted = size
+        self._room_held = size + left * limits.REQUEST_OBJECT_BYTES
+        self._account.hold(self._room_held)
+        self._then = then
+        self._next = RequestBatch._enter
+        return WaitRoom(size)
+
+    def _enter(self, session: Hashable, now: int) -> Step | None:
+        self._account.hold(-self._room_held)
+        self._growing_bytes = self._room_wanted
+        return self._then(self, session, now)
+
+    def _is_refused(self, session: Hashable) -> bool:
+        """Whether a client has shown a wrong token just now."""
+        grants = self._engine.context.grants
+        if grants is None:
+            return False
+        self.unknown = session not in grants.sessions
+        return self.unknown
+
+    def _penalise(self, session: Hashable, _now: int) -> Step:
+        """Let the answer take its time, so that nobody guesses fast."""
+        self.quit = self._engine.context.auth_failures[session] >= limits.AUTH_FAILURES_MAX
+        self._next = RequestBatch._refuse
+        return PENALTY
+
+    def _refuse(self, session: Hashable, now: int) -> Step | None:
+        self._replies.append(self._refusal)
+        return self._end(session, now) if self.quit else self._go_on(session, now)

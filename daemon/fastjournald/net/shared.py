@@ -1,0 +1,42 @@
+"""Parts of the daemon that all sessions share, as far as a session without IO knows them. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from fastjournald.admission.memory_budget import MemoryBudget
+from fastjournald.admission.turn_budget import TurnBudget
+from fastjournald.engine.engine import Engine
+from fastjournald.engine.undelivered import Handout, Handouts
+from fastjournald.net.outbox import Log
+
+
+class WriterQueue(Protocol):
+    """Backpressure: see ``compaction.backpressure``."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests that make the log grow wait for their turns."""
+
+    def turn_over(self, size: int, unused: int = 0) -> None:
+        """Take note that a batch of ``size`` bytes was carried out, but for ``unused``."""
+
+
+class Shared(msgspec.Struct, frozen=True, kw_only=True):
+    """Engine, log, budgets and counters."""
+
+    engine: Engine
+    handouts: Handouts
+    log: Log
+    memory: MemoryBudget
+    turns: TurnBudget
+    backpressure: WriterQueue
+    connections_closed: Counter[str]
+    protocol_errors: Counter[str]
+    after_requests: Callable[[int], None]
+    wake_tasks: Callable[[], None]
+    give_back: Callable[[list[Handout]], None]
