@@ -49,7 +49,7 @@ class Journal(Protocol):
 
     @property
     def faults(self) -> list[Fault]:
-        """Damaged place that could not be read."""
+        """Damaged places that could not be read."""
 
     def items(self) -> Iterator[Item]:
         """Yield the items in the order in which they were written, one value in memory at a time.

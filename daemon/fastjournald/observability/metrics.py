@@ -109,14 +109,14 @@ class Metrics(Collector):
         runtime = self._runtime
         engine = runtime.engine
         requests = CounterMetricFamily(
-            "fastjournal_requests", "Requests taken, by function.", labels=["function"]
+            "fastjournal_requests", "Requests received, by function.", labels=["function"]
         )
         for function, count in sorted(engine.counters.requests.items()):
             requests.add_metric([function_name(function)], count)
         yield requests
         errors = CounterMetricFamily(
             "fastjournal_request_errors",
-            "Requests answered with an error, by function and error code.",
+            "Requests with an error reply, by function and error code.",
             labels=["function", "code"],
         )
         for (function, code), count in sorted(engine.counters.errors.items()):
@@ -124,7 +124,7 @@ class Metrics(Collector):
         yield errors
         malformed = CounterMetricFamily(
             "fastjournal_protocol_errors",
-            "Connections ended because of bytes that are no request, by error code.",
+            "Connections ended because of malformed bytes, by error code.",
             labels=["code"],
         )
         for code, count in sorted(runtime.counters.protocol_errors.items()):
@@ -132,12 +132,12 @@ class Metrics(Collector):
         yield malformed
         yield CounterMetricFamily(
             "fastjournal_connections_refused",
-            "Connections refused because there were max-connections.",
+            "Connections refused above max-connections.",
             runtime.counters.connections_refused,
         )
         closed = CounterMetricFamily(
             "fastjournal_connections_closed",
-            "Connections that the daemon closed because they stood still or held too much.",
+            "Connections that the daemon closed, by reason: idle, slow, or too much memory.",
             labels=["reason"],
         )
         for reason, count in sorted(runtime.counters.connections_closed.items()):
@@ -145,12 +145,12 @@ class Metrics(Collector):
         yield closed
         yield GaugeMetricFamily(
             "fastjournal_inflight_bytes",
-            "Held for connections: half requests, and replies that nobody has taken.",
+            "Bytes held for connections: incomplete requests and unsent replies.",
             runtime.memory.bytes,
         )
         yield GaugeMetricFamily(
             "fastjournal_subscriptions",
-            "LISTENs of SET and GET that stand.",
+            "Active subscriptions (LISTEN of SET and GET).",
             len(engine.subscriptions),
         )
         yield CounterMetricFamily(
@@ -160,7 +160,7 @@ class Metrics(Collector):
         )
         yield CounterMetricFamily(
             "fastjournal_notifications",
-            "Changes told to those who listen.",
+            "Notifications sent to subscribers.",
             engine.notifications.sent,
         )
 
@@ -178,18 +178,16 @@ class Metrics(Collector):
         plain = store.plain.entries - store.plain_worked_on - store.plain.buried
         entries.add_metric(["plain"], plain)
         yield entries
-        yield GaugeMetricFamily(
-            "fastjournal_domains", "Domains that have entries.", len(store.domains)
-        )
+        yield GaugeMetricFamily("fastjournal_domains", "Domains with entries.", len(store.domains))
         yield GaugeMetricFamily(
             "fastjournal_paused_domains",
-            "Domains that are paused, with entries or without.",
+            "Paused domains, with entries or without.",
             len(store.pauses),
         )
         now = self._runtime.clock.now_us()
         yield GaugeMetricFamily(
             "fastjournal_oldest_due_seconds",
-            "Since when the oldest entry is due that nobody has taken; 0: none is due.",
+            "Time since the oldest unleased entry became due; 0: none is due.",
             _age(totals.oldest_due_us, now),
         )
         waiting = GaugeMetricFamily(
@@ -199,7 +197,7 @@ class Metrics(Collector):
         )
         oldest = GaugeMetricFamily(
             "fastjournal_domain_oldest_due_seconds",
-            "Since when the oldest entry of these domains is due; 0: none is due.",
+            "Time since the oldest entry of these domains became due; 0: none is due.",
             labels=["domain"],
         )
         for count, name in sorted(totals.largest, reverse=True):
@@ -211,10 +209,12 @@ class Metrics(Collector):
         yield waiting
         yield oldest
         yield CounterMetricFamily(
-            "fastjournal_leases_lost", "Leases that ran out.", store.leases_lost
+            "fastjournal_leases_lost",
+            "Leases that ended by time, without completion or release.",
+            store.leases_lost,
         )
         yield GaugeMetricFamily(
-            "fastjournal_tombstones", "Deletions that are remembered.", len(store.tombstones)
+            "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
         )
 
     def _log(self) -> Iterator[Metric]:
@@ -222,12 +222,15 @@ class Metrics(Collector):
         gauges = self._runtime.engine.context.gauges(self._runtime.clock.now_us())
         yield histogram(
             "fastjournal_commit_bytes",
-            "Bytes that one write to the log made safe for all who waited.",
+            "Histogram of bytes per write to the log (group commit).",
             commit.batch_bytes,
             1,
         )
         yield histogram(
-            "fastjournal_sync_seconds", "Duration of a sync of the log.", commit.sync_us, 1e-6
+            "fastjournal_sync_seconds",
+            "Histogram of the duration of a sync of the log.",
+            commit.sync_us,
+            1e-6,
         )
         for name, text in (
             ("log_bytes", "Bytes of all segments of the log."),
@@ -240,22 +243,22 @@ class Metrics(Collector):
         pressure = self._runtime.backpressure
         yield GaugeMetricFamily(
             "fastjournal_writers_waiting",
-            "Clients whose requests wait because the log is far larger than what is live in it.",
+            "Clients whose requests wait because the log is far larger than its live bytes.",
             pressure.waiting,
         )
         yield CounterMetricFamily(
             "fastjournal_writers_waits",
-            "How often requests of a client had to wait for that.",
+            "Number of waits of clients because of the size of the log.",
             pressure.waited,
         )
         yield CounterMetricFamily(
             "fastjournal_writers_waited_seconds",
-            "How long they waited, all together.",
+            "Duration of these waits, in sum.",
             pressure.waited_seconds,
         )
         cleaned = CounterMetricFamily(
             "fastjournal_log_cleaned",
-            "Segments that cleaning looked at, by what became of them.",
+            "Segments that compaction examined, by outcome.",
             labels=["outcome"],
         )
         for outcome, count in counters.compaction_outcomes.items():
@@ -263,17 +266,17 @@ class Metrics(Collector):
         yield cleaned
         yield CounterMetricFamily(
             "fastjournal_log_freed_bytes",
-            "Bytes by which cleaning made segments smaller.",
+            "Bytes that compaction freed.",
             counters.compaction_freed_bytes,
         )
         yield GaugeMetricFamily(
             "fastjournal_clock_behind_seconds",
-            "How far the clock is behind what it was: so long no lease and no delay ends.",
+            "Time until the clock, which stepped back, has caught up: no lease or delay ends.",
             gauges["clock_behind_us"] / 1e6,
         )
         yield GaugeMetricFamily(
             "fastjournal_uptime_seconds",
-            "Since the log was replayed.",
+            "Time since the log was replayed.",
             gauges["uptime_us"] / 1e6,
         )
 
@@ -284,16 +287,16 @@ class Metrics(Collector):
             return
         yield GaugeMetricFamily(
             "fastjournal_entries_memory_bytes",
-            "Memory that entries take, as estimated.",
+            "Estimated memory of entries.",
             store.memory_bytes,
         )
         yield GaugeMetricFamily(
             "fastjournal_entries_memory_limit_bytes",
-            "From here on values leave memory: memory-limit without the program itself.",
+            "Limit of the memory of entries: memory-limit without the program itself.",
             values.bytes_max,
         )
         yield GaugeMetricFamily(
-            "fastjournal_cold_values", "Values that are on the disk only.", values.cold
+            "fastjournal_cold_values", "Evicted values: on disk only.", values.cold
         )
         for name, text, count in (
             ("evicted", "Values that left memory.", values.evicted),
@@ -303,7 +306,7 @@ class Metrics(Collector):
             yield CounterMetricFamily(f"fastjournal_values_{name}", text, count)
         yield histogram(
             "fastjournal_value_read_seconds",
-            "How long requests waited for values from the disk.",
+            "Histogram of the time that requests waited for values from disk.",
             counters.value_read_us,
             1e-6,
         )
@@ -315,7 +318,7 @@ class Metrics(Collector):
         gauges = engine.context.gauges(runtime.clock.now_us())
         memory = GaugeMetricFamily(
             "fastjournal_memory_bytes",
-            "Memory that is bounded by kind, as counted; entries are not among it.",
+            "Bounded memory by kind, as counted, without entries.",
             labels=["kind"],
         )
         for kind, size in (
@@ -336,25 +339,25 @@ class Metrics(Collector):
         counters = self._runtime.counters
         yield histogram(
             "fastjournal_event_loop_lag_seconds",
-            "How much later than asked for a timer wakes, four times a second.",
+            "Histogram of the delay of a timer, measured four times a second.",
             counters.lag_us,
             1e-6,
         )
         yield histogram(
             "fastjournal_turn_seconds",
-            "How long turns of the event loop were, from one look at the sockets to the next.",
+            "Histogram of turns of the event loop, from one poll of the sockets to the next.",
             counters.turn_us,
             1e-6,
         )
         yield histogram(
             "fastjournal_scan_slice_seconds",
-            "How long a slice of a scan held the event loop.",
+            "Histogram of the time that a slice of a scan used the event loop.",
             counters.scan_slice_us,
             1e-6,
         )
         yield GaugeMetricFamily(
             "fastjournal_scans",
-            "Scans that are being carried out or wait to begin.",
+            "Scans that run or wait to begin.",
             counters.scans,
         )
         memory = resident_bytes()
