@@ -39,6 +39,7 @@ def check_store(store: Store, now: int) -> None:
     if store.keys.index is not None:
         _check_key_index(store.keys.index, {key for key, _ in store.keys.items()})
     assert domains == store.domains
+    assert list(store.names) == sorted({*domains, *(name for name, _ in store.pauses)})
     for domain in [*domains.values(), store.plain]:
         inside = [entry for entry in entries if entry.domain is domain]
         assert domain.entries == len(inside)

@@ -157,6 +157,7 @@ def load_engine(
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
     store.pauses.load(state.pauses.items())
+    store.names.update(state.pauses)
     load_store(store, state, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():

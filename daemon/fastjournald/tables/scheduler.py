@@ -11,6 +11,8 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
+from sortedcontainers import SortedList
+
 from fastjournal.limits import UNLOCK_WORK
 from fastjournald.tables.domain import NEVER, Domain, Turns, WakeIndex
 from fastjournald.tables.entry import Entry, Place
@@ -56,6 +58,8 @@ class Queues:
         self.find = self.keys.get
         """Return the entry under any of its keys. O(1)."""
         self.domains: dict[bytes, Domain] = {}
+        self.names: SortedList = SortedList()
+        """Of the domains that hold entries or are paused, in byte order."""
         self.plain = Domain(b"")
         """Home of plain entries, and of the leases after which nothing comes back to a queue."""
         self.turns = Turns()
@@ -92,19 +96,22 @@ class Queues:
     # --- domains --------------------------------------------------------------------------------
 
     def domain_of(self, name: bytes) -> Domain:
-        """Return the domain of that name, made where there is none. O(1)."""
+        """Return the domain of that name, made where there is none. O(1), O(log n) to make it."""
         domain = self.domains.get(name)
         if domain is None:
             domain = self.domains[name] = Domain(name)
-            if self.pauses:
-                domain.paused_until = self.pauses.until(name)
+            domain.paused_until = self.pauses.until(name)
+            if not domain.paused_until:
+                self.names.add(name)
         return domain
 
     def leave_domain(self, domain: Domain) -> None:
-        """One entry fewer is in a domain, which goes with its last one. O(1)."""
+        """One entry fewer is in a domain, which goes with its last one. O(1), then O(log n)."""
         domain.entries -= 1
         if not domain.entries and domain is not self.plain:
             del self.domains[domain.name]
+            if not domain.paused_until:
+                self.names.remove(domain.name)
 
     # --- locks ----------------------------------------------------------------------------------
 
@@ -277,9 +284,11 @@ class Queues:
 
     def pause(self, name: bytes, until: int) -> None:
         """NEXT hands out nothing of a domain until that instant. O(log n)."""
+        domain = self.domains.get(name)
+        if domain is None and name not in self.pauses:
+            self.names.add(name)
         self.pauses.put(name, until)
         self.signals.wake_at(until)
-        domain = self.domains.get(name)
         if domain is None:
             return
         if not domain.paused_until:
@@ -293,7 +302,9 @@ class Queues:
         """The pause of a domain is over: it has its turn after all others. O(log n)."""
         self.pauses.discard(name)
         domain = self.domains.get(name)
-        if domain is not None:
+        if domain is None:
+            self.names.remove(name)
+        else:
             self.pauses.let_go(domain)
             domain.paused_until = 0
             self.wakes.refresh(domain)
