@@ -6,6 +6,7 @@ from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
 from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
 from fastjournald.engine.handlers.scan.cursor import (
+    DOMAINS,
     EXPRESSION,
     RANGE,
     Cursor,

@@ -4,12 +4,13 @@ Byte layout, integers big endian and unsigned:
 
     offset size  field
     0      1     version, 1
-    1      1     kind: 1 range, 2 expression
+    1      1     kind: 1 range, 2 expression, 3 domains
     2      2     count of the first request, 0: as many as fit a reply
     4      2     size of the next key
-    6      n     next key: the first that may be returned
-           2     size of the bound or expression
-           n     kind 1: the last key of the range, empty: no upper end; kind 2: the expression
+    6      n     next key, or name of a domain: the first that may be returned
+           2     size of the text
+           n     kind 1: the last key of the range, empty: no upper end; kind 2: the expression;
+                 kind 3: the prefix of the names
            4     CRC-32C of all before
 
 The checksum tells damage, not forgery: a cursor shows its bearer nothing that a range or an
@@ -32,9 +33,10 @@ _CHECK: Final = Struct(">I")
 
 RANGE: Final = 1
 EXPRESSION: Final = 2
+DOMAINS: Final = 3
 
 CURSOR_BYTES: Final = _HEAD.size + _SIZE.size + _CHECK.size
-"""Of a cursor without its next key and its bound or expression."""
+"""Of a cursor without its next key and its text."""
 
 
 class Cursor(msgspec.Struct, gc=False):
@@ -44,7 +46,7 @@ class Cursor(msgspec.Struct, gc=False):
     count: int
     next_key: bytes
     text: bytes
-    """The last key of the range, or the expression."""
+    """The last key of the range, the expression, or the prefix."""
 
 
 def encode_cursor(cursor: Cursor) -> bytes:
@@ -58,8 +60,11 @@ def encode_cursor(cursor: Cursor) -> bytes:
     return body + _CHECK.pack(google_crc32c.value(body))
 
 
-def decode_cursor(data: bytes) -> Cursor | None:
-    """Return the cursor that the bytes are; None: they are none of this version, or damaged."""
+def decode_cursor(data: bytes, *kinds: int) -> Cursor | None:
+    """Return the cursor of one of these kinds that the bytes are.
+
+    None: they are none of this version, or damaged, or of another kind.
+    """
     body = data[: -_CHECK.size]
     try:
         version, kind, count, size = _HEAD.unpack_from(body)
@@ -71,7 +76,7 @@ def decode_cursor(data: bytes) -> Cursor | None:
     text = body[at + _SIZE.size :]
     if (
         version != _VERSION
-        or kind not in (RANGE, EXPRESSION)
+        or kind not in kinds
         or len(text) != text_size
         or check != google_crc32c.value(body)
     ):

@@ -10,7 +10,7 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.cursor import EXPRESSION, RANGE, decode_cursor
 from fastjournald.engine.key_filter import Selection, select_matching, select_range
 
-_BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
+BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
 
 
 class Plan(msgspec.Struct, gc=False):
@@ -27,9 +27,9 @@ class Plan(msgspec.Struct, gc=False):
 def plan_of(context: Context, request: Request) -> Plan | str:
     """Return what a GET of a range, an expression or a cursor is about, or the error."""
     if request.query == Query.CURSOR:
-        cursor = decode_cursor(request.key)
+        cursor = decode_cursor(request.key, RANGE, EXPRESSION)
         if cursor is None or len(cursor.next_key) > KEY_BYTES_MAX + 1:
-            return _BAD_CURSOR
+            return BAD_CURSOR
         kind, text, count = cursor.kind, cursor.text, cursor.count
     else:
         cursor = None
@@ -42,7 +42,7 @@ def plan_of(context: Context, request: Request) -> Plan | str:
     else:
         selection = select_range(request.key if cursor is None else b"", text)
     if isinstance(selection, str):
-        return selection if cursor is None else _BAD_CURSOR
+        return selection if cursor is None else BAD_CURSOR
     if cursor is not None:
         selection.start = max(selection.start, cursor.next_key)
     return Plan(selection, kind, text, count)
