@@ -33,6 +33,7 @@ class Scope(Enum):
     DOMAIN = "domain"
     DOMAIN_OR_ALL = "domain; the empty one: everything"
     KEY_OR_DOMAIN = "key, or domain"
+    NAMES = "names that are outside are left out"
     KEY_DOMAIN_OR_DAEMON = "key, or domain; of the daemon: everything, or admin"
     CONNECTION = "requests of this connection"
     EVERYTHING = "everything"

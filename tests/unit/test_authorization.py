@@ -425,3 +425,36 @@ def test_what_is_locked_by_a_token_is_free_when_that_counts_no_more(by: bytes | 
         ask("s", F.AUTH, value=by)
     assert ask("other", F.DELETE, b"k") == ""
     made.check()
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "ranges"),
+    [
+        ((b"",), [(b"", None)]),
+        ((b"in:", b"", b"z"), [(b"", None)]),
+        ((b"crawl",), [(b"crawl", b"crawm")]),
+        ((b"crawl:",), [(b"crawl", b"crawl\0")]),
+        ((b"crawl:", b"crawl", b"crawler:", b"cr\xff"), [(b"cr\xff", b"cs"), (b"crawl", b"crawm")]),
+        ((b"b:", b"a:", b"\xff\xff"), [(b"a", b"a\0"), (b"b", b"b\0"), (b"\xff\xff", None)]),
+        ((b":", b"a:1", b"a::", b"cfg/"), [(b"cfg/", b"cfg0")]),
+        ((), []),
+    ],
+)
+def test_domains_of_a_token_are_ranges_of_names(
+    prefixes: tuple[bytes, ...], ranges: list[tuple[bytes, bytes | None]]
+) -> None:
+    grant = Grant("t", b"", 1, prefixes)
+    assert grant.domain_ranges() == sorted(ranges)
+    for name in (
+        b"a",
+        b"b",
+        b"c",
+        b"crawl",
+        b"crawler",
+        b"crawls",
+        b"cr\xff",
+        b"cfg/x",
+        b"\xff\xff",
+    ):
+        inside = any(first <= name and (end is None or name < end) for first, end in ranges)
+        assert grant.covers_domain(name) == inside, name

@@ -20,6 +20,7 @@ import msgspec
 from fastjournal.keys import parse_journal_key
 from fastjournal.protocol import ErrorCode, Flag, Function, Query, Request
 from fastjournal.protocol.functions import Access, Right, Scope
+from fastjournald.engine.key_filter import prefix_stop
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
@@ -56,6 +57,22 @@ class Grant(msgspec.Struct, frozen=True):
     def covers_domain(self, name: bytes) -> bool:
         """Whether a domain is inside; the empty name stands for all domains."""
         return (name + b":" if name else b"").startswith(self.prefixes)
+
+    def domain_ranges(self) -> list[tuple[bytes, bytes | None]]:
+        """Return where the names of the domains inside are: ranges that ascend and do not overlap.
+
+        Each begins with its first name and ends before the second one; None: it has no end.
+        """
+        ranges: list[tuple[bytes, bytes | None]] = []
+        # of "a" and "a:" the one for more domains first
+        for prefix in sorted(self.prefixes, key=lambda prefix: (prefix.removesuffix(b":"), prefix)):
+            name = prefix.removesuffix(b":")
+            if b":" in name or prefix == b":":
+                continue
+            stop = prefix_stop(name) if name == prefix else name + b"\0"
+            if not ranges or (ranges[-1][1] is not None and name >= ranges[-1][1]):
+                ranges.append((name, stop))
+        return ranges
 
     def covers_key(self, key: bytes) -> bool:
         """Whether a key is inside, by its own form."""
@@ -122,6 +139,11 @@ class Grants:
         return _CHECKS[access.scope](
             _Asked(store, grant, request), _demanded(access, grant, request)
         )
+
+    def domain_ranges(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
+        """Return where the names are that lists of domains may show to a session."""
+        grant = self.sessions.get(session)
+        return [] if grant is None else grant.domain_ranges()
 
     def may_see(self, session: Hashable, entry: Entry) -> bool:
         """Whether ranges, expressions and notifications may show an entry to a session."""
@@ -229,6 +251,11 @@ def _check_key_or_domain(asked: _Asked, rights: int) -> str:
     return asked.domain(rights, request.second_key or b"")
 
 
+def _check_names(asked: _Asked, rights: int) -> str:
+    """The reply has but the names that are inside, see ``Grant.domain_ranges``."""
+    return asked.right(rights)
+
+
 def _check_key_domain_or_daemon(asked: _Asked, rights: int) -> str:
     request = asked.request
     if request.flags & _DATA:
@@ -255,6 +282,7 @@ _CHECKS: dict[Scope, Callable[[_Asked, int], str]] = {
     Scope.DOMAIN: _check_domain,
     Scope.DOMAIN_OR_ALL: _check_domain,
     Scope.KEY_OR_DOMAIN: _check_key_or_domain,
+    Scope.NAMES: _check_names,
     Scope.KEY_DOMAIN_OR_DAEMON: _check_key_domain_or_daemon,
     Scope.CONNECTION: _check_connection,
     Scope.EVERYTHING: _check_everything,

@@ -99,6 +99,10 @@ class Context:
         """Whether ranges, expressions and notifications may show an entry to a session."""
         return self.grants is None or self.grants.may_see(session, entry)
 
+    def domains_seen(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
+        """Return the ranges of names that lists of domains may show to a session."""
+        return [(b"", None)] if self.grants is None else self.grants.domain_ranges(session)
+
     # --- requests that wait ---------------------------------------------------------------------
 
     def wait(self, session: Hashable, request: Request, now: int) -> None:
