@@ -437,6 +437,6 @@ def comparable(reply: Reply | None) -> object:
     times = (reply.timestamp, reply.timeout, reply.ttl)
     pairs: object = reply.pairs
     if reply.pairs and reply.pairs[0].value.startswith(b"{"):
-        numbers = json.loads(reply.pairs[0].value)
-        pairs = [numbers.get(name) for name in STATS_FIELDS]
+        facts = [(pair.key, json.loads(pair.value)) for pair in reply.pairs]
+        pairs = [(key, *(numbers.get(name) for name in STATS_FIELDS)) for key, numbers in facts]
     return (reply.code, reply.identifier, bits, times, reply.cursor, pairs)

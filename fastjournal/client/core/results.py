@@ -134,6 +134,12 @@ class DomainStats(msgspec.Struct, frozen=True):
     """Microseconds for which the oldest due entry has been due; 0: none is."""
     paused_until: int = 0
     """Instant; 0: it is not paused."""
+    interval_us: int = 0
+    """Least microseconds between two deliveries; 0: there is no limit."""
+    jobs_max: int = 0
+    """Most entries worked on at once; 0: there is no limit."""
+    name: bytes = b""
+    """In a list of domains; empty where one was asked for by its name."""
 
 
 class DaemonStats(msgspec.Struct, frozen=True):
