@@ -237,25 +237,10 @@ class Metrics(Collector):
             ("log_live_bytes", "Bytes of the records in the log that carry live entries."),
             ("log_segments", "Segments of the log."),
             ("connections", "Connected clients."),
-            ("read_only", "1 while the disk is nearly full and nothing new is taken, else 0."),
+            ("read_only", "1 while the disk is nearly full and new work is refused, else 0."),
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
-        pressure = self._runtime.backpressure
-        yield GaugeMetricFamily(
-            "fastjournal_writers_waiting",
-            "Clients whose requests wait because the log is far larger than its live bytes.",
-            pressure.waiting,
-        )
-        yield CounterMetricFamily(
-            "fastjournal_writers_waits",
-            "Number of waits of clients because of the size of the log.",
-            pressure.waited,
-        )
-        yield CounterMetricFamily(
-            "fastjournal_writers_waited_seconds",
-            "Duration of these waits, in sum.",
-            pressure.waited_seconds,
-        )
+        yield from self._write_stalls()
         cleaned = CounterMetricFamily(
             "fastjournal_log_cleaned",
             "Segments that compaction examined, by outcome.",
@@ -278,6 +263,24 @@ class Metrics(Collector):
             "fastjournal_uptime_seconds",
             "Time since the log was replayed.",
             gauges["uptime_us"] / 1e6,
+        )
+
+    def _write_stalls(self) -> Iterator[Metric]:
+        pressure = self._runtime.backpressure
+        yield GaugeMetricFamily(
+            "fastjournal_writers_waiting",
+            "Clients whose requests wait because the log is far larger than its live bytes.",
+            pressure.waiting,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waits",
+            "Number of waits of clients because of the size of the log.",
+            pressure.waited,
+        )
+        yield CounterMetricFamily(
+            "fastjournal_writers_waited_seconds",
+            "Duration of these waits, in sum.",
+            pressure.waited_seconds,
         )
 
     def _values(self) -> Iterator[Metric]:
