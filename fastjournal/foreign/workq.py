@@ -19,8 +19,8 @@ from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
-from fastjournal.cmdlog.recovery.inspect_log import Progress, take_survey
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.inspect_log import Progress, inspect_log
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.items import Fault, Item
@@ -28,7 +28,7 @@ from fastjournal.foreign.items import Fault, Item
 _FIRST_RECORD_BYTES = 512
 """The first record of a segment of ours takes less than 100 bytes."""
 _UNREADABLE = ("damaged", "missing", "torn", "unfinished")
-"""Kinds of findings; the others hold no jobs."""
+"""Kinds of diagnostics; the others hold no jobs."""
 
 
 class WorkqJournal:
@@ -45,16 +45,16 @@ class WorkqJournal:
         self._disk = disk
         self._directory = directory
         self._on_progress = on_progress
-        self._state = LogState()
+        self._state = ReplayState()
         self._position = -1
-        survey = take_survey(disk, directory, self._state, self._progressed)
+        inspection = inspect_log(disk, directory, self._state, self._progressed)
         if self._state.previous or any(not job.more.foreign for job in self._state.jobs.values()):
             raise _ours(directory)
         self.count = len(self._state.jobs)
         self.faults = [
-            Fault(finding.path, finding.offset, finding.message, finding.damage)
-            for finding in survey.findings
-            if finding.kind in _UNREADABLE
+            Fault(diagnostic.path, diagnostic.offset, diagnostic.message, diagnostic.damage)
+            for diagnostic in inspection.diagnostics
+            if diagnostic.kind in _UNREADABLE
         ]
 
     def items(self) -> Iterator[Item]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from fastjournal.cmdlog.format.segments import pack_position, unpack_position
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.columns import ARROW_TYPES, cut, sql_schema, text
@@ -27,7 +27,7 @@ from fastjournal.spark.columns import ARROW_TYPES, cut, sql_schema, text
 class Found(NamedTuple):
     """A live entry, and where the record that carries it stands."""
 
-    job: LiveJob
+    job: ReplayedEntry
     segment: int
     offset: int
 

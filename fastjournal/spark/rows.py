@@ -29,7 +29,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.records import Record, decode_body
 from fastjournal.cmdlog.recovery import workq_jobs as foreign
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
-from fastjournal.cmdlog.recovery.scan import Damage, Run, scan_segment
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run, scan_segment
 from fastjournal.cmdlog.recovery.segment_chain import Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.keys import JournalKey, parse_journal_key
@@ -131,7 +131,7 @@ def _read_run(
         try:
             row = _decode(data, segment, offset, body, end)
         except LogCorruptError as error:
-            row = _damaged(segment, Damage(offset, end, error.message), permissive)
+            row = _damaged(segment, CorruptRegion(offset, end, error.message), permissive)
         awaited = max(awaited - 1, 0)
         if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
             leased -= 1
@@ -151,7 +151,7 @@ def _read_run(
         yield from group
 
 
-def _damaged(segment: SegmentFile, damage: Damage, permissive: bool) -> Row:
+def _damaged(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> Row:
     error = LogCorruptError(
         f"{damage.reason} ({damage.end - damage.offset} bytes)",
         path=segment.path,

@@ -14,7 +14,7 @@ import pytest
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.recovery.recover import Recovered, recover, verify
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
 from fastjournal.foreign.workq import open_workq
 from fastjournal.testing.workq_rules import assert_workq_accepts
@@ -42,7 +42,7 @@ def load(name: str, tmp_path: Path) -> tuple[Recovered, dict[str, Any]]:
     return recover(OsDisk(), str(directory), now_us=expected["at_unix_ns"] // 1000), expected
 
 
-def due(state: LogState, now: int) -> dict[str, Any]:
+def due(state: ReplayState, now: int) -> dict[str, Any]:
     """The jobs that have not expired, by id as the corpus writes it."""
     return {
         str(UUID(bytes=job_id)): job
@@ -120,7 +120,7 @@ def test_a_foreign_log_is_sound_and_appending_goes_on_in_a_new_segment(
 ) -> None:
     recovered, _ = load(name, tmp_path)
     assert recovered.active is None
-    assert recovered.findings == []
+    assert recovered.diagnostics == []
     assert verify(OsDisk(), str(tmp_path / name)) == []
     assert [segment.name for segment in recovered.sealed] == sorted(
         path.name for path in (DATA / name).iterdir()

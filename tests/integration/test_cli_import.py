@@ -20,7 +20,7 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import Record, decode_record, encode_record, encode_time
 from fastjournal.cmdlog.locks import lock_append
 from fastjournal.cmdlog.recovery.recover import recover
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError
@@ -71,7 +71,7 @@ def recorded(name: str, tmp_path: Path) -> Path:
     return directory
 
 
-def as_the_daemon_loads_it(log: Path, tmp_path: Path) -> dict[bytes, LiveJob]:
+def as_the_daemon_loads_it(log: Path, tmp_path: Path) -> dict[bytes, ReplayedEntry]:
     copy = tmp_path / "copy"
     shutil.copytree(log, copy)
     state = recover(OsDisk(), str(copy), now_us=NOW).state

@@ -329,7 +329,7 @@ def live(log: Path) -> object:
     # of what is copied, as a start may change what it finds
     copy = shutil.copytree(log, log.parent / "looked-at")
     recovered = recover(OsDisk(), str(copy), now_us=SystemClock().now_us())
-    assert recovered.findings == []
+    assert recovered.diagnostics == []
     assert_workq_accepts(path.read_bytes() for path in Log(copy).segments)
     shutil.rmtree(copy)
     state = recovered.state
@@ -384,7 +384,7 @@ def test_all_ways_find_refuse_and_repair_the_same(
     by_library = damaged("library")
     recovered = recover(OsDisk(), str(by_library), now_us=SystemClock().now_us(), repair=True)
     assert (
-        told(by_library, [(f.kind, f.path, f.offset, f.bytes) for f in recovered.findings])
+        told(by_library, [(f.kind, f.path, f.offset, f.bytes) for f in recovered.diagnostics])
         == findings
     )
     by_cli = damaged("cli")

@@ -94,7 +94,7 @@ class EngineSubject:
             tombstone_ttl_us=self.settings.tombstone_ttl_us,
             limit=value_limit(self.settings),
         )
-        assert not found.findings
+        assert not found.diagnostics
         assert not found.state.odd
         self.starts += 1
         seed = self.starts.to_bytes(8)

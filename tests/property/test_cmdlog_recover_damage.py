@@ -113,8 +113,8 @@ def test_a_flipped_bit_anywhere_is_refused_or_cut_and_repair_loses_that_record_a
                 assert contents(result) == expected
                 again = recover(disk, LOG, now_us=NOW)
                 assert contents(again) == expected
-                assert again.findings == []
-            (found,) = result.findings
+                assert again.diagnostics == []
+            (found,) = result.diagnostics
             assert found.kept is not None
             assert disk.read(found.kept) == bad[start:end]
 
@@ -173,23 +173,23 @@ def test_any_damage_is_told_changes_nothing_and_can_be_repaired(
         segments[number][at : at + length] = piece
     original = [bytes(data) for data in segments]
     disk = a_disk(*original)
-    findings = verify(disk, LOG)
+    diagnostics = verify(disk, LOG)
     before = files(disk)
-    if any(found.damage for found in findings):
+    if any(found.damage for found in diagnostics):
         with pytest.raises(LogCorruptError):
             recover(disk, LOG, now_us=NOW)
         assert files(disk) == before
         result = recover(disk, LOG, now_us=NOW, repair=True)
     else:
         result = recover(disk, LOG, now_us=NOW)
-    for found in result.findings:
+    for found in result.diagnostics:
         if found.kind == "damaged" and found.bytes:
             assert found.kept is not None
             source = original[int(found.path[len(LOG) + 1 : len(LOG) + 10]) - 1]
             assert disk.read(found.kept) == source[found.offset : found.offset + found.bytes]
     again = recover(disk, LOG, now_us=NOW)
     assert contents(again) == contents(result)
-    assert not any(found.damage for found in again.findings)
+    assert not any(found.damage for found in again.diagnostics)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=300), pieces), min_size=1, max_size=3))

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fastjournal.cmdlog.recovery.recover import recover
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Flag, Function, decode_reply
 from fastjournal.protocol.messages import Request
@@ -44,7 +44,7 @@ class Daemon:
 
     def start(self) -> None:
         found = recover(self.disk, LOG, now_us=self.now)
-        assert not found.findings
+        assert not found.diagnostics
         self.engine = load_engine(
             found.state,
             self.settings,
@@ -142,7 +142,7 @@ def told(entry: Entry) -> dict[str, object]:
     return fields
 
 
-def replayed(state: LogState) -> dict[bytes, dict[str, object]]:
+def replayed(state: ReplayState) -> dict[bytes, dict[str, object]]:
     entries = {}
     for job in state.jobs.values():
         fields: dict[str, object] = {name: getattr(job, name) for name in BY_ALL + BY_FEW}
@@ -219,7 +219,7 @@ def test_a_damaged_log_of_the_engine_is_repaired_so_that_engine_and_workq_take_i
             disk.create(f"{LOG}/{name}").write(data)
         recover(disk, LOG, now_us=daemon.now, repair=True)
         found = recover(disk, LOG, now_us=daemon.now)
-        assert not found.findings
+        assert not found.diagnostics
         left = [disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG) if name.endswith(".log")]
         assert_workq_accepts(left)
         taken = Daemon(seed, daemon.settings)

@@ -21,8 +21,8 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
 )
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
-from fastjournal.cmdlog.recovery.inspect_log import take_survey
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.inspect_log import inspect_log
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import OsDisk
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS, Found
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -135,11 +135,11 @@ def _key(draw: random.Random) -> bytes:
     return f"{domain}:{draw.randrange(3)}:0:{draw.choice('xyz')}".encode()
 
 
-def replayed_state(directory: Path) -> LogState:
+def replayed_state(directory: Path) -> ReplayState:
     """Return what the daemon's recovery finds live."""
-    survey = take_survey(OsDisk(), str(directory), LogState())
-    assert not survey.faults, survey.findings
-    return survey.state
+    inspection = inspect_log(OsDisk(), str(directory), ReplayState())
+    assert not inspection.corrupt, inspection.diagnostics
+    return inspection.state
 
 
 def replayed(directory: Path) -> list[tuple[Any, ...]]:

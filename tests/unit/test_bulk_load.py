@@ -6,8 +6,8 @@ import pytest
 
 from fastjournal.cmdlog.format.envelope import Envelope
 from fastjournal.cmdlog.format.segments import pack_position
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob, live_job
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.keys import parse_journal_key
 from tests.door.engine import Engine, Settings
 from tests.door.recovery import load_engine
@@ -41,7 +41,7 @@ KEYS = [
 ]
 
 
-def a_job(number: int, key: bytes, **fields: object) -> LiveJob:
+def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
     parts = parse_journal_key(key)
     not_before = 0 if parts is None else parts.timestamp
     values = {
@@ -52,11 +52,11 @@ def a_job(number: int, key: bytes, **fields: object) -> LiveJob:
     # as this version gives ids, and as versions before did
     last = number if number % 2 else number + 1000
     job_id = b"runrunru\x80" + last.to_bytes(7)
-    return live_job(Envelope(**values), job_id, pack_position(2, 100 * number), 90)  # type: ignore[arg-type]
+    return replayed_entry(Envelope(**values), job_id, pack_position(2, 100 * number), 90)  # type: ignore[arg-type]
 
 
-def loaded(*jobs: LiveJob) -> Engine:
-    state = LogState()
+def loaded(*jobs: ReplayedEntry) -> Engine:
+    state = ReplayState()
     for job in jobs:
         state.place(job, NOW)
     state.arrival = len(jobs)
@@ -120,7 +120,7 @@ def test_what_few_have_is_kept() -> None:
 
 
 def test_what_waits_for_work_on_its_uri_is_delayed_until_that_ends() -> None:
-    state = LogState()
+    state = ReplayState()
     state.place(a_job(1, b"a:128:0:at work", token=NOW + 5, uri=b"u"), NOW)
     state.place(a_job(2, b"a:128:0:waits", uri=b"u", timestamp=6), NOW)
     engine = load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)

@@ -65,26 +65,26 @@ def test_what_cannot_be_read_is_named_and_refused_and_a_repair_goes_on_without_i
     assert lost
     before = disk.kill()
     found = verify(disk, LOG)
-    assert {finding.kind for finding in found} == {"damaged"}
+    assert {diagnostic.kind for diagnostic in found} == {"damaged"}
     with pytest.raises(LogCorruptError) as caught:
         recover(disk, LOG, now_us=NOW)
     assert (caught.value.path, caught.value.offset) == (path, found[0].offset)
     for sector in sectors:
         place = f"offset {sector * SECTOR_BYTES}"
         assert any(
-            "the device cannot read" in finding.message
-            and finding.offset < (sector + 1) * SECTOR_BYTES
-            and sector * SECTOR_BYTES < finding.offset + finding.bytes
-            for finding in found
+            "the device cannot read" in diagnostic.message
+            and diagnostic.offset < (sector + 1) * SECTOR_BYTES
+            and sector * SECTOR_BYTES < diagnostic.offset + diagnostic.bytes
+            for diagnostic in found
         ), place
     assert disk.listdir(LOG) == before.listdir(LOG)
 
     result = recover(disk, LOG, now_us=NOW, repair=True)
     assert {job.key for job in result.state.jobs.values()} == ALL - lost
-    kept = {finding.kept for finding in result.findings}
+    kept = {diagnostic.kept for diagnostic in result.diagnostics}
     assert kept == {f"{path}.unreadable"}, "more of it may be read some other time"
     assert disk.size(f"{path}.unreadable") == before.size(path)
-    assert recover(disk, LOG, now_us=NOW).findings == []
+    assert recover(disk, LOG, now_us=NOW).diagnostics == []
     assert_workq_accepts(disk.read(name) for name in (ONE, TWO))
 
 

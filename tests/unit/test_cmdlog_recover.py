@@ -15,7 +15,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover, verify
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError, LogLockedError
@@ -58,7 +58,7 @@ def recovered(disk: SimulatedDisk, *, repair: bool = False) -> Recovered:
     return recover(disk, LOG, now_us=NOW, repair=repair)
 
 
-def contents(state: LogState) -> object:
+def contents(state: ReplayState) -> object:
     """Everything of a state but where in the log it stands."""
     jobs = {
         job_id: [getattr(job, name) for name in job.__struct_fields__ if name != "position"]
@@ -81,7 +81,7 @@ def three_segments() -> tuple[SegmentBuilder, SegmentBuilder, SegmentBuilder]:
     return first, second, third
 
 
-def keys(state: LogState) -> set[bytes]:
+def keys(state: ReplayState) -> set[bytes]:
     return set(state.keys)
 
 
@@ -91,7 +91,7 @@ def keys(state: LogState) -> set[bytes]:
 def test_an_empty_directory_is_an_empty_log() -> None:
     disk = a_disk()
     result = recovered(disk)
-    assert (result.sealed, result.active, result.findings) == ([], None, [])
+    assert (result.sealed, result.active, result.diagnostics) == ([], None, [])
     assert result.state.jobs == {}
 
 
@@ -107,7 +107,7 @@ def test_a_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
     before = files(disk)
     result = recovered(disk)
     assert keys(result.state) == {b"b", b"c", b"d", b"e"}
-    assert result.findings == []
+    assert result.diagnostics == []
     assert [segment.number for segment in result.sealed] == [1, 2]
     data = bytes(third)
     assert result.active == SegmentInfo(
@@ -147,7 +147,7 @@ def test_other_files_are_left_alone_and_a_half_rewritten_segment_is_deleted() ->
     put(disk, "000000001.log.rw", b"half")
     assert [(found.kind, found.bytes) for found in verify(disk, LOG)] == [("leftover", 4)]
     result = recovered(disk)
-    assert [(found.kind, found.path) for found in result.findings] == [
+    assert [(found.kind, found.path) for found in result.diagnostics] == [
         ("leftover", f"{LOG}/000000001.log.rw")
     ]
     assert sorted(files(disk)) == sorted(["000000001.log", *others])
@@ -210,14 +210,14 @@ def test_a_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest()
     for cut in range(8, len(data) + 1):
         whole = whole_part(log, cut)
         disk = a_disk(s1=data[:cut])
-        findings = verify(disk, LOG)
+        diagnostics = verify(disk, LOG)
         assert files(disk) == {"000000001.log": data[:cut]}
         result = recovered(disk)
         assert contents(result.state) == states[whole]
-        assert [(found.kind, found.offset, found.bytes) for found in findings] == [
-            (found.kind, found.offset, found.bytes) for found in result.findings
+        assert [(found.kind, found.offset, found.bytes) for found in diagnostics] == [
+            (found.kind, found.offset, found.bytes) for found in result.diagnostics
         ]
-        assert not any(found.damage for found in findings)
+        assert not any(found.damage for found in diagnostics)
         left = files(disk)
         if whole > 8:
             assert left.pop("000000001.log") == data[:whole]
@@ -228,9 +228,9 @@ def test_a_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest()
             assert result.active is None
         kept = b"".join(left[name] for name in sorted(left, key=len, reverse=True))
         assert kept == (data[whole:cut] if whole > 8 else data[:cut] if cut > 8 else b"")
-        assert sum(found.bytes for found in result.findings) == cut - (whole if whole > 8 else 0)
+        assert sum(found.bytes for found in result.diagnostics) == cut - (whole if whole > 8 else 0)
         again = recovered(disk)
-        assert again.findings == []
+        assert again.diagnostics == []
         assert contents(again.state) == states[whole]
 
 
@@ -238,7 +238,7 @@ def test_a_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
     log = sample()
     disk = a_disk(s1=bytes(log) + b"\x01half a record")
     result = recovered(disk)
-    (found,) = result.findings
+    (found,) = result.diagnostics
     kept = f"{LOG}/000000001.log.torn-{STAMP}"
     assert (found.kind, found.path, found.offset, found.bytes, found.kept) == (
         "torn",
@@ -255,7 +255,7 @@ def test_zeros_at_the_end_are_cut(zeros: int) -> None:
     log = sample()
     disk = a_disk(s1=bytes(log) + bytes(zeros))
     result = recovered(disk)
-    assert result.findings[0].bytes == zeros
+    assert result.diagnostics[0].bytes == zeros
     assert disk.read(f"{LOG}/000000001.log") == bytes(log)
 
 
@@ -264,7 +264,7 @@ def test_a_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it()
     cut = log.offsets[5] + 3
     disk = a_disk(s1=bytes(log)[:cut])
     result = recovered(disk)
-    assert [(found.kind, found.offset, found.bytes) for found in result.findings] == [
+    assert [(found.kind, found.offset, found.bytes) for found in result.diagnostics] == [
         ("torn", log.offsets[5], 3),
         ("unfinished", log.offsets[3], log.offsets[5] - log.offsets[3]),
     ]
@@ -278,7 +278,7 @@ def test_a_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with
     first, second, _ = three_segments()
     disk = a_disk(s1=first, s2=second, s3=data)
     result = recovered(disk)
-    assert [(found.kind, found.kept) for found in result.findings] == [("empty", None)]
+    assert [(found.kind, found.kept) for found in result.diagnostics] == [("empty", None)]
     assert result.active is not None
     assert result.active.number == 2
     assert sorted(files(disk)) == ["000000001.log", "000000002.log"]
@@ -289,11 +289,11 @@ def test_a_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
     half = bytes(third)[: third.offsets[1] - 1]
     disk = a_disk(s1=first, s2=second, s3=half)
     result = recovered(disk)
-    (found,) = result.findings
+    (found,) = result.diagnostics
     assert found.kept is not None
     assert disk.read(found.kept) == half
     assert not disk.exists(f"{LOG}/000000003.log")
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> None:
@@ -314,7 +314,7 @@ def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> 
             for seed in range(8):
                 after = disk.crash(seed)
                 assert contents(recovered(after).state) == expected
-                assert recovered(after).findings == []
+                assert recovered(after).diagnostics == []
                 kept = [data for name, data in files(after).items() if ".torn-" in name]
                 assert any(data.endswith(torn) for data in kept), "the torn bytes are lost"
             continue
@@ -350,7 +350,7 @@ def test_a_damaged_tail_of_an_earlier_segment_is_refused() -> None:
     assert (error.path, error.offset) == (f"{LOG}/000000002.log", second.offsets[2])
     result = recovered(disk, repair=True)
     assert keys(result.state) == {b"b", b"d", b"e"}
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 @pytest.mark.parametrize("data", [b"", SEGMENT_HEADER[:5], bytes(50), b"something else"])
@@ -363,7 +363,7 @@ def test_an_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     assert keys(result.state) == {b"a", b"b", b"d", b"e"}
     assert disk.read(f"{LOG}/000000002.log") == SEGMENT_HEADER
     assert files(disk).get("000000002.log.damaged-0", b"") == data
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 def test_a_bad_header_is_refused_and_repair_replaces_it() -> None:
@@ -387,9 +387,9 @@ def test_a_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None
     ]
     result = recovered(disk, repair=True)
     assert keys(result.state) == {b"a", b"b", b"d", b"e"}
-    assert [found.kind for found in result.findings] == ["missing"]
+    assert [found.kind for found in result.diagnostics] == ["missing"]
     again = recovered(disk)
-    assert again.findings == []
+    assert again.diagnostics == []
     assert again.state.removed == {2}
     assert again.active is not None
     assert again.active.number == 3
@@ -398,8 +398,8 @@ def test_a_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None
 def test_a_segment_that_was_removed_by_cleaning_is_not_missing() -> None:
     first, _, third = three_segments()
     third.operation(SegmentRemoved(2))
-    assert recovered(a_disk(s1=first, s3=third)).findings == []
-    assert recovered(a_disk(s3=third)).findings == []
+    assert recovered(a_disk(s1=first, s3=third)).diagnostics == []
+    assert recovered(a_disk(s3=third)).diagnostics == []
 
 
 def test_the_first_segment_can_be_missed_too() -> None:
@@ -422,12 +422,12 @@ def test_several_things_at_once_are_refused_and_repaired_at_once() -> None:
     assert "and 2 more" in str(error)
     result = recovered(disk, repair=True)
     assert keys(result.state) == {b"b", b"d", b"e"}
-    assert [found.kind for found in result.findings] == ["damaged", "damaged", "damaged"]
-    for found, data in zip(result.findings, (one, three, three), strict=True):
+    assert [found.kind for found in result.diagnostics] == ["damaged", "damaged", "damaged"]
+    for found, data in zip(result.diagnostics, (one, three, three), strict=True):
         assert found.kept is not None
         assert disk.read(found.kept) == data[found.offset : found.offset + found.bytes]
-    assert result.findings[0].kept == f"{LOG}/000000001.log.damaged-{first.offsets[1]}.2"
-    assert recovered(disk).findings == []
+    assert result.diagnostics[0].kept == f"{LOG}/000000001.log.damaged-{first.offsets[1]}.2"
+    assert recovered(disk).diagnostics == []
 
 
 def test_a_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_together() -> None:
@@ -436,7 +436,7 @@ def test_a_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_togethe
     assert "and 1 more" in str(refused(disk))
     result = recovered(disk, repair=True)
     assert keys(result.state) == {b"a", b"b", b"d", b"e"}
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 def test_what_can_be_told_of_the_loss_is_told() -> None:
@@ -459,7 +459,7 @@ def test_repair_does_not_rewrite_a_log_that_somebody_reads() -> None:
         recovered(disk, repair=True)
     assert files(disk) == before
     reader.close()
-    assert recovered(disk, repair=True).findings
+    assert recovered(disk, repair=True).diagnostics
 
 
 # --- damage in groups ----------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_a_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: 
     expected[lost] = 0
     assert [state.jobs[job_id].token for job_id in ids] == expected
     again = recovered(disk)
-    assert again.findings == []
+    assert again.diagnostics == []
     assert contents(again.state) == contents(state)
 
 
@@ -535,7 +535,7 @@ def test_of_a_batch_that_damage_has_broken_what_is_readable_counts(lost: int) ->
     state = recovered(disk, repair=True).state
     assert keys(state) == {b"%d" % lost}
     again = recovered(disk)
-    assert again.findings == []
+    assert again.diagnostics == []
     assert keys(again.state) == {b"%d" % lost}
 
 
@@ -545,10 +545,10 @@ def test_damage_before_an_unfinished_group_is_repaired_and_the_group_is_cut() ->
     data[log.offsets[3] + 30] ^= 1
     disk = a_disk(s1=bytes(data))
     result = recovered(disk, repair=True)
-    assert [found.kind for found in result.findings] == ["damaged", "damaged", "unfinished"]
+    assert [found.kind for found in result.diagnostics] == ["damaged", "damaged", "unfinished"]
     assert all(job.token == 0 for job in result.state.jobs.values())
     assert set(result.state.jobs) == set(ids) - {ids[2]}
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 def test_a_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one() -> None:
@@ -586,7 +586,7 @@ def test_the_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
     assert state.jobs[job_id].token == START_US + 2 * SECOND
     assert state.jobs[job_id].starts == 2
     assert_workq_accepts([disk.read(f"{LOG}/00000000{number}.log") for number in (1, 3)])
-    assert recovered(disk).findings == []
+    assert recovered(disk).diagnostics == []
 
 
 def test_a_record_that_cannot_be_understood_is_taken_out_like_other_damage() -> None:
@@ -632,7 +632,7 @@ def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
         (tmp_path / f"00000000{number}.log").write_bytes(data)
     result = recover(OsDisk(), str(tmp_path), now_us=NOW)
     assert keys(result.state) == {b"b", b"c", b"d"}
-    assert [found.kind for found in result.findings] == ["torn"]
+    assert [found.kind for found in result.diagnostics] == ["torn"]
     with (tmp_path / "000000002.log").open("r+b") as file:
         file.seek(second.offsets[1] + 25)
         file.write(b"XX")
@@ -644,14 +644,14 @@ def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
         b"c",
         b"d",
     }
-    assert recover(OsDisk(), str(tmp_path), now_us=NOW).findings == []
+    assert recover(OsDisk(), str(tmp_path), now_us=NOW).diagnostics == []
 
 
 def test_a_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
     log = SegmentBuilder(None)
     log.foreign(b"q")
     log.operation(SegmentStart(0))
-    assert recovered(a_disk(s4=log)).findings == []
+    assert recovered(a_disk(s4=log)).diagnostics == []
 
 
 def test_damage_is_told_by_the_keys_of_what_it_looks_like() -> None:

@@ -12,7 +12,7 @@ from fastjournal.cmdlog.format.removal_time import (
     REPLACED_BY_URI,
     encode_removal_time,
 )
-from fastjournal.cmdlog.recovery.recover import Finding, Recovered, recover, verify
+from fastjournal.cmdlog.recovery.recover import Diagnostic, Recovered, recover, verify
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -50,15 +50,15 @@ def repaired(log: SegmentBuilder, *records: int) -> Recovered:
     assert disk.read(NAME) == before
     result = recover(disk, LOG, now_us=NOW, repair=True)
 
-    def told(findings: list[Finding]) -> list[tuple[str, int, int, str]]:
-        return [(one.kind, one.offset, one.bytes, one.message) for one in findings]
+    def told(diagnostics: list[Diagnostic]) -> list[tuple[str, int, int, str]]:
+        return [(one.kind, one.offset, one.bytes, one.message) for one in diagnostics]
 
-    assert told(result.findings) == told(found)
-    for one in result.findings:
+    assert told(result.diagnostics) == told(found)
+    for one in result.diagnostics:
         assert one.kept is not None
         assert disk.read(one.kept) == before[one.offset : one.offset + one.bytes]
     again = recover(disk, LOG, now_us=NOW)
-    assert again.findings == []
+    assert again.diagnostics == []
     assert values(again) == values(result)
     assert_workq_accepts([disk.read(NAME)], now_us=0)
     return result
@@ -79,7 +79,7 @@ def test_delete_of_an_overwritten_entry_is_not_applied_where_the_new_entry_is_lo
     log.entry(b"behind")
     result = repaired(log, 2)
     assert values(result) == {b"k": b"one", b"behind": b"value"}
-    assert "key b'k'" in result.findings[1].message
+    assert "key b'k'" in result.diagnostics[1].message
 
 
 @pytest.mark.parametrize("told", [0, 1])
@@ -225,7 +225,7 @@ def test_completion_of_a_lost_entry_also_ends_what_stood_there_before_it() -> No
     result = repaired(log, 2)
     assert values(result) == {b"between": b"value", b"behind": b"value"}
     assert result.state.tombstones[b"k"].timestamp == START_US + 9
-    assert len(result.findings) == 1
+    assert len(result.diagnostics) == 1
 
 
 def test_entry_that_cannot_be_understood_counts_as_lost() -> None:

@@ -18,8 +18,8 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import pack_position
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import LEASE_US_DEFAULT, TOMBSTONE_BYTES, TOMBSTONE_TTL_US
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -43,7 +43,7 @@ def replayed(*segments: SegmentBuilder, last: bool = True) -> Replay:
     return replay
 
 
-def state_of(*segments: SegmentBuilder) -> LogState:
+def state_of(*segments: SegmentBuilder) -> ReplayState:
     replay = replayed(*segments)
     assert replay.damage == []
     assert replay.cut is None
@@ -51,7 +51,7 @@ def state_of(*segments: SegmentBuilder) -> LogState:
     return replay.state
 
 
-def check(state: LogState) -> None:
+def check(state: ReplayState) -> None:
     """No key leads to a job that is gone, and none is missing."""
     for job_id, job in state.jobs.items():
         assert job.job_id == job_id
@@ -62,11 +62,11 @@ def check(state: LogState) -> None:
     assert not live & set(state.tombstones)
 
 
-def tombs(state: LogState) -> dict[bytes, int]:
+def tombs(state: ReplayState) -> dict[bytes, int]:
     return {key: tomb.timestamp for key, tomb in state.tombstones.items()}
 
 
-def only(state: LogState) -> LiveJob:
+def only(state: ReplayState) -> ReplayedEntry:
     (job,) = state.jobs.values()
     return job
 
@@ -306,7 +306,7 @@ def test_tombstones_are_told_oldest_first_and_the_oldest_go_when_there_are_too_m
         log.operation(Tombstone(b"%d" % number, T + number))
     state = state_of(log)
     assert list(state.tombstones) == [b"1", b"2", b"3"]
-    replay = Replay(LogState(tombstones_max=2))
+    replay = Replay(ReplayState(tombstones_max=2))
     replay.start_segment(1, bytes(log))
     replay.replay(scan_segment(bytes(log)).runs[0], last=True)
     assert list(replay.state.tombstones) == [b"2", b"3"]
@@ -319,7 +319,7 @@ def test_tombstones_of_a_replay_are_bounded_in_bytes_and_the_oldest_go() -> None
     log.operation(Tombstone(b"short", T))
     bytes_max = 2 * (TOMBSTONE_BYTES + 1000) + TOMBSTONE_BYTES + 5
     for limit, expected in ((bytes_max, [8, 9]), (bytes_max - 1, [9]), (1, None)):
-        replay = Replay(LogState(tombstones_bytes_max=limit))
+        replay = Replay(ReplayState(tombstones_bytes_max=limit))
         replay.start_segment(1, bytes(log))
         replay.replay(scan_segment(bytes(log)).runs[0], last=True)
         keys = [] if expected is None else [*(b"%01000d" % n for n in expected), b"short"]

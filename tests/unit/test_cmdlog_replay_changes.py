@@ -15,8 +15,8 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
 )
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import VALUE_BYTES_LIMIT
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -37,7 +37,7 @@ def replay_of(log: SegmentBuilder) -> Replay:
     return replay
 
 
-def state_of(log: SegmentBuilder) -> LogState:
+def state_of(log: SegmentBuilder) -> ReplayState:
     replay = replay_of(log)
     assert replay.damage == []
     state = replay.state
@@ -46,7 +46,7 @@ def state_of(log: SegmentBuilder) -> LogState:
     return state
 
 
-def only(state: LogState) -> LiveJob:
+def only(state: ReplayState) -> ReplayedEntry:
     (job,) = state.jobs.values()
     return job
 

@@ -10,7 +10,7 @@ from fastjournal.cmdlog.format.layout import NO_TIME, Command
 from fastjournal.cmdlog.format.operation_records import Batch, Delay, Pause
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.limits import PAUSED_DOMAINS_MAX
 from fastjournal.testing.logs import START_US, SegmentBuilder
@@ -20,7 +20,7 @@ SECOND = 1_000_000
 T = START_US
 
 
-def state_of(log: SegmentBuilder) -> LogState:
+def state_of(log: SegmentBuilder) -> ReplayState:
     replay = Replay()
     data = bytes(log)
     replay.start_segment(1, data)
@@ -99,7 +99,7 @@ def test_the_last_pause_of_a_domain_counts() -> None:
 
 
 def test_pauses_that_are_over_do_not_gather() -> None:
-    state = LogState()
+    state = ReplayState()
     for n in range(2 * PAUSED_DOMAINS_MAX + 1):
         state.pause(b"%d" % n, T + n, T + n, 1)
     assert state.pauses == {}

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.testing.logs import START_US, SegmentBuilder
 
@@ -15,7 +15,7 @@ def a_log() -> SegmentBuilder:
     return SegmentBuilder(None)
 
 
-def state_of(*segments: SegmentBuilder) -> LogState:
+def state_of(*segments: SegmentBuilder) -> ReplayState:
     replay = Replay()
     for number, segment in enumerate(segments, 1):
         replay.start_segment(number, bytes(segment))
@@ -25,7 +25,7 @@ def state_of(*segments: SegmentBuilder) -> LogState:
     return replay.state
 
 
-def only(state: LogState) -> LiveJob:
+def only(state: ReplayState) -> ReplayedEntry:
     (job,) = state.jobs.values()
     return job
 

@@ -12,7 +12,7 @@ import pytest
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.cmdlog.recovery.recover import Finding, recover, verify
+from fastjournal.cmdlog.recovery.recover import Diagnostic, recover, verify
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import DiskLock, OsDisk
@@ -58,11 +58,11 @@ def put(disk: SimulatedDisk, number: int, data: bytes) -> None:
     disk.sync_directory(LOG)
 
 
-def damage(disk: SimulatedDisk) -> list[Finding]:
+def damage(disk: SimulatedDisk) -> list[Diagnostic]:
     return [found for found in verify(disk, LOG) if found.damage]
 
 
-def assert_known(disk: SimulatedDisk, kind: str, number: int) -> Finding:
+def assert_known(disk: SimulatedDisk, kind: str, number: int) -> Diagnostic:
     """Verification, a start and a repair know what is wrong; behind the repair all is well."""
     (found,) = damage(disk)
     assert (found.kind, found.path) == (kind, path_of(number))
@@ -72,7 +72,7 @@ def assert_known(disk: SimulatedDisk, kind: str, number: int) -> Finding:
     assert caught.value.path == path_of(number)
     assert {name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG)} == before
     repaired = recover(disk, LOG, now_us=1, repair=True)
-    assert [(told.kind, told.message) for told in repaired.findings] == [(kind, found.message)]
+    assert [(told.kind, told.message) for told in repaired.diagnostics] == [(kind, found.message)]
     assert verify(disk, LOG) == []
     return found
 
@@ -276,7 +276,7 @@ def test_chain_knows_a_repaired_segment_and_takes_the_original_back() -> None:
     put(log.disk, 1, bytes(broken))
     disk = log.disk.kill()
     repaired = recover(disk, LOG, now_us=1, repair=True)
-    assert [found.kind for found in repaired.findings] == ["damaged"]
+    assert [found.kind for found in repaired.diagnostics] == ["damaged"]
     assert verify(disk, LOG) == []
     restored = disk.kill()
     put(restored, 1, whole)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
-from fastjournal.cmdlog.format.records import SEGMENT_HEADER as HEADER
+from fastjournal.cmdlog.format.layout import SEGMENT_HEADER as HEADER
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.workq import (
     TTL_MS_MAX,

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.limits import PAUSE_BYTES
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
@@ -74,12 +74,12 @@ def test_pauses_that_are_over_leave_a_replay_before_they_take_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "replay.PAUSED_BYTES_MAX", 10 * (PAUSE_BYTES + 1000))
-    state = LogState()
+    state = ReplayState()
     for number in range(100):
-        state.pause(b"%01000d" % number, START + number, START + number)
+        state.pause(b"%01000d" % number, START + number, START + number, 1)
         assert len(state.pauses) <= 20
         assert state.pauses_bytes == sum(PAUSE_BYTES + len(name) for name in state.pauses)
-    state.pause(b"%01000d" % 99, 0, START + 99)
+    state.pause(b"%01000d" % 99, 0, START + 99, 1)
     assert state.pauses_bytes == sum(PAUSE_BYTES + len(name) for name in state.pauses)
 
 

@@ -15,7 +15,7 @@ from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.recovery.recover import Finding, Progress
+    from fastjournal.cmdlog.recovery.recover import Diagnostic, Progress
 
 _DOES = {
     "leftover": ("deletes the file", "deleted"),
@@ -26,7 +26,7 @@ _DOES = {
     "missing": ("notes that the segment is gone", "noted as gone"),
     "differs": ("goes on with what is there", "taken as it is"),
 }
-"""By kind of finding: what a repair does, and what it has done."""
+"""By kind of diagnostic: what a repair does, and what it has done."""
 
 
 @click.command("repair")
@@ -60,28 +60,28 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
 
         if dry_run:
             with lock_to_read(disk, directory):
-                findings = verify(disk, directory, on_progress=show)
+                diagnostics = verify(disk, directory, on_progress=show)
         else:
             lock = lock_append(disk, directory)
             try:
-                findings = recover(
+                diagnostics = recover(
                     disk,
                     directory,
                     now_us=SystemClock().now_us(),
                     repair=True,
                     on_progress=show,
-                ).findings
+                ).diagnostics
             finally:
                 lock.close()
-    _write(findings, as_json, dry_run=dry_run)
-    if not findings:
+    _write(diagnostics, as_json, dry_run=dry_run)
+    if not diagnostics:
         note(f"{directory} is whole: nothing to repair")
         return DONE
     if dry_run:
-        note(f"{counted(len(findings), 'finding')} in {directory}; nothing was changed")
+        note(f"{counted(len(diagnostics), 'diagnostic')} in {directory}; nothing was changed")
         return REFUSED
     _tell_owner(directory)
-    number = counted(len(findings), "finding")
+    number = counted(len(diagnostics), "diagnostic")
     note(f"{directory} is repaired: {number}; a daemon can start on it")
     return DONE
 
@@ -101,18 +101,18 @@ def _tell_owner(directory: str) -> None:
         note(f"{directory} belongs to {name}, but you wrote its files: see that it may read them")
 
 
-def _write(findings: list[Finding], as_json: bool | None, *, dry_run: bool) -> None:
+def _write(diagnostics: list[Diagnostic], as_json: bool | None, *, dry_run: bool) -> None:
     rows = [
         {
-            "kind": finding.kind,
-            "file": finding.path,
-            "offset": finding.offset,
-            "bytes": finding.bytes,
-            "message": finding.message,
-            "action": _DOES[finding.kind][0 if dry_run else 1],
-            "kept": finding.kept,
+            "kind": diagnostic.kind,
+            "file": diagnostic.path,
+            "offset": diagnostic.offset,
+            "bytes": diagnostic.bytes,
+            "message": diagnostic.message,
+            "action": _DOES[diagnostic.kind][0 if dry_run else 1],
+            "kept": diagnostic.kept,
         }
-        for finding in findings
+        for diagnostic in diagnostics
     ]
     if wants_json(as_json):
         for row in rows:
@@ -120,6 +120,6 @@ def _write(findings: list[Finding], as_json: bool | None, *, dry_run: bool) -> N
     elif rows:
         write_table(
             None,
-            ("what", "file", "offset", "bytes", "finding", "repair", "kept as"),
+            ("what", "file", "offset", "bytes", "diagnostic", "repair", "kept as"),
             (tuple("" if cell is None else str(cell) for cell in row.values()) for row in rows),
         )

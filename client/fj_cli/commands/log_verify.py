@@ -12,7 +12,7 @@ from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
-    from fastjournal.cmdlog.recovery.recover import Finding
+    from fastjournal.cmdlog.recovery.recover import Diagnostic
     from fastjournal.disk import OsDisk
 
 _BY_ITSELF = "nothing: a daemon that starts on it deals with it and keeps the bytes aside"
@@ -35,7 +35,7 @@ _ADVICE = {
 def command(directory: str, as_json: bool | None) -> int:
     """Read every byte of the log or snapshot DIR and check it; changes nothing.
 
-    Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
+    Exit code 1 where anything is wrong: each diagnostic has the file, the offset and what to do. A
     snapshot is held against its manifest too.
     """
     from fastjournal.cmdlog.locks import lock_to_read
@@ -52,36 +52,36 @@ def command(directory: str, as_json: bool | None) -> int:
             records = progress.records
             bar.update(progress.bytes_done, progress.bytes)
 
-        findings = verify(disk, directory, on_progress=show)
-    found = [_fields(finding) for finding in findings] + _check_manifest(disk, directory)
+        diagnostics = verify(disk, directory, on_progress=show)
+    found = [_fields(diagnostic) for diagnostic in diagnostics] + _check_manifest(disk, directory)
     if wants_json(as_json):
         for fields in found:
             write_json(fields)
     elif found:
         write_table(
             None,
-            ("what", "file", "offset", "bytes", "finding", "what to do"),
+            ("what", "file", "offset", "bytes", "diagnostic", "what to do"),
             (
                 (f["kind"], f["file"], str(f["offset"]), str(f["bytes"]), f["message"], f["advice"])
                 for f in found
             ),
         )
     if found:
-        note(f"{counted(len(found), 'finding')} in {directory}")
+        note(f"{counted(len(found), 'diagnostic')} in {directory}")
         return REFUSED
     whole = f"{counted(len(segments), 'segment')}, {counted(records, 'record')}"
     note(f"{directory} is whole: {whole}")
     return DONE
 
 
-def _fields(finding: Finding) -> dict[str, Any]:
+def _fields(diagnostic: Diagnostic) -> dict[str, Any]:
     return {
-        "kind": finding.kind,
-        "file": finding.path,
-        "offset": finding.offset,
-        "bytes": finding.bytes,
-        "message": finding.message,
-        "advice": _ADVICE[finding.kind],
+        "kind": diagnostic.kind,
+        "file": diagnostic.path,
+        "offset": diagnostic.offset,
+        "bytes": diagnostic.bytes,
+        "message": diagnostic.message,
+        "advice": _ADVICE[diagnostic.kind],
     }
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_record
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import NO_MORE, LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry
 from fastjournal.keys import parse_journal_key
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
@@ -43,7 +43,7 @@ class _Queue(NamedTuple):
     delayed: list[Entry]
 
 
-def load_store(store: Store, state: LogState, now: int) -> None:
+def load_store(store: Store, state: ReplayState, now: int) -> None:
     """Take over what is live in a log. O(n log n).
 
     Args:
@@ -64,7 +64,7 @@ def load_store(store: Store, state: LogState, now: int) -> None:
 
 class _Loading:
     def __init__(
-        self, store: Store, state: LogState, taken: Mapping[bytes, bytes], now: int
+        self, store: Store, state: ReplayState, taken: Mapping[bytes, bytes], now: int
     ) -> None:
         self._store = store
         self._state = state
@@ -76,7 +76,7 @@ class _Loading:
         self._delayed: dict[bytes, list[Entry]] = {}
         self._expiry: list[tuple[int, bytes]] = []
 
-    def load(self, jobs: list[LiveJob]) -> None:
+    def load(self, jobs: list[ReplayedEntry]) -> None:
         """Make entries of jobs, the last of which goes first, and put them under their keys."""
         store = self._store
         journal = store.journal
@@ -119,7 +119,7 @@ class _Loading:
             position, _, size = unpack_record(facts, FACTS_BYTES)
             live[position >> SEGMENT_SHIFT] += size
             journal.records.live_bytes += size
-            if job.more is not NO_MORE or job.starts or job.token:
+            if job.more is not NO_COLD_FIELDS or job.starts or job.token:
                 self._load_more(job, entry, queue)
                 continue
             add(entry)
@@ -149,7 +149,7 @@ class _Loading:
         )
         return queue
 
-    def _load_more(self, job: LiveJob, entry: Entry, queue: _Queue) -> None:
+    def _load_more(self, job: ReplayedEntry, entry: Entry, queue: _Queue) -> None:
         store, more = self._store, job.more
         _tell_journal(store.journal, self._state, job, entry)
         entry.extra = Extra(
@@ -219,7 +219,7 @@ class _Loading:
                 store.queue_again(entry, self._now)
 
 
-def _tell_journal(journal: Journal, state: LogState, job: LiveJob, entry: Entry) -> None:
+def _tell_journal(journal: Journal, state: ReplayState, job: ReplayedEntry, entry: Entry) -> None:
     """Tell the journal what is not said by the record of a job."""
     more, job_id = job.more, job.job_id
     if more.amended or job.starts or more.foreign:

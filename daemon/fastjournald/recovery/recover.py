@@ -9,7 +9,7 @@ from fastjournal.clock import Clock
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
@@ -148,7 +148,7 @@ def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
 
 
 def load_engine(
-    state: LogState, settings: Settings, append: Append, *, seed: bytes, now: int
+    state: ReplayState, settings: Settings, append: Append, *, seed: bytes, now: int
 ) -> Engine:
     """Return an engine that goes on where the log ends; time is not applied to it yet.
 
@@ -183,7 +183,7 @@ def _tell_segments(
             engine.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
 
 
-def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
+def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
     """Say of each job that is gone by implication only that it is gone: or it might return."""
     journal = engine.journal
     for job_id, implied in state.orphans.items():
@@ -195,15 +195,15 @@ def _remove_orphans(engine: Engine, state: LogState, now: int) -> None:
 
 
 def _report(recovered: Recovered) -> None:
-    for finding in recovered.findings:
+    for diagnostic in recovered.diagnostics:
         LOG.warning(
             "event=found kind=%s path=%s offset=%d bytes=%d kept=%s what=%r",
-            finding.kind,
-            finding.path,
-            finding.offset,
-            finding.bytes,
-            finding.kept,
-            finding.message,
+            diagnostic.kind,
+            diagnostic.path,
+            diagnostic.offset,
+            diagnostic.bytes,
+            diagnostic.kept,
+            diagnostic.message,
         )
     for what, count in sorted(recovered.state.odd.items()):
         LOG.warning("event=odd what=%r count=%d", what, count)

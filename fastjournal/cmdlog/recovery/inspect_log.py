@@ -1,6 +1,6 @@
-"""Reading a whole log directory: what is live, and everything that is wrong. Changes nothing.
+"""Inspection of a log directory: reads all of it, finds everything that is wrong, changes nothing.
 
-What is wrong is told in *findings*. A crash leaves some of them behind, and recovery deals with
+What is wrong is told in *diagnostics*. A crash leaves some of them behind, and recovery deals with
 them by itself:
 
 - ``leftover``: a segment that was being rewritten (``.rw``);
@@ -38,10 +38,10 @@ from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.scan import Damage, Scan, scan_segment
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, Scan, scan_segment
 from fastjournal.cmdlog.recovery.segment_chain import Seal
-from fastjournal.cmdlog.recovery.value_budget import Shedding, ValueLimit
+from fastjournal.cmdlog.recovery.value_budget import ValueBudget, ValueLimit
 from fastjournal.disk import Disk
 
 _LEFTOVER = re.compile(r"[0-9]{9}\.log\.rw")
@@ -61,8 +61,8 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """Replayed so far."""
 
 
-class Finding(msgspec.Struct, frozen=True, gc=False):
-    """Something in the log directory that clean operation does not leave there."""
+class Diagnostic(msgspec.Struct, frozen=True, gc=False):
+    """Diagnostic: something in the log directory that clean operation does not leave there."""
 
     kind: str
     path: str
@@ -81,36 +81,36 @@ class Finding(msgspec.Struct, frozen=True, gc=False):
         return self.kind in ("damaged", "missing", "differs")
 
 
-class Fault(msgspec.Struct, gc=False):
-    """A segment that repair has to rewrite."""
+class CorruptSegment(msgspec.Struct, gc=False):
+    """Corrupt segment: one that a repair has to rewrite."""
 
     number: int
-    damage: list[Damage]
+    damage: list[CorruptRegion]
     behind_loss: bool = False
     """Whether records are lost right before it."""
     told: SegmentRewritten | SegmentRemoved | None = None
-    """What to say of it, where it is not rewritten."""
+    """Operation to write about it, where it is not rewritten."""
 
 
-class Survey(msgspec.Struct, gc=False):
-    """What reading the directory has shown."""
+class LogInspection(msgspec.Struct, gc=False):
+    """Result of an inspection."""
 
-    state: LogState
+    state: ReplayState
     segments: list[SegmentInfo]
     """As they are to be used: without the torn tail of the last one and without empty last ones."""
-    findings: list[Finding]
-    faults: list[Fault]
+    diagnostics: list[Diagnostic]
+    corrupt: list[CorruptSegment]
     begins: bool = False
     """Whether the last segment begins as ours do, so that it can be appended to."""
 
 
-def take_survey(
+def inspect_log(
     disk: Disk,
     directory: str,
-    state: LogState,
+    state: ReplayState,
     on_progress: Callable[[Progress], None] | None = None,
     limit: ValueLimit | None = None,
-) -> Survey:
+) -> LogInspection:
     """Read all segments of a log directory, and replay them into an empty state.
 
     Args:
@@ -123,15 +123,15 @@ def take_survey(
     Raises:
         LogFailedError: Something cannot be read.
     """
-    return _Surveyor(disk, directory, state, on_progress, limit).run()
+    return _LogInspector(disk, directory, state, on_progress, limit).run()
 
 
-class _Surveyor:
+class _LogInspector:
     def __init__(
         self,
         disk: Disk,
         directory: str,
-        state: LogState,
+        state: ReplayState,
         on_progress: Callable[[Progress], None] | None,
         limit: ValueLimit | None,
     ) -> None:
@@ -139,19 +139,19 @@ class _Surveyor:
         self._directory = directory
         self._on_progress = on_progress
         self._replay = Replay(state)
-        self._shedding = None if limit is None else Shedding(state, limit)
-        self._survey = Survey(state, [], [], [])
+        self._budget = None if limit is None else ValueBudget(state, limit)
+        self._inspection = LogInspection(state, [], [], [])
         self._bytes = 0
         self._bytes_done = 0
 
-    def run(self) -> Survey:
-        survey = self._survey
+    def run(self) -> LogInspection:
+        inspection = self._inspection
         for name in self._disk.listdir(self._directory):
             if _LEFTOVER.fullmatch(name):
                 path = f"{self._directory}/{name}"
                 message = "a segment was being rewritten; the segment itself is whole"
                 size = self._disk.size(path)
-                survey.findings.append(Finding("leftover", path, 0, size, message))
+                inspection.diagnostics.append(Diagnostic("leftover", path, 0, size, message))
         present = list_segments(self._disk, self._directory)
         self._bytes = sum(self._disk.size(self._path(number)) for number in present)
         numbers, data, scan = self._without_empty(present)
@@ -159,10 +159,10 @@ class _Surveyor:
             self._read(number, *self._scanned(number), last=False)
         if numbers:
             self._read(numbers[-1], data, scan, last=True)
-            survey.begins = numbers[-1] in survey.state.previous
+            inspection.begins = numbers[-1] in inspection.state.previous
         self._drop_pardoned()
         self._find_breaks(present)
-        return survey
+        return inspection
 
     def _path(self, number: int) -> str:
         return f"{self._directory}/{segment_name(number)}"
@@ -176,7 +176,7 @@ class _Surveyor:
                 return numbers, data, scan
             path = self._path(numbers.pop())
             message = "the last segment holds no record yet"
-            self._survey.findings.append(Finding("empty", path, 0, len(data), message))
+            self._inspection.diagnostics.append(Diagnostic("empty", path, 0, len(data), message))
         return numbers, b"", Scan(0, [], [])
 
     def _scanned(self, number: int) -> tuple[bytes, Scan]:
@@ -203,8 +203,8 @@ class _Surveyor:
                 stop = index + _PROGRESS_RECORDS
                 index = replay.replay(run, index, stop, last=final)
                 self._tell(number, run.offset(min(index, len(run))))
-        if self._shedding is not None:
-            self._shedding.after_segment(number)
+        if self._budget is not None:
+            self._budget.after_segment(number)
         usable = len(data)
         torn = last and scan.torn
         damage = sorted(
@@ -212,7 +212,7 @@ class _Surveyor:
             key=lambda found: found.offset,
         )
         if damage:
-            self._survey.faults.append(Fault(number, damage))
+            self._inspection.corrupt.append(CorruptSegment(number, damage))
             for found in damage:
                 self._found(
                     "damaged", number, found, tell_loss(data, scan, found, replay.state.jobs)
@@ -221,18 +221,18 @@ class _Surveyor:
             usable = scan.usable_bytes
             self._found("torn", number, scan.damage[0], "")
         if replay.cut is not None and not damage:
-            # before the torn tail, so the finding for that tells the smaller part
+            # before the torn tail, so the diagnostic for that tells the smaller part
             message = "its last records were never written, and nobody was told that it was done"
-            found = Damage(replay.cut, usable, "a group of records is not all there")
+            found = CorruptRegion(replay.cut, usable, "a group of records is not all there")
             self._found("unfinished", number, found, message)
             usable = replay.cut
-        self._survey.segments.append(_info(number, data, scan, usable))
+        self._inspection.segments.append(_info(number, data, scan, usable))
         self._bytes_done += len(data)
 
-    def _found(self, kind: str, number: int, found: Damage, more: str) -> None:
+    def _found(self, kind: str, number: int, found: CorruptRegion, more: str) -> None:
         message = f"{found.reason}; {more}" if more else found.reason
-        self._survey.findings.append(
-            Finding(kind, self._path(number), found.offset, found.end - found.offset, message)
+        self._inspection.diagnostics.append(
+            Diagnostic(kind, self._path(number), found.offset, found.end - found.offset, message)
         )
 
     def _drop_pardoned(self) -> None:
@@ -240,44 +240,48 @@ class _Surveyor:
         pardoned = self._replay.pardoned
         if not pardoned:
             return
-        survey = self._survey
-        for fault in survey.faults:
-            fault.damage = [
+        inspection = self._inspection
+        for segment in inspection.corrupt:
+            segment.damage = [
                 found
-                for found in fault.damage
-                if pack_position(fault.number, found.offset) not in pardoned
+                for found in segment.damage
+                if pack_position(segment.number, found.offset) not in pardoned
             ]
         places = map(unpack_position, pardoned)
         paths = {(self._path(number), offset) for number, offset in places}
-        survey.findings = [
-            finding for finding in survey.findings if (finding.path, finding.offset) not in paths
+        inspection.diagnostics = [
+            diagnostic
+            for diagnostic in inspection.diagnostics
+            if (diagnostic.path, diagnostic.offset) not in paths
         ]
 
     def _find_breaks(self, present: list[int]) -> None:
         """Hold the segments against what the records say of them."""
-        survey = self._survey
-        faults = {fault.number: fault for fault in survey.faults}
+        inspection = self._inspection
+        corrupt = {segment.number: segment for segment in inspection.corrupt}
         # the last ones are not sealed
         there = dict.fromkeys(present, Seal(0, 0))
-        there |= {info.number: Seal(info.bytes, info.crc32c) for info in survey.segments}
-        for found in survey.state.chain.breaks(there):
+        there |= {info.number: Seal(info.bytes, info.crc32c) for info in inspection.segments}
+        for found in inspection.state.chain.breaks(there):
             number = found.number
-            namer = survey.state.chain.namer(number)
+            namer = inspection.state.chain.namer(number)
             if found.missing:
-                faults[number] = Fault(number, [], told=SegmentRemoved(number))
+                corrupt[number] = CorruptSegment(number, [], told=SegmentRemoved(number))
                 if namer is not None:
-                    faults.setdefault(namer, Fault(namer, [])).behind_loss = True
-                survey.findings.append(Finding("missing", self._path(number), 0, 0, found.message))
-            elif number not in faults or not faults[number].damage:
+                    corrupt.setdefault(namer, CorruptSegment(namer, [])).behind_loss = True
+                inspection.diagnostics.append(
+                    Diagnostic("missing", self._path(number), 0, 0, found.message)
+                )
+            elif number not in corrupt or not corrupt[number].damage:
                 seal = there[number]
                 told = SegmentRewritten(number, *seal)
-                faults.setdefault(number, Fault(number, [])).told = told
+                corrupt.setdefault(number, CorruptSegment(number, [])).told = told
                 following = min((n for n in there if n > number), default=number)
-                faults.setdefault(following, Fault(following, [])).behind_loss = True
-                survey.findings.append(
-                    Finding("differs", self._path(number), seal.bytes, 0, found.message)
+                corrupt.setdefault(following, CorruptSegment(following, [])).behind_loss = True
+                inspection.diagnostics.append(
+                    Diagnostic("differs", self._path(number), seal.bytes, 0, found.message)
                 )
-        survey.faults = [faults[number] for number in sorted(faults)]
+        inspection.corrupt = [corrupt[number] for number in sorted(corrupt)]
 
     def _tell(self, number: int, offset: int) -> None:
         if self._on_progress is not None:

@@ -1,4 +1,4 @@
-"""Damage in words: which records stood there, by key where a key can be told, and around when."""
+"""Loss report: which records stood in damage, by key where a key can be told, and around when."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from fastjournal.cmdlog.format.operation_records import (
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
 from fastjournal.cmdlog.format.varints import decode_uvarint
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, Scan, find_head
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan, find_head
 from fastjournal.cmdlog.recovery.workq_jobs import entry_of
 from fastjournal.errors import LogCorruptError
 
@@ -30,7 +30,9 @@ _TOLD_MAX = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def tell_loss(data: bytes, scan: Scan, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> str:
+def tell_loss(
+    data: bytes, scan: Scan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
+) -> str:
     """Return what can be told of the records that stood where the damage is.
 
     Args:
@@ -50,7 +52,9 @@ def tell_loss(data: bytes, scan: Scan, damage: Damage, jobs: Mapping[bytes, Live
     return ", ".join(told)
 
 
-def _looks_like(data: bytes, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> list[str]:
+def _looks_like(
+    data: bytes, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
+) -> list[str]:
     """Return which records the damaged bytes look like, by key where a key can be told."""
     told: list[str] = []
     at = damage.offset
@@ -69,7 +73,7 @@ def _looks_like(data: bytes, damage: Damage, jobs: Mapping[bytes, LiveJob]) -> l
     return told
 
 
-def _key_of(record: Record, jobs: Mapping[bytes, LiveJob]) -> bytes | None:
+def _key_of(record: Record, jobs: Mapping[bytes, ReplayedEntry]) -> bytes | None:
     """Return the key that a record is about, as far as its bytes can be believed."""
     try:
         if record.command <= Command.SCHEDULE and record.name == OPERATION_NAME:

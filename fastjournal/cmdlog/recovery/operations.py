@@ -18,11 +18,11 @@ from fastjournal.cmdlog.format.operation_records import (
     Touch,
     Value,
 )
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 
 
-def apply_operation(state: LogState, operation: Operation, time: int, segment: int) -> None:
+def apply_operation(state: ReplayState, operation: Operation, time: int, segment: int) -> None:
     """Apply an operation that is about a key, a domain or a job; any other does nothing.
 
     Args:
@@ -49,7 +49,7 @@ def apply_operation(state: LogState, operation: Operation, time: int, segment: i
             state.leave_tombstone(operation.old, operation.timestamp, time)
 
 
-def _change(state: LogState, job: LiveJob, change: Change, time: int) -> None:
+def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -> None:
     more = job.own()
     more.amended = True
     more.erases |= isinstance(change, Rename)

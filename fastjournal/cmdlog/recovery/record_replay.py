@@ -39,8 +39,8 @@ from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournal.cmdlog.recovery import workq_jobs
 from fastjournal.cmdlog.recovery.operations import apply_operation
 from fastjournal.cmdlog.recovery.removals import UnappliedRemovals
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import live_job
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import replayed_entry
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import LEASE_US_DEFAULT
 
@@ -48,7 +48,7 @@ _REMOVALS = (Command.DELETE, Command.EXPIRE)
 
 
 class RecordReplay:
-    """Replays records, one call each, into a ``LogState``.
+    """Replays records, one call each, into a ``ReplayState``.
 
     Args:
         state: What is live so far.
@@ -60,7 +60,7 @@ class RecordReplay:
         removals: Those that are not applied, because what replaces the entry is lost.
     """
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: ReplayState) -> None:
         self.data = b""
         self.base = 0
         self.run = b""
@@ -154,11 +154,11 @@ class RecordReplay:
             record = decode_body(data, start, body, end - CRC_BYTES)
             payload = record.payload
             if not is_ours(payload):
-                job = workq_jobs.live_job(record, position, end - start)
+                job = workq_jobs.replayed_job(record, position, end - start)
                 workq_jobs.insert(self._state, job)
                 return
         entry = unpack_envelope(payload)
-        job = live_job(entry, job_id_at(data, body), position, end - start)
+        job = replayed_entry(entry, job_id_at(data, body), position, end - start)
         if job.job_id[:RUN_BYTES] != self.run:
             self.begin_run(job.job_id)
         self._state.place(job, instant_at(data, start))

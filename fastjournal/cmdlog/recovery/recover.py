@@ -19,27 +19,27 @@ import msgspec
 
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
 from fastjournal.cmdlog.format.segments import SegmentInfo
-from fastjournal.cmdlog.recovery.inspect_log import Finding, Progress, Survey, take_survey
+from fastjournal.cmdlog.recovery.inspect_log import Diagnostic, LogInspection, Progress, inspect_log
 from fastjournal.cmdlog.recovery.loss_report import format_time
 from fastjournal.cmdlog.recovery.repair import keep_aside, repair_segments
-from fastjournal.cmdlog.recovery.replay_state import LogState
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.value_budget import ValueLimit
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 from fastjournal.limits import TOMBSTONE_TTL_US, TOMBSTONES_BYTES_MAX, TOMBSTONES_MAX
 
-__all__ = ["Finding", "Progress", "Recovered", "recover", "verify"]
+__all__ = ["Diagnostic", "Progress", "Recovered", "recover", "verify"]
 
 
 class Recovered(msgspec.Struct, gc=False):
     """A log that is ready to be appended to."""
 
-    state: LogState
+    state: ReplayState
     sealed: list[SegmentInfo]
     """All segments but the active one, ascending."""
     active: SegmentInfo | None
     """The segment to append to; None: a new one is needed."""
-    findings: list[Finding]
+    diagnostics: list[Diagnostic]
     """What was cut, deleted or repaired, and where the bytes are kept."""
 
 
@@ -74,40 +74,41 @@ def recover(
         LogLockedError: A repair is due, and another process reads the log.
         LogFailedError: Something cannot be read or written.
     """
-    state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
-    survey = take_survey(disk, directory, state, on_progress, limit)
-    repaired: list[Finding] = []
+    state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
+    inspection = inspect_log(disk, directory, state, on_progress, limit)
+    repaired: list[Diagnostic] = []
     found_at: dict[tuple[str, str], int] = {}
-    if survey.faults:
+    if inspection.corrupt:
         if not repair:
-            raise _refusal(survey)
-        kept = repair_segments(disk, directory, survey, now_us=now_us)
+            raise _refusal(inspection)
+        kept = repair_segments(disk, directory, inspection, now_us=now_us)
         repaired = [
-            msgspec.structs.replace(finding, kept=kept.get((finding.path, finding.offset)))
-            for finding in survey.findings
+            msgspec.structs.replace(diagnostic, kept=kept.get((diagnostic.path, diagnostic.offset)))
+            for diagnostic in inspection.diagnostics
             # what was left over of a segment that has been repaired went with that
-            if finding.damage or (finding.kind == "leftover" and not disk.exists(finding.path))
+            if diagnostic.damage
+            or (diagnostic.kind == "leftover" and not disk.exists(diagnostic.path))
         ]
         # what a repair says of segments at the end of the last one stands before its torn tail
-        found_at = {(found.kind, found.path): found.offset for found in survey.findings}
+        found_at = {(found.kind, found.path): found.offset for found in inspection.diagnostics}
         # positions have moved, and this proves that the log loads without repair
-        state = LogState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
-        survey = take_survey(disk, directory, state, on_progress, limit)
-        if survey.faults:
-            raise _refusal(survey)
-    settled = [_settle(disk, finding, now_us) for finding in survey.findings]
-    findings = repaired + [
+        state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
+        inspection = inspect_log(disk, directory, state, on_progress, limit)
+        if inspection.corrupt:
+            raise _refusal(inspection)
+    settled = [_settle(disk, diagnostic, now_us) for diagnostic in inspection.diagnostics]
+    diagnostics = repaired + [
         msgspec.structs.replace(
-            finding, offset=found_at.get((finding.kind, finding.path), finding.offset)
+            diagnostic, offset=found_at.get((diagnostic.kind, diagnostic.path), diagnostic.offset)
         )
-        for finding in settled
+        for diagnostic in settled
     ]
-    if findings:
+    if diagnostics:
         disk.sync_directory(directory)
-    segments = survey.segments
-    if survey.begins:
-        return Recovered(survey.state, segments[:-1], segments[-1], findings)
-    return Recovered(survey.state, segments, None, findings)
+    segments = inspection.segments
+    if inspection.begins:
+        return Recovered(inspection.state, segments[:-1], segments[-1], diagnostics)
+    return Recovered(inspection.state, segments, None, diagnostics)
 
 
 def verify(
@@ -115,7 +116,7 @@ def verify(
     directory: str,
     *,
     on_progress: Callable[[Progress], None] | None = None,
-) -> list[Finding]:
+) -> list[Diagnostic]:
     """Return everything that is wrong with a log, changing nothing.
 
     In the log of a running daemon the last segment may look torn: a write may be on its way.
@@ -123,11 +124,11 @@ def verify(
     Raises:
         LogFailedError: Something cannot be read.
     """
-    return take_survey(disk, directory, LogState(), on_progress).findings
+    return inspect_log(disk, directory, ReplayState(), on_progress).diagnostics
 
 
-def _refusal(survey: Survey) -> LogCorruptError:
-    damage = [finding for finding in survey.findings if finding.damage]
+def _refusal(inspection: LogInspection) -> LogCorruptError:
+    damage = [diagnostic for diagnostic in inspection.diagnostics if diagnostic.damage]
     first = damage[0]
     message = first.message
     if len(damage) > 1:
@@ -145,21 +146,21 @@ def _refusal(survey: Survey) -> LogCorruptError:
     )
 
 
-def _settle(disk: Disk, finding: Finding, now_us: int) -> Finding:
+def _settle(disk: Disk, diagnostic: Diagnostic, now_us: int) -> Diagnostic:
     """Deal with what a crash has left."""
-    path = finding.path
-    if finding.kind == "leftover":
+    path = diagnostic.path
+    if diagnostic.kind == "leftover":
         disk.unlink(path)
-        return finding
-    data = disk.read_slice(path, finding.offset, finding.bytes)
+        return diagnostic
+    data = disk.read_slice(path, diagnostic.offset, diagnostic.bytes)
     kept = None
-    if not (finding.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0"))):
+    if not (diagnostic.kind == "empty" and SEGMENT_HEADER.startswith(data.rstrip(b"\0"))):
         stamp = format_time(now_us).replace("-", "").replace(":", "")
         kept = keep_aside(disk, f"{path}.torn-{stamp}", data, like=path)
         directory = path.rpartition("/")[0]
         disk.sync_directory(directory)
-    if finding.kind == "empty":
+    if diagnostic.kind == "empty":
         disk.unlink(path)
     else:
-        disk.truncate(path, finding.offset)
-    return msgspec.structs.replace(finding, kept=kept)
+        disk.truncate(path, diagnostic.offset)
+    return msgspec.structs.replace(diagnostic, kept=kept)

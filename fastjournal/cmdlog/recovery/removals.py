@@ -18,9 +18,9 @@ from fastjournal.cmdlog.format.layout import RECORD_BYTES_MIN, TIME_BYTES, Comma
 from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
 from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_MAX, decode_replaced
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, Run, Scan
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Run, Scan
 
 LOST, SUPERSEDED, RENAMED, UNTOLD = 1, 2, 3, 4
 """Why a removal is doubtful: its replacement is in the damage; is an entry anywhere before; is the
@@ -87,7 +87,9 @@ def _may_belong(data: bytes, bodies: list[int]) -> bool:
     )
 
 
-def _stands(kind: int, job: LiveJob | None, command: int, time: int, *, unnamed: bool) -> bool:
+def _stands(
+    kind: int, job: ReplayedEntry | None, command: int, time: int, *, unnamed: bool
+) -> bool:
     """Whether a doubtful removal is not applied, so that the entry stands.
 
     Args:
@@ -128,10 +130,10 @@ class UnappliedRemovals:
         unnamed: Position behind the operation that renames a job that is not there.
     """
 
-    def __init__(self, state: LogState) -> None:
+    def __init__(self, state: ReplayState) -> None:
         self._state = state
         self.doubtful: dict[int, int] = {}
-        self.unapplied: list[Damage] = []
+        self.unapplied: list[CorruptRegion] = []
         self.standing: dict[bytes, int] = {}
         self.pardoned: set[int] = set()
         self.unnamed = -1
@@ -161,7 +163,7 @@ class UnappliedRemovals:
         if not _stands(kind, job, data[body], instant_at(data, start), unnamed=unnamed):
             return False
         told = NOT_APPLIED if job is None else f"{NOT_APPLIED}, so that stands: key {job.key!r}"
-        self.unapplied.append(Damage(start, end, told))
+        self.unapplied.append(CorruptRegion(start, end, told))
         self.standing[job_id] = base + start
         return True
 

@@ -45,9 +45,9 @@ from fastjournal.cmdlog.format.records import (
 from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, segment_name
 from fastjournal.cmdlog.locks import lock_read
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
-from fastjournal.cmdlog.recovery.inspect_log import Fault, Survey
+from fastjournal.cmdlog.recovery.inspect_log import CorruptSegment, LogInspection
 from fastjournal.cmdlog.recovery.replay import Replay
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Damage, scan_segment
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, scan_segment
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError
 
@@ -96,14 +96,14 @@ def write_file(disk: Disk, path: str, data: bytes, *, like: str) -> None:
 
 
 def repair_segments(
-    disk: Disk, directory: str, survey: Survey, *, now_us: int
+    disk: Disk, directory: str, inspection: LogInspection, *, now_us: int
 ) -> dict[tuple[str, int], str]:
-    """Rewrite every segment at fault.
+    """Rewrite every segment at segment.
 
     Args:
         disk: Where the log is.
         directory: Of the log; the caller holds its append lock.
-        survey: With the faults.
+        inspection: With the corrupt.
         now_us: The present, for the notes that are added.
 
     Returns:
@@ -116,16 +116,16 @@ def repair_segments(
     kept: dict[tuple[str, int], str] = {}
     lock = lock_read(disk, directory, exclusive=True)
     try:
-        idle = _lost_timeouts(disk, directory, survey)
-        last = survey.segments[-1].number
+        idle = _lost_timeouts(disk, directory, inspection)
+        last = inspection.segments[-1].number
         last_path = f"{directory}/{segment_name(last)}"
         end: bytes | None = None
         told: list[SegmentRewritten | SegmentRemoved] = []
         written: list[str] = []
-        for fault in survey.faults:
-            if fault.told is not None:
-                told.append(fault.told)
-            path = f"{directory}/{segment_name(fault.number)}"
+        for segment in inspection.corrupt:
+            if segment.told is not None:
+                told.append(segment.told)
+            path = f"{directory}/{segment_name(segment.number)}"
             if not disk.exists(path):
                 continue
             data, unreadable = read_segment(disk, path)
@@ -134,7 +134,7 @@ def repair_segments(
                 # some other time, or with other tools, more of it may be read
                 original = _free_name(disk, f"{path}.unreadable")
                 disk.link(path, original)
-            for damage in fault.damage:
+            for damage in segment.damage:
                 lost = data[damage.offset : damage.end]
                 if any(damage.offset < end and start < damage.end for start, end in unreadable):
                     kept[path, damage.offset] = original
@@ -142,13 +142,13 @@ def repair_segments(
                     aside = f"{path}.damaged-{damage.offset}"
                     kept[path, damage.offset] = keep_aside(disk, aside, lost, like=path)
             disk.sync_directory(directory)
-            whole = _repaired(data, fault, idle, last=fault.number == last, now_us=now_us)
-            if fault.number == last:
+            whole = _repaired(data, segment, idle, last=segment.number == last, now_us=now_us)
+            if segment.number == last:
                 end = whole
             elif whole != data:
                 _write_beside(disk, path, whole)
                 crc = google_crc32c.value(whole)
-                told.append(SegmentRewritten(fault.number, len(whole), crc))
+                told.append(SegmentRewritten(segment.number, len(whole), crc))
                 written.append(path)
         if told:
             end = _with_told(last, disk.read(last_path) if end is None else end, told, now_us)
@@ -183,27 +183,29 @@ def _with_told(
     return data[:at] + b"".join(_encode_told(each, now_us) for each in told) + data[at:]
 
 
-def _repaired(data: bytes, fault: Fault, idle: _Idle, *, last: bool, now_us: int) -> bytes:
+def _repaired(
+    data: bytes, segment: CorruptSegment, idle: _Idle, *, last: bool, now_us: int
+) -> bytes:
     """Return a segment without its damage."""
-    damaged = {damage.offset for damage in fault.damage}
+    damaged = {damage.offset for damage in segment.damage}
     spans = [span for span in scan_segment(data).spans() if span[0] not in damaged]
     edits = []
     time = NO_TIME
     before = iter([*spans, (len(data), 0, 0)])
     start = next(before)[0]
-    for damage in fault.damage:
+    for damage in segment.damage:
         while start < damage.offset:
             time = data[start : start + TIME_BYTES]
             start = next(before)[0]
-        ended = _timeouts(idle.get((fault.number, damage.offset), ()), time)
+        ended = _timeouts(idle.get((segment.number, damage.offset), ()), time)
         edits.append((damage.offset, damage.end, ended))
-    torn = fault.damage[-1].offset if last and fault.damage else len(data)
-    inner = [damage for damage in fault.damage if damage.end < len(data) or damage.offset < torn]
+    torn = segment.damage[-1].offset if last and segment.damage else len(data)
+    inner = [damage for damage in segment.damage if damage.end < len(data) or damage.offset < torn]
     ended_at = {edit[0] for edit in edits if edit[2]}
     edits += _mended_groups(data, spans, inner, ended_at)
-    if spans and fault.behind_loss:
+    if spans and segment.behind_loss:
         start, _, behind = spans[0]
-        ended = _timeouts(idle.get((fault.number, 0), ()), data[start : start + TIME_BYTES])
+        ended = _timeouts(idle.get((segment.number, 0), ()), data[start : start + TIME_BYTES])
         edits.append((behind, behind, ended))
     parts = [SEGMENT_HEADER]
     # a bad header is damage that starts at 0 and ends anywhere
@@ -219,25 +221,25 @@ def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
     return b"".join(encode_simple(Command.TIMEOUT_ATTEMPT, time, job_id) for job_id in job_ids)
 
 
-def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
+def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Idle:
     """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
 
     In the disorder of workq's own segments, before the first of ours, that cannot be told.
     """
-    ours = min(survey.state.previous, default=SEGMENT_NUMBER_MAX + 1)
+    ours = min(inspection.state.previous, default=SEGMENT_NUMBER_MAX + 1)
     gaps = {
-        (fault.number, offset)
-        for fault in survey.faults
-        if fault.number >= ours
+        (segment.number, offset)
+        for segment in inspection.corrupt
+        if segment.number >= ours
         for offset in [
-            *(damage.offset for damage in fault.damage),
-            *((0,) if fault.behind_loss else ()),
+            *(damage.offset for damage in segment.damage),
+            *((0,) if segment.behind_loss else ()),
         ]
     }
     idle: _Idle = {}
     leased: set[bytes] = set()
     doubtful: dict[bytes, tuple[int, int]] = {}
-    for number in (segment.number for segment in survey.segments):
+    for number in (segment.number for segment in inspection.segments):
         data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
         inside = sorted((gap for gap in gaps if gap[0] == number), reverse=True)
         for start, body, _ in scan_segment(data).spans():
@@ -257,7 +259,7 @@ def _lost_timeouts(disk: Disk, directory: str, survey: Survey) -> _Idle:
 
 
 def _mended_groups(
-    data: bytes, spans: list[tuple[int, int, int]], damage: list[Damage], ended: set[int]
+    data: bytes, spans: list[tuple[int, int, int]], damage: list[CorruptRegion], ended: set[int]
 ) -> list[tuple[int, int, bytes]]:
     """Return the edits of the heads of groups that have damage inside them."""
     edits = []

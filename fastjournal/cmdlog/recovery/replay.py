@@ -43,9 +43,9 @@ from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.format.records import instant_at
 from fastjournal.cmdlog.recovery.record_replay import RecordReplay
 from fastjournal.cmdlog.recovery.removals import doubtful_behind
-from fastjournal.cmdlog.recovery.replay_state import LogState, Tomb
-from fastjournal.cmdlog.recovery.replayed_entry import live_job
-from fastjournal.cmdlog.recovery.scan import Damage, Run
+from fastjournal.cmdlog.recovery.replay_state import ReplayedTombstone, ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import replayed_entry
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run
 from fastjournal.errors import LogCorruptError
 
 _decode_entry = msgspec.msgpack.Decoder(Envelope).decode
@@ -57,7 +57,7 @@ _OPERATION_NAME_BYTES = OPERATION_HEAD[0]
 
 
 class Replay:
-    """Replays segments, in ascending order, into a ``LogState``.
+    """Replays segments, in ascending order, into a ``ReplayState``.
 
     Attributes:
         state: What is live so far.
@@ -65,16 +65,16 @@ class Replay:
         cut: Offset of the head of the unfinished group at which the last segment ends, else None.
     """
 
-    def __init__(self, state: LogState | None = None) -> None:
-        self.state = LogState() if state is None else state
-        self.damage: list[Damage] = []
+    def __init__(self, state: ReplayState | None = None) -> None:
+        self.state = ReplayState() if state is None else state
+        self.damage: list[CorruptRegion] = []
         self.cut: int | None = None
         self._records = RecordReplay(self.state)
         self._removals = self._records.removals
         self._replayed: Run | None = None
 
     @property
-    def unapplied(self) -> list[Damage]:
+    def unapplied(self) -> list[CorruptRegion]:
         """Removals in the current segment whose replacement is lost, by the offset of each."""
         return self._removals.unapplied
 
@@ -176,7 +176,7 @@ class Replay:
                     job_id = data[body + job_id_at : body + fields_at]
                     if job_id[:RUN_BYTES] != records.run:
                         records.begin_run(job_id)
-                    job = live_job(entry, job_id, base | start, end - start)
+                    job = replayed_entry(entry, job_id, base | start, end - start)
                     key = job.key
                     uri = job.uri
                     if (
@@ -225,7 +225,7 @@ class Replay:
                     if key in keys or key in tombstones:
                         state.leave_tombstone(key, done.timestamp, time)
                     else:
-                        tombstones[key] = Tomb(done.timestamp, time)
+                        tombstones[key] = ReplayedTombstone(done.timestamp, time)
                 else:
                     self._apply(start, body, end)
             else:
@@ -242,7 +242,7 @@ class Replay:
             self._damaged(start, end, error.message)
 
     def _damaged(self, start: int, end: int, reason: str) -> None:
-        self.damage.append(Damage(start, end, reason))
+        self.damage.append(CorruptRegion(start, end, reason))
         assert self._replayed is not None
         removals = self._removals
         removals.doubtful |= doubtful_behind(self._records.data, self._replayed, end)

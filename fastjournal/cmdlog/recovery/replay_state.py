@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
 from fastjournal.keys import moved_not_before
 from fastjournal.limits import (
@@ -25,7 +25,7 @@ from fastjournal.limits import (
 _NAME_BYTES = 32
 
 
-class Tomb(msgspec.Struct, frozen=True, gc=False):
+class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
     """What is left of a deleted entry."""
 
     timestamp: int
@@ -38,8 +38,8 @@ class _Implied(msgspec.Struct, frozen=True, gc=False):
     """A tombstone that follows from the record of another job."""
 
     key: bytes
-    before: Tomb | None
-    laid: Tomb
+    before: ReplayedTombstone | None
+    laid: ReplayedTombstone
 
 
 def pause_name(domain: bytes) -> bytes:
@@ -52,7 +52,7 @@ def pause_name(domain: bytes) -> bytes:
     )
 
 
-class LogState:
+class ReplayState:
     """What the records so far leave behind.
 
     ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
@@ -74,11 +74,11 @@ class LogState:
         self.tombstones_max = tombstones_max
         self.tombstones_bytes_max = tombstones_bytes_max
         self.tombstone_ttl_us = tombstone_ttl_us
-        self.jobs: dict[bytes, LiveJob] = {}
-        self.keys: dict[bytes, LiveJob] = {}
-        self.superseded: dict[bytes, LiveJob] = {}
+        self.jobs: dict[bytes, ReplayedEntry] = {}
+        self.keys: dict[bytes, ReplayedEntry] = {}
+        self.superseded: dict[bytes, ReplayedEntry] = {}
         """A key to the entry worked on that stood there before a newer one took it as its URI."""
-        self.tombstones: dict[bytes, Tomb] = {}
+        self.tombstones: dict[bytes, ReplayedTombstone] = {}
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
         self.pauses_bytes = 0
@@ -118,7 +118,7 @@ class LogState:
         """Numbers of segments that cleaning unlinked."""
         return self.chain.removed
 
-    def place(self, job: LiveJob, learnt: int) -> None:
+    def place(self, job: ReplayedEntry, learnt: int) -> None:
         """Make a job live by the rules for a key or URI that may be there already.
 
         Args:
@@ -170,7 +170,7 @@ class LogState:
                 job.own().links = [other for other in job.links if other != link]
                 job.own().amended = True
 
-    def lease(self, job: LiveJob, token: int, time: int) -> None:
+    def lease(self, job: ReplayedEntry, token: int, time: int) -> None:
         """Lease a job: other work on its URI is over, even if the end of that was lost."""
         job.token = token
         job.starts += 1
@@ -181,12 +181,12 @@ class LogState:
                 self.odd["work that began before that of an older entry had ended"] += 1
             self.replace(dropped, dropped.superseded, time)
 
-    def drop_superseded(self, job: LiveJob, learnt: int) -> None:
+    def drop_superseded(self, job: ReplayedEntry, learnt: int) -> None:
         """Drop a job whose URI a newer one took, as its lease is over."""
         self.remove(job)
         self.leave_tombstone(job.key, job.superseded, learnt)
 
-    def end_lease(self, job: LiveJob, time: int) -> None:
+    def end_lease(self, job: ReplayedEntry, time: int) -> None:
         """End the lease of a job at ``time``: it ran out before, or the job was given back."""
         if job.superseded:
             self.drop_superseded(job, time)
@@ -197,7 +197,7 @@ class LogState:
         more.first_due = max(job.not_before, min(time, job.token))
         job.token = 0
 
-    def bury(self, job: LiveJob, reason: bytes, time: int) -> None:
+    def bury(self, job: ReplayedEntry, reason: bytes, time: int) -> None:
         """Make a job a dead letter, which ends its lease."""
         more = job.own()
         if 0 < job.token <= time:
@@ -206,7 +206,7 @@ class LogState:
         more.reason = reason
         more.amended = True
 
-    def replace(self, job: LiveJob, timestamp: int | None = None, learnt: int = 0) -> None:
+    def replace(self, job: ReplayedEntry, timestamp: int | None = None, learnt: int = 0) -> None:
         """Take a job away because of the record of another one; ``timestamp``: of its tombstone."""
         self.remove(job)
         self.orphans[job.job_id] = None
@@ -225,7 +225,7 @@ class LogState:
             if implied.before is not None:
                 self.tombstones[implied.key] = implied.before
 
-    def remove(self, job: LiveJob) -> None:
+    def remove(self, job: ReplayedEntry) -> None:
         """Take a job away from under its id and all its keys."""
         self.jobs.pop(job.job_id, None)
         keys = self.keys
@@ -241,7 +241,7 @@ class LogState:
             if keys.get(link) is job:
                 del keys[link]
 
-    def _take_key(self, job: LiveJob, key: bytes) -> None:
+    def _take_key(self, job: ReplayedEntry, key: bytes) -> None:
         """A further key of a job is the primary key of another one by now."""
         del self.keys[key]
         if job.uri == key:
@@ -250,7 +250,7 @@ class LogState:
             job.own().links = [link for link in job.links if link != key]
         job.own().amended = True
 
-    def link(self, job: LiveJob, key: bytes) -> None:
+    def link(self, job: ReplayedEntry, key: bytes) -> None:
         """Let a job stand under one more key."""
         if key in self.keys:
             self.odd["a link that stood there already"] += 1
@@ -262,7 +262,7 @@ class LogState:
             job.own().links = [*job.links, key]
 
     def rename(
-        self, job: LiveJob, key: bytes, timestamp: int, learnt: int, before: bytes = b""
+        self, job: ReplayedEntry, key: bytes, timestamp: int, learnt: int, before: bytes = b""
     ) -> None:
         """Give a job another primary key, in the place of what stands there.
 
@@ -299,7 +299,7 @@ class LogState:
         before = self.tombstones.pop(key, None)
         if before is not None and before.learnt + self.tombstone_ttl_us > learnt:
             timestamp = max(timestamp, before.timestamp)
-        self.tombstones[key] = Tomb(timestamp, learnt)
+        self.tombstones[key] = ReplayedTombstone(timestamp, learnt)
 
     def pause(self, domain: bytes, until: int, time: int, segment: int) -> None:
         """Take a pause of a domain, told in a segment; of too many those over at ``time`` go."""

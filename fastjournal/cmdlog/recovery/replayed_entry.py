@@ -1,4 +1,4 @@
-"""A live job of the command log: an entry as the log leaves it. All times are microseconds."""
+"""Replayed entry: a live job of the command log, as its records leave it. Times in microseconds."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fastjournal.keys import parse_journal_key
 from fastjournal.limits import PRIORITY_DEFAULT
 
 
-class More(msgspec.Struct, gc=False):
-    """What few jobs have: see ``Envelope`` for what is named as there."""
+class ColdFields(msgspec.Struct, gc=False):
+    """Cold fields: those that few entries have; see ``Envelope`` for what is named as there."""
 
     links: list[bytes] = []
     expires: int = 0
@@ -36,15 +36,15 @@ class More(msgspec.Struct, gc=False):
     """Leases after which a foreign job has failed; 0: no limit."""
 
 
-class _NoMore(More, frozen=True, gc=False):  # type: ignore[misc]
-    """More is what it is to whoever reads it; it cannot be written to."""
+class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc]
+    """Null object: cold fields that can be read but not written to."""
 
 
-NO_MORE: Final[More] = _NoMore()
-"""That of all jobs that have none of it."""
+NO_COLD_FIELDS: Final[ColdFields] = _NoColdFields()
+"""Cold fields of all entries that have none."""
 
 
-class LiveJob(Packed, gc=False):
+class ReplayedEntry(Packed, gc=False):
     """An entry as the log leaves it, and the job that carries it.
 
     The priority is that of the key: in ``facts`` stands a guess until the daemon has loaded the
@@ -61,13 +61,13 @@ class LiveJob(Packed, gc=False):
     """Start-attempt records under its id, which workq counts as attempts."""
     superseded: int = 0
     """Timestamp of the SET that took its URI while it was worked on; 0: none."""
-    more: More = NO_MORE
+    more: ColdFields = NO_COLD_FIELDS
     """To be read; what is written to is ``own()``."""
 
-    def own(self) -> More:
+    def own(self) -> ColdFields:
         """Return its ``more``, made if it had none, to be written to."""
-        if self.more is NO_MORE:
-            self.more = More()
+        if self.more is NO_COLD_FIELDS:
+            self.more = ColdFields()
         return self.more
 
     @property
@@ -127,7 +127,9 @@ def _taken(entry: Envelope) -> tuple[bytes, ...]:
     return tuple(key for key in keys if key is not None)
 
 
-def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> LiveJob:
+def replayed_entry(
+    entry: Envelope, job_id: bytes, position: int, record_bytes: int
+) -> ReplayedEntry:
     """Return the job whose record at ``position`` carries an entry."""
     created = entry.created
     facts = pack_facts_and_record(
@@ -143,7 +145,7 @@ def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -
     )
     changed = 0 if entry.modified == created else entry.modified
     # by position: by name takes twice as long
-    job = LiveJob(
+    job = ReplayedEntry(
         facts, entry.key, entry.uri, entry.value, job_id, changed, entry.token, 0, entry.superseded
     )
     if (
@@ -156,8 +158,8 @@ def live_job(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -
         or entry.ttl
         or entry.taken
     ):
-        job.more = More(
-            links=entry.links or NO_MORE.links,
+        job.more = ColdFields(
+            links=entry.links or NO_COLD_FIELDS.links,
             expires=entry.expires,
             ttl=entry.ttl,
             attempts=entry.attempts,

@@ -72,7 +72,7 @@ class Run(msgspec.Struct, gc=False):
         return len(self.ends)
 
 
-class Damage(msgspec.Struct, frozen=True, gc=False):
+class CorruptRegion(msgspec.Struct, frozen=True, gc=False):
     """Bytes that are no valid records."""
 
     offset: int
@@ -86,7 +86,7 @@ class Scan(msgspec.Struct, gc=False):
     size: int
     """Bytes of the segment."""
     runs: list[Run]
-    damage: list[Damage]
+    damage: list[CorruptRegion]
     """In ascending order; the last one reaches to the end where no valid record is behind it."""
     readable: bool = True
     """Whether the device gave all bytes: what it does not give is not torn."""
@@ -116,7 +116,7 @@ class Scan(msgspec.Struct, gc=False):
             return False
         return self.damage[0].offset >= HEADER_BYTES or self.damage[0].reason == _NO_HEADER
 
-    def damage_before(self, run: Run) -> list[Damage]:
+    def damage_before(self, run: Run) -> list[CorruptRegion]:
         """Return what is between a run and the one before it; the last of it ends at the run."""
         before = max((other.end for other in self.runs if other.end < run.start), default=0)
         return [found for found in self.damage if before <= found.offset < run.start]
@@ -144,7 +144,7 @@ def scan_segment(data: bytes) -> Scan:
         found = usual[0] if usual else find_record(data, 0)
         at = len(data) if found is None else found
         reason = _NO_HEADER if unwritten and found is None else "the header is not a segment's"
-        scan.damage.append(Damage(0, at, reason))
+        scan.damage.append(CorruptRegion(0, at, reason))
     while at < len(data):
         run, reason = _scan_run(data, at)
         if len(run):
@@ -153,7 +153,7 @@ def scan_segment(data: bytes) -> Scan:
             break
         found = find_record(data, run.end)
         at = len(data) if found is None else found
-        scan.damage.append(Damage(run.end, at, reason))
+        scan.damage.append(CorruptRegion(run.end, at, reason))
     return scan
 
 

@@ -1,4 +1,4 @@
-"""Replay of more values than memory holds: the oldest are left on the disk, where they stand. Pure.
+"""Value budget: memory-bounded replay, which leaves the oldest values on the disk. Pure.
 
 Which value was accessed last is not in the log. So those go that were written first, a segment's at
 a time: that is as exact as it has to be, for the daemon reads back what is asked for.
@@ -11,8 +11,8 @@ from collections import deque
 import msgspec
 
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 
 
 class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
     """If they have so many bytes at most."""
 
 
-class Shedding:
+class ValueBudget:
     """Leaves values on the disk while what is live takes too much memory.
 
     Args:
@@ -37,16 +37,16 @@ class Shedding:
         limit: How much memory it may take.
     """
 
-    def __init__(self, state: LogState, limit: ValueLimit) -> None:
+    def __init__(self, state: ReplayState, limit: ValueLimit) -> None:
         self._state = state
         self._limit = limit
-        self._segments: deque[tuple[int, list[LiveJob]]] = deque()
+        self._segments: deque[tuple[int, list[ReplayedEntry]]] = deque()
         """Of each segment the bytes of the values in memory, and their jobs; dead ones too."""
         self._bytes = 0
 
     def after_segment(self, number: int) -> None:
         """All records of a segment were replayed. O(jobs of it, and values that go)."""
-        jobs: list[LiveJob] = []
+        jobs: list[ReplayedEntry] = []
         size = 0
         for job in reversed(self._state.jobs.values()):
             if job.position >> OFFSET_BITS != number:
@@ -69,7 +69,7 @@ class Shedding:
                 job.own().cold_bytes = len(job.value)
                 job.value = b""
 
-    def _may_leave(self, job: LiveJob) -> bool:
+    def _may_leave(self, job: ReplayedEntry) -> bool:
         return len(job.value) >= self._limit.value_bytes_min and (
             job.value_type not in self._limit.types_kept or len(job.value) > self._limit.bytes_kept
         )

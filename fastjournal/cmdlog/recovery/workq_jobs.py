@@ -17,9 +17,8 @@ from __future__ import annotations
 from fastjournal.cmdlog.format.envelope import Envelope
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
 from fastjournal.cmdlog.format.records import Record, decode_time
-from fastjournal.cmdlog.recovery.replay_state import LogState
-from fastjournal.cmdlog.recovery.replayed_entry import LiveJob
-from fastjournal.cmdlog.recovery.replayed_entry import live_job as job_of
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT, PRIORITY_MAX
@@ -35,13 +34,13 @@ _EARLY_RECORDS_MAX = 16
 _NEEDS_JOB = (Command.FAIL, Command.START_ATTEMPT, Command.TIMEOUT_ATTEMPT)
 
 
-def live_job(record: Record, position: int, record_bytes: int) -> LiveJob:
+def replayed_job(record: Record, position: int, record_bytes: int) -> ReplayedEntry:
     """Return the job of a foreign add or schedule record, as the entry that it stands for.
 
     Raises:
         LogCorruptError: Its name is none that workq takes.
     """
-    job = job_of(entry_of(record), record.job_id, position, record_bytes)
+    job = replayed_entry(entry_of(record), record.job_id, position, record_bytes)
     more = job.own()
     more.foreign = True
     more.ttr_us = record.ttr_ms * 1000
@@ -84,7 +83,7 @@ def entry_of(record: Record) -> Envelope:
     )
 
 
-def insert(state: LogState, job: LiveJob) -> None:
+def insert(state: ReplayState, job: ReplayedEntry) -> None:
     """Make a foreign job live; one of the same id, whose delete was cleaned away, is gone."""
     for old in (state.jobs.get(job.job_id), state.keys.get(job.key)):
         if old is not None:
@@ -102,7 +101,7 @@ def insert(state: LogState, job: LiveJob) -> None:
             apply(state, job, command, time)
 
 
-def wait_for_add(state: LogState, job_id: bytes, command: int, time: int) -> None:
+def wait_for_add(state: ReplayState, job_id: bytes, command: int, time: int) -> None:
     """Keep a record of an unknown job for a while: its add may follow."""
     if command in _NEEDS_JOB:
         state.odd["a record of an unknown job"] += 1
@@ -116,7 +115,7 @@ def wait_for_add(state: LogState, job_id: bytes, command: int, time: int) -> Non
         records.append((command, time))
 
 
-def apply(state: LogState, job: LiveJob, command: int, time: int) -> None:
+def apply(state: ReplayState, job: ReplayedEntry, command: int, time: int) -> None:
     """Apply a record without contents of ours to a foreign job."""
     more = job.own()
     if command == Command.START_ATTEMPT:
