@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fastjournal.protocol.functions import Function, Right
-from tests.docs.protocol_pages import PROTOCOL, lock_sentence, protocol_page
+from tests.docs.protocol_pages import DOCS, PROTOCOL, lock_sentence, protocol_page
 
 
 def test_tables_of_functions_and_rights_are_those_of_the_declarations() -> None:
