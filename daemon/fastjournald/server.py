@@ -206,15 +206,16 @@ class Server:
         backpressure = self.runtime.backpressure
         if self.runtime.writer.appended >= backpressure.look_at:
             backpressure.look()
-        signals = self.runtime.engine.signals.take()
-        if signals & (READY | TIMER):
-            self.timers.look()
-        if signals & CHANGES:
-            self.notifier.look()
-        if signals & VALUES:
-            self.value_loader.look()
-        if signals & KEYS:
-            self.scan_runner.relieve_index()
+        if self.runtime.engine.signals.bits:
+            signals = self.runtime.engine.signals.take()
+            if signals & (READY | TIMER):
+                self.timers.look()
+            if signals & CHANGES:
+                self.notifier.look()
+            if signals & VALUES:
+                self.value_loader.look()
+            if signals & KEYS:
+                self.scan_runner.relieve_index()
 
     def _deliver(self, answers: list[tuple[Hashable, bytes]]) -> None:
         self.connections.deliver(answers)

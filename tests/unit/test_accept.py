@@ -40,13 +40,12 @@ async def serve(listener: Listener, seconds: float) -> int:
     """Return how many clients came in so long."""
     served = 0
 
-    async def count(_stream: trio.SocketStream) -> None:
+    def count(_stream: trio.SocketStream) -> None:
         nonlocal served
         served += 1
-        await trio.lowlevel.checkpoint()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(accept, listener, count, nursery)
+        nursery.start_soon(accept, listener, count)
         await trio.sleep(seconds)
         nursery.cancel_scope.cancel()
     assert listener.closed

@@ -68,11 +68,15 @@ class Room(ServerFixture):
         )
         peer = Peer(cast(trio.SocketStream, pair[0]))
 
-        async def serve() -> None:
-            await self.server.connections.attend(wrap(pair[1]), "peer=memory")
+        transport = self.server.connections.serve(wrap(pair[1]), "peer=memory")
+        assert transport is not None
+        remove = transport.on_end
+
+        def end() -> None:
+            remove()
             self.ended.append(peer)
 
-        self.nursery.start_soon(serve)
+        transport.on_end = end
         return peer
 
     @property

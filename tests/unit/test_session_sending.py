@@ -25,7 +25,7 @@ class Steps(trio.abc.Instrument):
         self.count = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith("Connections._serve")
+        self.count += task.name.endswith("Transport.run")
 
 
 @pytest.mark.parametrize(

@@ -22,22 +22,23 @@ Handout: TypeAlias = tuple[int, list[Entry]]
 class Handouts:
     """What was handed out in replies that are not in an outbox so far, by session."""
 
-    __slots__ = ("_by_session",)
+    __slots__ = ("by_session",)
 
     def __init__(self) -> None:
-        self._by_session: dict[Hashable, list[Handout]] = {}
+        self.by_session: dict[Hashable, list[Handout]] = {}
+        """Others only ask whether there are any."""
 
     def note(self, session: Hashable, token: int, entries: list[Entry]) -> None:
         """Work stands in a reply that is being made. O(1)."""
-        noted = self._by_session.get(session)
+        noted = self.by_session.get(session)
         if noted is None:
-            self._by_session[session] = [(token, entries)]
+            self.by_session[session] = [(token, entries)]
         else:
             noted.append((token, entries))
 
     def take(self, session: Hashable) -> list[Handout]:
         """Return what was noted for a session since the last time. O(1)."""
-        return self._by_session.pop(session, [])
+        return self.by_session.pop(session, [])
 
 
 def popped_bytes(handouts: list[Handout]) -> int:

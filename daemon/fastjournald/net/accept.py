@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import trio
 
@@ -18,15 +18,13 @@ NO_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 
 async def accept(
     listener: trio.abc.Listener[trio.SocketStream],
-    serve: Callable[[trio.SocketStream], Awaitable[None]],
-    nursery: trio.Nursery,
+    serve: Callable[[trio.SocketStream], object],
 ) -> None:
-    """Start a task for each connection, until cancelled; then close the listener.
+    """Take connections, until cancelled; then close the listener.
 
     Args:
         listener: Where from.
-        serve: Called with the stream, which it has to close.
-        nursery: For the tasks.
+        serve: Called with each stream; has to see to it that it is closed.
 
     Raises:
         OSError: The listener is unusable.
@@ -48,4 +46,4 @@ async def accept(
                 await trio.sleep(PAUSE_SECONDS)
             else:
                 short = False
-                nursery.start_soon(serve, stream)
+                serve(stream)

@@ -68,32 +68,37 @@ class Connections:
         self, listeners: list[trio.SocketListener], accepting: trio.CancelScope
     ) -> None:
         """Serve all clients that connect, until ``accepting`` is cancelled."""
-        assert self.nursery is not None
         with accepting:
             async with trio.open_nursery() as each:
                 for listener in listeners:
-                    each.start_soon(accept, listener, self._serve, self.nursery)
+                    each.start_soon(accept, listener, self._let_in)
 
-    async def _serve(self, plain: trio.SocketStream) -> None:
-        """Let a client in."""
+    def _let_in(self, plain: trio.SocketStream) -> None:
+        """Serve a client, after a handshake where it has to speak TLS."""
         peer = peer_of(plain)
         origin = origin_of(plain)
         unix = is_unix(plain)
         LOG.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
         keep_alive(plain)
         if self.tls is None or unix:
-            await self.attend(plain, peer, origin)
-            return
-        let_in = await self._handshakes.let_in(plain, self.tls, origin)
+            self.serve(plain, peer, origin)
+        else:
+            assert self.nursery is not None
+            self.nursery.start_soon(self._shake_hands, plain, self.tls, peer, origin)
+
+    async def _shake_hands(
+        self, plain: trio.SocketStream, tls: ssl.SSLContext, peer: str, origin: str
+    ) -> None:
+        let_in = await self._handshakes.let_in(plain, tls, origin)
         if isinstance(let_in, str):
             LOG.info("event=tls-failed %s reason=%r", peer, let_in)
         else:
-            await self.attend(let_in, peer, origin)
+            self.serve(let_in, peer, origin)
 
-    async def attend(
+    def serve(
         self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
-    ) -> None:
-        """Serve a client to its end.
+    ) -> Transport | None:
+        """Start the task that serves a client to its end; None: there are too many.
 
         Args:
             stream: The connected socket, or TLS on it.
@@ -106,21 +111,22 @@ class Connections:
         if len(self.transports) >= self._runtime.config.max_connections:
             silent = self._silent.pop()
             if silent is None:
-                await self._refuse(transport)
-                return
+                self.nursery.start_soon(self._refuse, transport)
+                return None
             self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
             silent.cut()
         self.transports[session] = transport
         self._silent.add(origin, transport)
         session.on_first_request = lambda: self._silent.discard(origin, transport)
+        transport.on_end = lambda: self._remove(transport, origin)
         if self.stopping:
             transport.stop()
-        try:
-            await transport.run()
-        finally:
-            del self.transports[session]
-            self._silent.discard(origin, transport)
-            session.on_first_request = None
+        self.nursery.start_soon(transport.run)
+        return transport
+
+    def _remove(self, transport: Transport, origin: str) -> None:
+        del self.transports[transport.session]
+        self._silent.discard(origin, transport)
 
     async def _refuse(self, transport: Transport) -> None:
         self._runtime.counters.connections_refused += 1

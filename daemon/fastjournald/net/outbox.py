@@ -75,9 +75,8 @@ class Outbox:
         """
         pieces, mark = self.pieces, self._log.appended
         assert not pieces or pieces[-1][1] <= mark
-        handouts = self._handouts.take(session)
         held = len(data)
-        if handouts:
+        if self._handouts.by_session and (handouts := self._handouts.take(session)):
             held += popped_bytes(handouts)
             self.pushed_work += pushed
             pieces.append((data, mark, held, handouts, pushed))

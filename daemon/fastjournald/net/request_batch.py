@@ -72,7 +72,9 @@ class RequestBatch:
         self._at = 0
         """Number of the request that is next."""
         self._bytes = 0
-        """Bytes that the requests hold."""
+        """Bytes of the requests in memory."""
+        self._held = 0
+        """Those that are counted, because some of the requests wait."""
         self._replies: list[bytes] = []
         """Replies that are not in the outbox so far."""
         self._reply_room = 0
@@ -134,13 +136,11 @@ class RequestBatch:
 
     def _start(self, session: Hashable, now: int) -> Step | None:
         self._engine.store.work += BATCH_WORK + len(self._requests)
-        self._account.hold(self._bytes)
-        self._make_reply_room()
+        self._reply_room = self._reply_bytes_max()
         return self._handle(session, now)
 
-    def _make_reply_room(self) -> None:
-        scarce = self._shared.memory.scarce
-        self._reply_room = limits.SCARCE_BYTES if scarce else limits.REPLIES_BYTES_MAX
+    def _reply_bytes_max(self) -> int:
+        return limits.SCARCE_BYTES if self._shared.memory.scarce else limits.REPLIES_BYTES_MAX
 
     def _handle(self, session: Hashable, now: int) -> Step | None:
         """Carry out the requests that are left, until one of them has to wait for something."""
@@ -185,6 +185,7 @@ class RequestBatch:
 
     def _pass_on(self, session: Hashable, now: int) -> Step:
         self._put_replies(session, now)
+        self._hold_requests()
         self._next = RequestBatch._handle
         return PASS_ON
 
@@ -197,13 +198,15 @@ class RequestBatch:
 
     def _resume(self, session: Hashable, now: int) -> Step | None:
         self._share.began = self._engine.store.work
-        self._make_reply_room()
+        self._reply_room = self._reply_bytes_max()
         return self._handle(session, now)
 
     def _end(self, session: Hashable, now: int) -> Step:
         # not held any more while the last replies are on their way
         self._requests = []
-        self._account.hold(-self._bytes)
+        if self._held:
+            self._account.hold(-self._held)
+            self._held = 0
         return self._commit(session, now, RequestBatch._done)
 
     def _done(self, _session: Hashable, _now: int) -> None:
@@ -223,6 +226,8 @@ class RequestBatch:
     def _commit(self, session: Hashable, now: int, then: _State) -> Step:
         """Wait until all that was appended is durable, send the replies, and go on."""
         self._put_replies(session, now)
+        if self._requests:
+            self._hold_requests()
         self.mark = self._shared.log.appended
         self._next = then
         return COMMIT
@@ -275,6 +280,12 @@ class RequestBatch:
         # all replies before this one have left
         self._reply_room -= sum(map(len, self._replies))
         return self._handle(session, now) if self._reply_room >= 0 else self._pause(session, now)
+
+    def _hold_requests(self) -> None:
+        """Count the requests: some of them wait while others have their turn."""
+        if not self._held:
+            self._held = self._bytes
+            self._account.hold(self._held)
 
     # --- waits ----------------------------------------------------------------------------------
 
