@@ -109,7 +109,7 @@ def test_failure_counter_is_bounded_and_the_longest_untouched_goes_first() -> No
 
 
 def policy(call: Call[Any], plan: Reconnect | None = PLAN) -> EndPolicy:
-    return EndPolicy(call, plan, Random(1), lease_ends_s=LEASE_S, now_s=0.0)
+    return EndPolicy(call, plan, Random(1), lease_ends_s=LEASE_S)
 
 
 def seconds_tried(call: Call[Any], error: FastjournalError) -> float:

@@ -19,13 +19,14 @@ from fastjournal.client.aio.methods import TrioMethods
 from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
-from fastjournal.client.core.backoff import Backoff, Reconnect, check_limits
+from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failed_attempts import FailureCounter
-from fastjournal.client.core.failures import IN_VAIN, is_waited_for_at_start, not_connected
+from fastjournal.client.core.failures import is_waited_for_at_start, not_connected
 from fastjournal.client.core.jobs import BodyFailure, failure_of
 from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo, copy_error
+from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
@@ -91,7 +92,7 @@ class Client(TrioMethods):
         self._nursery: trio.Nursery | None = None
         self._connecting = trio.Lock()
         self._link: TrioLink | None = None
-        self._effort: _Effort | None = None
+        self._effort: _SharedEffort | None = None
         self._tasks: set[trio.CancelScope] = set()
         self._owed: list[Request] = []
         """Releases that wait for a connection."""
@@ -347,33 +348,30 @@ class Client(TrioMethods):
                 raise not_connected()
             effort = self._effort
             if effort is None:
-                effort = self._effort = _Effort()
-                self.start_soon(functools.partial(self._mend, self._plan, effort))
+                effort = self._effort = _SharedEffort(self._plan, self._rng)
+                self.start_soon(functools.partial(self._reconnect, effort))
             await effort.over.wait()
             if effort.failure is not None:
                 raise copy_error(effort.failure)
         return self._link
 
-    async def _mend(self, plan: Reconnect, effort: _Effort) -> None:
+    async def _reconnect(self, effort: _SharedEffort) -> None:
         """Connect in place of a lost connection, trying for a while.
 
         This is a task of the client: whoever waits for it may be cancelled, and the others not.
         """
-        effort.failure = not_connected()
         try:
-            backoff = Backoff(plan, self._rng, trio.current_time())
-            while (pause_s := backoff.pause_s(trio.current_time())) is not None:
+            while (pause_s := effort.tries.pause_s(trio.current_time())) is not None:
                 await trio.sleep(pause_s)
-                timeout_s = backoff.try_s(self._connect_timeout_s, trio.current_time())
+                timeout_s = effort.tries.try_s(self._connect_timeout_s, trio.current_time())
                 try:
                     await self._connect(timeout_s, prove=True)
                 except CannotConnectError as error:
-                    effort.failure = error
-                    if error.code in IN_VAIN:
-                        return
+                    effort.tries.failed(error)
                 else:
                     effort.failure = None
                     return
+            effort.failure = effort.tries.failure
         except FastjournalError as error:
             effort.failure = error
         finally:
@@ -381,9 +379,11 @@ class Client(TrioMethods):
             effort.over.set()
 
 
-class _Effort:
-    """An effort to connect again, which all tasks that need the connection wait for."""
+class _SharedEffort:
+    """An effort to connect again, for which all tasks wait that need the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: Reconnect, rng: Random) -> None:
+        self.tries = ReconnectEffort(plan, rng, trio.current_time())
         self.over = trio.Event()
-        self.failure: FastjournalError | None = None
+        self.failure: FastjournalError | None = not_connected()
+        """None: there is a connection. The first value is for a client that ends meanwhile."""

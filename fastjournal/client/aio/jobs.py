@@ -143,13 +143,8 @@ class Job(LeasedJob):
         self._finish()
 
     async def _send_until_lease_end(self, call: Call[Any]) -> None:
-        policy = EndPolicy(
-            call,
-            self._pool.plan,
-            self._pool.rng,
-            lease_ends_s=self._lease_ends_s,
-            now_s=trio.current_time(),
-        )
+        pool = self._pool
+        policy = EndPolicy(call, pool.plan, pool.rng, lease_ends_s=self._lease_ends_s)
         with trio.move_on_at(self._lease_ends_s + CLIENT_LAST_WORDS_S):
             while True:
                 try:

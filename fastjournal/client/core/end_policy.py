@@ -29,8 +29,7 @@ class EndPolicy:
         call: The request: DELETE, RELEASE or BURY with a lease token.
         plan: The client's; None: nothing is sent again.
         rng: Draws the pauses.
-        lease_ends_s: When the lease is over.
-        now_s: By the same clock, which does not jump.
+        lease_ends_s: When the lease is over, by a clock that does not jump.
     """
 
     def __init__(
@@ -40,19 +39,16 @@ class EndPolicy:
         rng: Random,
         *,
         lease_ends_s: float,
-        now_s: float,
     ) -> None:
         self._done_codes = rule_of(call.request).done_codes
         if call.request.function == Function.BURY:
             # While the lease lasts nothing but the first BURY ends it.
             self._done_codes |= {"lease-lost"}
+        self._plan = plan
+        self._rng = rng
         self._lease_ends_s = lease_ends_s
         self._maybe_done = False
         self._backoff: Backoff | None = None
-        if plan is not None:
-            patience_s = max(lease_ends_s - now_s, 0.0)
-            plan = msgspec.structs.replace(plan, patience_s=patience_s)
-            self._backoff = Backoff(plan, rng, now_s)
 
     def pause_s(self, error: FastjournalError, now_s: float) -> float | None:
         """Return the seconds after which to send it again; None: an earlier try has succeeded.
@@ -67,8 +63,12 @@ class EndPolicy:
             again = error.code in NOT_NOW
         else:
             again = isinstance(error, CannotConnectError) and error.code not in _FINAL
-        if not again or self._backoff is None or now_s >= self._lease_ends_s:
+        left_s = self._lease_ends_s - now_s
+        if not again or self._plan is None or left_s <= 0:
             raise error
+        if self._backoff is None:
+            plan = msgspec.structs.replace(self._plan, patience_s=left_s)
+            self._backoff = Backoff(plan, self._rng, now_s)
         pause_s = self._backoff.pause_s(now_s)
         if pause_s is None:
             raise error

@@ -156,10 +156,8 @@ class SyncJob(LeasedJob):
         if self.finished:
             raise RuntimeError("this job has ended already")
         self.finished = True  # also where a signal handler's exception comes in between
-        dialer, lease_ends_s = self._dialer, self._lease_ends_s
-        policy = EndPolicy(
-            call, dialer.plan, dialer.rng, lease_ends_s=lease_ends_s, now_s=self._now_s()
-        )
+        dialer = self._dialer
+        policy = EndPolicy(call, dialer.plan, dialer.rng, lease_ends_s=self._lease_ends_s)
         while True:
             try:
                 self._client.call(call)

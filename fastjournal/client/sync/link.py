@@ -9,10 +9,9 @@ from random import Random
 
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
-from fastjournal.client.core.backoff import Backoff, Reconnect
+from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.batch import Batch
 from fastjournal.client.core.failures import (
-    IN_VAIN,
     connection_broken,
     connection_lost,
     is_waited_for_at_start,
@@ -20,6 +19,7 @@ from fastjournal.client.core.failures import (
     timed_out,
 )
 from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.client.sync.sockets import Channel, connect_channel
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import CannotConnectError
@@ -227,7 +227,7 @@ class Dialer:
                 raise
         return self.redial(ended=ended)
 
-    def dial_again(self, effort: Backoff, timeout_s: float = math.inf) -> SyncLink:
+    def dial_again(self, effort: ReconnectEffort, timeout_s: float = math.inf) -> SyncLink:
         """Return a new connection, on which the daemon has answered something; try once.
 
         Args:
@@ -257,17 +257,13 @@ class Dialer:
         """
         plan = plan or self.plan
         assert plan is not None, "told not to connect again"
-        backoff = Backoff(plan, self.rng, self.now_s())
-        failure: CannotConnectError | None = None
-        while (pause_s := backoff.pause_s(self.now_s())) is not None:
+        effort = ReconnectEffort(plan, self.rng, self.now_s())
+        while (pause_s := effort.pause_s(self.now_s())) is not None:
             self.sleep(pause_s)
             if ended():
                 raise not_connected()
             try:
-                return self.dial_again(backoff)
+                return self.dial_again(effort)
             except CannotConnectError as error:
-                failure = error
-                if error.code in IN_VAIN:
-                    break
-        assert failure is not None, "a backoff allows one try"
-        raise failure
+                effort.failed(error)
+        raise effort.failure

@@ -6,11 +6,11 @@ import math
 from types import TracebackType
 
 from fastjournal.client.core import calls
-from fastjournal.client.core.backoff import Backoff
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
-from fastjournal.client.core.failures import IN_VAIN, not_connected, timed_out
+from fastjournal.client.core.failures import not_connected, timed_out
 from fastjournal.client.core.multiplexer import Pending
+from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.client.core.results import Change, Entry, Page
 from fastjournal.client.sync.link import Dialer, SyncLink
 from fastjournal.clock import unique_timestamp
@@ -39,7 +39,7 @@ class SyncListener:
         self._pinging: Pending | None = None
         self._act_at_s = math.inf
         """When silence means something: to ask whether the daemon is there, or that it is not."""
-        self._effort: Backoff | None = None
+        self._effort: ReconnectEffort | None = None
         self._try_at_s: float | None = None
         self._failure: CannotConnectError | None = None
 
@@ -156,10 +156,11 @@ class SyncListener:
         if dialer.plan is None:
             raise failure
         if self._effort is None:
-            self._effort = Backoff(dialer.plan, dialer.rng, now_s)
+            self._effort = ReconnectEffort(dialer.plan, dialer.rng, now_s)
         if self._try_at_s is None:
+            self._effort.failed(failure)
             pause_s = self._effort.pause_s(now_s)
-            if pause_s is None or failure.code in IN_VAIN:
+            if pause_s is None:
                 self._effort = self._failure = None
                 raise failure
             self._try_at_s = now_s + pause_s
