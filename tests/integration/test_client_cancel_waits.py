@@ -241,7 +241,7 @@ def test_blocking_an_exception_while_a_request_is_started_leaves_a_sound_client(
 ) -> None:
     with SyncClient(daemon.address) as client:
         assert client.nop()
-        link = client._link
+        link = client.connection.transport
         assert link is not None
         connection = link.multiplexer._connection
         send = connection.send

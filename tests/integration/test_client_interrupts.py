@@ -205,7 +205,7 @@ def another_thread_waits(client: SyncClient, producer: SyncClient) -> Iterator[N
     """Have another thread wait for work, and hold the turn of the client, while the block runs."""
     thread = threading.Thread(target=client.next, args=["other"], kwargs={"wait_us": WAIT_US})
     thread.start()
-    wait_until(lambda: client._busy)
+    wait_until(lambda: client.connection.busy)
     yield
     assert thread.is_alive()
     producer.set(OTHER)
@@ -292,7 +292,7 @@ def on_alarm() -> Iterator[OnAlarm]:
 
     def arm(client: SyncClient, handler: Callable[[], object]) -> None:
         def handle(_number: int, _frame: FrameType | None) -> None:
-            if not client._busy:
+            if not client.connection.busy:
                 signal.setitimer(signal.ITIMER_REAL, 0.01)
                 return
             handler()
@@ -380,7 +380,7 @@ def test_close_in_a_signal_handler_while_jobs_are_given_back_hides_no_exception(
         giving_back = True
         with pytest.raises(BodyError), job:
             raise BodyError
-        assert client._link is None
+        assert client.connection.transport is None
         assert jobs
 
 

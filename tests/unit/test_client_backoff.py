@@ -8,9 +8,9 @@ import pytest
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.backoff import Backoff, Reconnect
-from fastjournal.client.core.batch import Batch
 from fastjournal.client.core.failures import connection_lost
 from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.core.results import Written
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.errors import (
@@ -121,8 +121,8 @@ def test_a_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not()
     assert not first.maybe_done
 
 
-def batch_of(*requests: Request, plan: Reconnect | None = PLAN) -> Batch:
-    return Batch(((request, None) for request in requests), plan)
+def batch_of(*requests: Request, plan: Reconnect | None = PLAN) -> Pipeline:
+    return Pipeline(((request, None) for request in requests), plan)
 
 
 def failed(error: FastjournalError, *, multiplexer: Multiplexer | None = None) -> Multiplexer:
@@ -135,14 +135,14 @@ def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
     requests = [Request(Function.ADD, key=b"a"), Request(Function.NOP), Request(Function.ADD)]
     batch = batch_of(*requests)
     first = Multiplexer(reply_bytes_max=1000)
-    batch.errands[0].start(first)
-    batch.errands[1].start(first)
+    batch.requests[0].start(first)
+    batch.requests[1].start(first)
     first.receive_data(encode_reply(Reply(requests[0].identifier)))
     batch.lost(failed(connection_lost("killed"), multiplexer=first), 0)
-    assert batch.unanswered() == batch.errands[1:]
-    assert [errand.repeated for errand in batch.errands] == [False, True, False]
+    assert batch.unanswered() == batch.requests[1:]
+    assert [errand.repeated for errand in batch.requests] == [False, True, False]
     second = Multiplexer(reply_bytes_max=1000)
-    batch.errands[2].start(second)
+    batch.requests[2].start(second)
     with pytest.raises(CannotConnectError) as caught:
         batch.lost(failed(connection_lost("killed")), 1)
     assert caught.value.maybe_done
@@ -153,10 +153,10 @@ def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> No
     batch = batch_of(request)
     stamps = set()
     for _ in range(CLIENT_REPEATS_MAX):
-        batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+        batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
         stamps.add(request.timestamp)
         batch.lost(failed(connection_lost("killed")), 0)
-    batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+    batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
     with pytest.raises(CannotConnectError) as caught:
         batch.lost(failed(connection_lost("killed")), 0)
     assert caught.value.maybe_done
@@ -165,7 +165,7 @@ def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> No
 
 def test_a_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
     batch = batch_of(Request(Function.NOP))
-    batch.errands[0].start(Multiplexer(reply_bytes_max=1000))
+    batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
     batch.lost(failed(connection_lost("killed")), 10)
     with pytest.raises(CannotConnectError):
         batch.lost(failed(connection_lost("killed")), 10 + PLAN.patience_s + 1)
@@ -180,7 +180,7 @@ def test_a_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
     for answered_before in (False, True):
         batch = batch_of(Request(Function.NEXT), Request(Function.ADD))
         multiplexer = Multiplexer(reply_bytes_max=1000)
-        for errand in batch.errands:
+        for errand in batch.requests:
             errand.start(multiplexer)
         if answered_before:
             multiplexer.receive_data(encode_reply(Reply(2)))
@@ -192,14 +192,14 @@ def test_a_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
             assert (caught.value.code, caught.value.maybe_done) == ("busy", True)
         else:
             batch.lost(multiplexer, 0)
-            assert [errand.repeated for errand in batch.errands] == [False, False]
+            assert [errand.repeated for errand in batch.requests] == [False, False]
 
 
 @pytest.mark.parametrize("code", ["bad-request", "too-large", "unsupported-version"])
 def test_what_the_daemon_cannot_frame_is_not_repeated(code: str) -> None:
     batch = batch_of(Request(Function.NOP))
     multiplexer = Multiplexer(reply_bytes_max=1000)
-    batch.errands[0].start(multiplexer)
+    batch.requests[0].start(multiplexer)
     multiplexer.receive_data(encode_reply(Reply(0, error=f"{code} no")))
     with pytest.raises(CannotConnectError) as caught:
         batch.lost(multiplexer, 0)

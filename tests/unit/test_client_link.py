@@ -6,14 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.client.aio.link import TrioLink
+from fastjournal.client.aio.transport import TrioTransport
 from fastjournal.client.core import calls
 from fastjournal.client.core.address import parse_address
-from fastjournal.client.core.batch import Batch
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.multiplexer import Multiplexer
-from fastjournal.client.sync.link import SyncLink
+from fastjournal.client.core.pipeline import Pipeline
 from fastjournal.client.sync.sockets import Channel
+from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.errors import CannotConnectError
 from fastjournal.protocol import Reply, ServerConnection
 
@@ -26,14 +26,14 @@ class Bench:
     def __init__(self) -> None:
         ours, self.theirs = trio.testing.memory_stream_pair()
         address = parse_address("127.0.0.1:1")
-        self.link = TrioLink(ours, Multiplexer(reply_bytes_max=10**6), address)
+        self.link = TrioTransport(ours, Multiplexer(reply_bytes_max=10**6), address)
 
     async def ask(self, call: Call[object]) -> None:
         """Send a request as a client does, and wait for its reply."""
-        batch = Batch([(call.request, call.undo)], None)
+        batch = Pipeline([(call.request, call.undo)], None)
         silence_s = batch.silence_s(SILENCE_S)
         await self.link.wait_room(silence_s)
-        pending = self.link.start(batch.errands[0])
+        pending = self.link.start(batch.requests[0])
         try:
             await self.link.wait_done(pending, silence_s)
         finally:
@@ -158,7 +158,7 @@ class InterruptedChannel(Channel):
 
 def test_bytes_that_may_have_been_sent_when_a_signal_came_are_not_sent_again() -> None:
     channel = InterruptedChannel()
-    link = SyncLink(channel, Multiplexer(reply_bytes_max=1000), parse_address("127.0.0.1:1"))
+    link = SyncTransport(channel, Multiplexer(reply_bytes_max=1000), parse_address("127.0.0.1:1"))
     link.multiplexer.start(calls.nop().request)
     with pytest.raises(StopNowError):
         link.turn(0)

@@ -58,8 +58,8 @@ def test_both_clients_have_the_same_methods() -> None:
         return {name for name in dir(client) if not name.startswith("_")}
 
     sync_only, trio_only = (
-        {"call_until", "close", "entries_of", "give_back", "give_back_later", "now_s", "settle"},
-        {"start_soon", "usable_link"},
+        {"call_until", "close", "entries_of", "now_s"},
+        {"start_soon"},
     )
     assert public(SyncClient) - sync_only == public(Client) - trio_only
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from random import Random
@@ -12,25 +10,21 @@ from typing import TypeVar
 
 import trio
 
+from fastjournal.client.aio.connection import TrioConnection
 from fastjournal.client.aio.job_loop import JobLoop, LeasePool
-from fastjournal.client.aio.link import TrioLink
 from fastjournal.client.aio.listen import Listener
 from fastjournal.client.aio.methods import TrioMethods
-from fastjournal.client.aio.streams import open_stream
 from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
-from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failed_attempts import FailureCounter
-from fastjournal.client.core.failures import is_waited_for_at_start, not_connected
 from fastjournal.client.core.jobs import BodyFailure, failure_of
-from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo, copy_error
-from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
-from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
+from fastjournal.errors import RefusedError
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
@@ -82,24 +76,23 @@ class Client(TrioMethods):
         self.address = parse_address(address)
         self._claims = Claims()
         check_limits(connect_timeout_s, reply_timeout_s, reply_bytes_max)
-        self._access = make_access(tls, auth)
-        self._plan = reconnect
-        self._connect_timeout_s = connect_timeout_s
-        self.reply_timeout_s = reply_timeout_s
-        self._reply_bytes_max = reply_bytes_max
-        self._rng = rng or Random()
+        self.connection = TrioConnection(
+            self.address,
+            make_access(tls, auth),
+            plan=reconnect,
+            connect_timeout_s=connect_timeout_s,
+            reply_timeout_s=reply_timeout_s,
+            reply_bytes_max=reply_bytes_max,
+            rng=rng or Random(),
+            start_soon=self.start_soon,
+        )
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
-        self._connecting = trio.Lock()
-        self._link: TrioLink | None = None
-        self._effort: _SharedEffort | None = None
         self._tasks: set[trio.CancelScope] = set()
-        self._owed: list[Request] = []
-        """Releases that wait for a connection."""
-        self._paying = trio.Lock()
         self.pools: set[LeasePool] = set()
         """Leases of the job loops of this client."""
         self.failures = FailureCounter()
+        """Failed attempts that these loops have seen."""
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -112,29 +105,12 @@ class Client(TrioMethods):
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        try:
-            await self._connect()
-        except CannotConnectError as error:
-            if not is_waited_for_at_start(self._plan, error):
-                raise
-            await self.usable_link()
-
-    async def _connect(self, timeout_s: float | None = None, *, prove: bool = False) -> None:
-        if self._nursery is None:
-            raise RuntimeError("a Client is used inside 'async with'")
-        async with self._connecting:
-            if self._link is not None and not self._link.multiplexer.failed:
-                return
-            stream = await open_stream(
-                self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
-            )
-            multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
-            self._link = TrioLink(stream, multiplexer, self.address)
-            self.start_soon(self._link.run)
+        await self.connection.connect()
 
     async def __aenter__(self) -> Client:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
+        self.connection.is_open = True
         try:
             await self.connect()
         except BaseException:
@@ -151,25 +127,24 @@ class Client(TrioMethods):
         assert self._nursery is not None, "left without having been entered"
         assert self._nursery_manager is not None
         self._nursery.cancel_scope.shield = True
-        if self._link is not None:
+        if self.connection.transport is not None:
             await self._give_back(failure_of(error))
-            self._link.end(not_connected())
+            self.connection.end()
         # The tasks of the client end by this and raise nothing, so the caller's own exception
         # leaves the block as it is, not inside a group.
         for scope in self._tasks:
             scope.cancel()
-        self._nursery = None
+        self._nursery, self.connection.is_open = None, False
         await self._nursery_manager.__aexit__(None, None, None)
 
     async def _give_back(self, failure: BodyFailure | None) -> None:
         """Release what the job loops and cancelled requests hold, as well as it can be done now."""
         with trio.move_on_after(CLIENT_LAST_WORDS_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._pay)
+                nursery.start_soon(self.connection.pay)
                 for pool in self.pools:
                     nursery.start_soon(pool.let_go, failure)
-            if self._link is not None:
-                await self._link.settle()
+            await self.connection.settle()
 
     # --- more than one request ------------------------------------------------------------------
 
@@ -241,7 +216,7 @@ class Client(TrioMethods):
             attempts_max=attempts_max,
             patience_s=patience_s,
         )
-        return JobLoop(self, options, self._plan, self._rng)
+        return JobLoop(self, options)
 
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
         """Start a task that ends with this client and raises nothing.
@@ -274,116 +249,12 @@ class Client(TrioMethods):
 
     async def request_many(self, requests: Iterable[Request]) -> list[Reply]:
         """Send requests without waiting between them; return their replies in the same order."""
-        return await self._exchange([(request, None) for request in requests], replies_of)
+        return await self.connection.exchange(*raw(requests))
 
     async def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.core.calls``; return its result."""
-        return await self._exchange([(call.request, call.undo)], functools.partial(result_of, call))
+        return await self.connection.exchange(*single(call))
 
     async def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
-        kept = list(many)
-        asked = [(call.request, call.undo) for call in kept]
-        return await self._exchange(asked, functools.partial(outcomes_of, kept))
-
-    # --- moving bytes ---------------------------------------------------------------------------
-
-    async def _exchange(
-        self,
-        requests: list[tuple[Request, Undo | None]],
-        read: Callable[[list[Errand]], T],
-    ) -> T:
-        batch = Batch(requests, self._plan)
-        try:
-            await self._carry(batch)
-            return read(batch.errands)
-        except BaseException:
-            self._owe(batch.gains())
-            raise
-
-    async def _carry(self, batch: Batch) -> None:
-        silence_s = batch.silence_s(self.reply_timeout_s)
-        while True:
-            try:
-                link = await self.usable_link()
-            except FastjournalError as error:
-                raise batch.failed(error) from error.__cause__
-            started: list[Pending] = []
-            try:
-                for errand in batch.unanswered():
-                    await link.wait_room(silence_s)
-                    if link.multiplexer.failed:
-                        break
-                    started.append(link.start(errand))
-                for pending in started:
-                    await link.wait_done(pending, silence_s)
-            finally:
-                for pending in started:
-                    link.abandon(pending)
-            if not batch.unanswered():
-                return
-            batch.lost(link.multiplexer, trio.current_time())
-
-    def _owe(self, releases: list[Request]) -> None:
-        """Have something given back, on this connection or on the next one."""
-        if self._link is not None and not self._link.multiplexer.failed:
-            self._link.owe(releases)
-        elif releases:
-            self._owed += releases
-            self.start_soon(self._pay)
-
-    async def _pay(self) -> None:
-        async with self._paying:  # a client that ends waits here for what is on its way
-            owed, self._owed = self._owed, []
-            if not owed:
-                return
-            with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
-                await self.request_many(owed)
-
-    async def usable_link(self) -> TrioLink:
-        """Return the connection, or wait for it together with other tasks."""
-        while self._link is None or self._link.multiplexer.failed:
-            if self._nursery is None or self._plan is None:
-                await trio.lowlevel.checkpoint()
-                raise not_connected()
-            effort = self._effort
-            if effort is None:
-                effort = self._effort = _SharedEffort(self._plan, self._rng)
-                self.start_soon(functools.partial(self._reconnect, effort))
-            await effort.over.wait()
-            if effort.failure is not None:
-                raise copy_error(effort.failure)
-        return self._link
-
-    async def _reconnect(self, effort: _SharedEffort) -> None:
-        """Connect in place of a lost connection, trying for a while.
-
-        This is a task of the client: whoever waits for it may be cancelled, and the others not.
-        """
-        try:
-            while (pause_s := effort.tries.pause_s(trio.current_time())) is not None:
-                await trio.sleep(pause_s)
-                timeout_s = effort.tries.try_s(self._connect_timeout_s, trio.current_time())
-                try:
-                    await self._connect(timeout_s, prove=True)
-                except CannotConnectError as error:
-                    effort.tries.failed(error)
-                else:
-                    effort.failure = None
-                    return
-            effort.failure = effort.tries.failure
-        except FastjournalError as error:
-            effort.failure = error
-        finally:
-            self._effort = None
-            effort.over.set()
-
-
-class _SharedEffort:
-    """An effort to connect again, for which all tasks wait that need the connection."""
-
-    def __init__(self, plan: Reconnect, rng: Random) -> None:
-        self.tries = ReconnectEffort(plan, rng, trio.current_time())
-        self.over = trio.Event()
-        self.failure: FastjournalError | None = not_connected()
-        """None: there is a connection. The first value is for a client that ends meanwhile."""
+        return await self.connection.exchange(*several(many))

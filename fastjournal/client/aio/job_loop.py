@@ -11,14 +11,12 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from random import Random
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
 
 from fastjournal.client.aio.jobs import Job, let_go
-from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
@@ -35,13 +33,11 @@ _log = logging.getLogger(__name__)
 class LeasePool:
     """Leases of a loop; it outlives the loop by the time that giving back takes."""
 
-    def __init__(
-        self, client: Client, options: WorkerOptions, plan: Reconnect | None, rng: Random
-    ) -> None:
+    def __init__(self, client: Client, options: WorkerOptions) -> None:
         self.client = client
         self.options = options
-        self.plan = plan
-        self.rng = rng
+        self.plan = client.connection.plan
+        self.rng = client.connection.rng
         self.held: deque[Job] = deque()
         """Jobs that were handed out and have not ended: of a loop, first the one whose body runs,
         then those behind it."""
@@ -114,10 +110,8 @@ class LeasePool:
 class JobLoop:
     """Jobs one after the other, or side by side with ``run``; see ``Client.jobs``."""
 
-    def __init__(
-        self, client: Client, options: WorkerOptions, plan: Reconnect | None, rng: Random
-    ) -> None:
-        self._pool = LeasePool(client, options, plan, rng)
+    def __init__(self, client: Client, options: WorkerOptions) -> None:
+        self._pool = LeasePool(client, options)
         self._trio: trio.lowlevel.TrioToken | None = None
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from fastjournal.client.aio.link import TrioLink
+from fastjournal.client.aio.transport import TrioTransport
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.results import Change, Entry, Page
@@ -33,7 +33,7 @@ class Listener:
         self._call = call
         self._woken = trio.Event()
         self._changes = ChangeBuffer(self._wake)
-        self._link: TrioLink | None = None
+        self._transport: TrioTransport | None = None
         self._quiet_until = math.inf
         """When to ask whether the daemon is there, if nothing is heard before."""
 
@@ -47,9 +47,9 @@ class Listener:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._link is not None:
-            self._link.unsubscribe(self._call.request.identifier)
-            self._link = None
+        if self._transport is not None:
+            self._transport.unsubscribe(self._call.request.identifier)
+            self._transport = None
 
     def __aiter__(self) -> Listener:
         return self
@@ -74,14 +74,14 @@ class Listener:
         self._woken.set()
 
     async def _subscribe(self) -> None:
-        losses = 0
+        connection, losses = self._client.connection, 0
         while True:
-            link = await self._client.usable_link()
+            transport = await connection.usable_transport()
             self._changes.lost = False
-            self._link = link
-            pending = link.subscribe(self._call.request, self._changes.tell)
+            self._transport = transport
+            pending = transport.subscribe(self._call.request, self._changes.tell)
             try:
-                await link.wait_done(pending, self._client.reply_timeout_s)
+                await transport.wait_done(pending, connection.reply_timeout_s)
                 self._call.result(pending.answer())
             except CannotConnectError:
                 losses += 1
@@ -89,7 +89,7 @@ class Listener:
                     raise
             except BaseException:
                 # What comes next subscribes again: cancelled or refused, this one is no more.
-                link.unsubscribe(pending.identifier)
+                transport.unsubscribe(pending.identifier)
                 self._changes.lost = True
                 raise
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastjournal.client.core.address import Address
 from fastjournal.client.core.backoff import Reconnect
-from fastjournal.errors import CannotConnectError, RefusedError
+from fastjournal.errors import CannotConnectError, FastjournalError, ProtocolError, RefusedError
 
 LATER = frozenset({"busy", "shutting-down"})
 """Refusals that another try may not get."""
@@ -149,3 +149,12 @@ def is_waited_for_at_start(plan: Reconnect | None, error: CannotConnectError) ->
     if plan is None or error.code in IN_VAIN:
         return False
     return plan.at_start or error.code in LATER
+
+
+def copy_error(error: FastjournalError) -> FastjournalError:
+    """Return an error of the same kind: one exception object must not be raised by several."""
+    if isinstance(error, ProtocolError):
+        copy: FastjournalError = ProtocolError(error.message, code=error.code)
+        copy.hint = error.hint
+        return copy
+    return type(error)(error.message, code=error.code, hint=error.hint)

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from fastjournal.client.core.calls import cancellation, refusal
-from fastjournal.client.core.failures import TLS_FAILED, closed_by_peer, turned_away
+from fastjournal.client.core.failures import TLS_FAILED, closed_by_peer, copy_error, turned_away
+from fastjournal.client.core.in_flight import InFlightRequest, Undo
 from fastjournal.errors import FastjournalError, ProtocolError
 from fastjournal.limits import CLIENT_IN_FLIGHT_MAX, CLIENT_UNSENT_BYTES_MAX, IDENTIFIER_MAX
 from fastjournal.protocol import (
@@ -32,47 +33,8 @@ _CANCEL = int(Function.CANCEL)
 _NO_REQUEST = 0
 """Identifier of an error that is about the connection."""
 
-Undo = Callable[[Request, Reply], list[Request]]
-
 Tell = Callable[[Reply | None], object]
 """Takes the notifications of a subscription; None: the connection is over."""
-
-
-class Pending:
-    """A request in flight. Once ``done`` it has a reply or an error."""
-
-    __slots__ = ("error", "identifier", "notify", "reply", "request", "undo")
-
-    def __init__(self, request: Request, undo: Undo | None) -> None:
-        self.request = request
-        self.identifier = request.identifier
-        self.undo = undo
-        self.reply: Reply | None = None
-        self.error: FastjournalError | None = None
-        self.notify: Callable[[], object] | None = None
-        """Called once, when it is done."""
-
-    @property
-    def done(self) -> bool:
-        """Whether the answer, or the reason why none will come, is there."""
-        return self.reply is not None or self.error is not None
-
-    def answer(self) -> Reply:
-        """Return the reply, which may be a refusal.
-
-        Raises:
-            CannotConnectError: The connection was lost before the reply came, or refused.
-            ProtocolError: The daemon sent what is no reply.
-        """
-        if self.error is not None:
-            raise self.error
-        assert self.reply is not None, "asked for an answer before it was there"
-        return self.reply
-
-    def _finish(self, reply: Reply | None, error: FastjournalError | None) -> None:
-        self.reply, self.error = reply, error
-        if self.notify is not None:
-            self.notify()
 
 
 class Multiplexer:
@@ -84,7 +46,7 @@ class Multiplexer:
 
     def __init__(self, *, reply_bytes_max: int) -> None:
         self._connection = ClientConnection(reply_bytes_max=reply_bytes_max)
-        self._in_flight: dict[int, Pending] = {}
+        self._in_flight: dict[int, InFlightRequest] = {}
         self._last_identifier = 0
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
@@ -96,7 +58,7 @@ class Multiplexer:
         """Replies that have come."""
         self.nothing_done = False
         """The daemon refused the connection before it carried out anything on it."""
-        self._owed: deque[tuple[Request, Pending | None]] = deque()
+        self._owed: deque[tuple[Request, InFlightRequest | None]] = deque()
         """Requests of its own, started as there is room: they give back what abandoned requests
         got, and cancel what waits (with that) and subscriptions."""
         self._last_words: set[int] = set()
@@ -150,7 +112,7 @@ class Multiplexer:
         """Whether the connection is over."""
         return self._failure is not None
 
-    def start(self, request: Request, undo: Undo | None = None) -> Pending:
+    def start(self, request: Request, undo: Undo | None = None) -> InFlightRequest:
         """Give the request an identifier and queue its bytes.
 
         Args:
@@ -165,7 +127,7 @@ class Multiplexer:
             raise copy_error(self._failure)
         request.identifier = self._last_identifier = self._free_identifier()
         data = self._connection.send(request)
-        pending = self._in_flight[request.identifier] = Pending(request, undo)
+        pending = self._in_flight[request.identifier] = InFlightRequest(request, undo)
         self._unsent.append(data)
         self._last_bytes = len(data)
         if request.function == _SNAPSHOT:
@@ -173,7 +135,7 @@ class Multiplexer:
         self._unsent_bytes += len(data)
         return pending
 
-    def subscribe(self, request: Request, tell: Tell) -> Pending:
+    def subscribe(self, request: Request, tell: Tell) -> InFlightRequest:
         """Start a request that asks for notifications; each of them is passed to ``tell``.
 
         That may begin while the reply is taken, and ends with ``unsubscribe`` or the connection.
@@ -235,7 +197,7 @@ class Multiplexer:
             self.fail(error)
         return done
 
-    def abandon(self, pending: Pending) -> None:
+    def abandon(self, pending: InFlightRequest) -> None:
         """Drop the reply to a request, and undo it where due; a NEXT that waits is cancelled."""
         if pending.done:
             return
@@ -268,7 +230,7 @@ class Multiplexer:
         self._last_words.clear()
         pendings, self._in_flight = list(self._in_flight.values()), {}
         for pending in pendings:
-            pending._finish(None, copy_error(error))
+            pending.finish(None, copy_error(error))
         subscriptions, self._subscriptions = list(self._subscriptions.values()), {}
         for tell in subscriptions:
             tell(None)
@@ -292,10 +254,10 @@ class Multiplexer:
         if self._snapshots and pending.request.function == _SNAPSHOT:
             self._snapshots -= 1
         self.answered += 1
-        pending._finish(reply, None)
+        pending.finish(reply, None)
         return 1
 
-    def _undo(self, pending: Pending) -> None:
+    def _undo(self, pending: InFlightRequest) -> None:
         if pending.undo is None or pending.reply is None or pending.reply.error:
             return
         self.owe(pending.undo(pending.request, pending.reply))
@@ -304,7 +266,7 @@ class Multiplexer:
         if identifier in self._subscriptions and self._failure is None:
             self._owed.append((cancellation(identifier), None))
 
-    def _free_when_done(self, cancelling: Pending) -> None:
+    def _free_when_done(self, cancelling: InFlightRequest) -> None:
         """Free the identifier of the subscription that this CANCEL ends."""
         identifier = cancelling.request.count
         assert identifier is not None, "a CANCEL names what it ends"
@@ -322,12 +284,3 @@ class Multiplexer:
 
 def _tell_nobody(_reply: Reply | None) -> None:
     return None
-
-
-def copy_error(error: FastjournalError) -> FastjournalError:
-    """Return an error of the same kind: one exception object must not be raised by several."""
-    if isinstance(error, ProtocolError):
-        copy: FastjournalError = ProtocolError(error.message, code=error.code)
-        copy.hint = error.hint
-        return copy
-    return type(error)(error.message, code=error.code, hint=error.hint)

@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import _thread
-import contextlib
-import functools
-import os
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from random import Random
 from types import TracebackType
 from typing import TypeVar
-from weakref import WeakSet
-
-import msgspec
 
 from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
-from fastjournal.client.core.batch import Batch, Errand, outcomes_of, replies_of, result_of
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.failed_attempts import FailureCounter
-from fastjournal.client.core.failures import not_connected
-from fastjournal.client.core.multiplexer import Undo, copy_error
+from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
 from fastjournal.client.core.worker_options import RetryDelay, WorkerOptions
+from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.job_loop import SyncJobLoop
-from fastjournal.client.sync.link import Dialer, SyncLink
 from fastjournal.client.sync.listen import SyncListener
 from fastjournal.client.sync.methods import SyncMethods
-from fastjournal.client.sync.stop_signal import Stopped, StopSignal
-from fastjournal.errors import FastjournalError, RefusedError
-from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
+from fastjournal.client.sync.stop_signal import StopSignal
+from fastjournal.errors import RefusedError
+from fastjournal.limits import CLIENT_REPLY_BYTES_MAX, SYNC_JOB_LEASE_US
 from fastjournal.protocol import Reply, Request
 
 T = TypeVar("T")
-
-_clients: WeakSet[SyncClient] = WeakSet()
 
 
 class SyncClient(SyncMethods):
@@ -99,19 +87,9 @@ class SyncClient(SyncMethods):
             sleep=sleep,
             monotonic=monotonic,
         )
-        self._reply_timeout_s = reply_timeout_s
-        self._link: SyncLink | None = None
-        self._was_connected = False
-        self._ended = False
-        self._gave_up: tuple[float, FastjournalError] | None = None
-        self._lock = threading.RLock()
-        self._busy = False
-        """A request is under way; whoever holds the lock and finds this is a signal handler."""
-        self._leaving = threading.RLock()
+        self.connection = SyncConnection(self._dialer, reply_timeout_s)
         self.failures = FailureCounter()
-        self._left: deque[Request] = deque()
-        """Releases that finalizers have left behind."""
-        _clients.add(self)
+        """Failed attempts that the job loops of this client have seen."""
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -124,13 +102,7 @@ class SyncClient(SyncMethods):
             CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
             RefusedError: ``auth-failed``.
         """
-        with self._turn():
-            self._ended = False
-            if self._link is None:
-                self._link = self._dialer.dial_first(ended=lambda: self._ended)
-                self._was_connected = True
-            if self._ended:  # by a signal handler, meanwhile
-                raise not_connected()
+        self.connection.connect()
 
     def close(self) -> None:
         """Close the connection; a lease goes on until it ends or is released.
@@ -138,23 +110,7 @@ class SyncClient(SyncMethods):
         A signal handler, or another thread, may call this while a request waits: that request then
         raises CannotConnectError (code ``not-connected``).
         """
-        self._ended = True
-        if not self._lock.acquire(blocking=False):
-            self._interrupt()
-            self._lock.acquire()
-        try:
-            if self._busy:  # by this thread: this is a signal handler of it
-                self._interrupt()
-                return
-            if self._ended:
-                self._drop_link()
-        finally:
-            self._lock.release()
-        self.settle()
-
-    def _interrupt(self) -> None:
-        if (link := self._link) is not None:
-            link.interrupt()
+        self.connection.close()
 
     def __enter__(self) -> SyncClient:
         self.connect()
@@ -242,7 +198,7 @@ class SyncClient(SyncMethods):
         return self._dialer.now_s()
 
     def _listen_to(self, call: Call[Page[Entry]]) -> SyncListener:
-        return SyncListener(self._dialer, self._reply_timeout_s, call)
+        return SyncListener(self._dialer, self.connection.reply_timeout_s, call)
 
     # --- many at once ---------------------------------------------------------------------------
 
@@ -259,11 +215,11 @@ class SyncClient(SyncMethods):
         Raises:
             CannotConnectError: The connection was lost; any of them may have been carried out.
         """
-        return self._ask([(request, None) for request in requests], replies_of)
+        return self.connection.exchange(*raw(requests))
 
     def call(self, call: Call[T]) -> T:
         """Send one of ``fastjournal.client.core.calls``; return its result."""
-        return self._ask([(call.request, call.undo)], functools.partial(result_of, call))
+        return self.connection.exchange(*single(call))
 
     def call_until(self, call: Call[T], stop: StopSignal) -> T:
         """Send a call, and abandon it when ``stop`` is set.
@@ -271,200 +227,8 @@ class SyncClient(SyncMethods):
         Raises:
             Stopped: It was set; what the daemon gives is given back.
         """
-        read = functools.partial(result_of, call)
-        return self._ask([(call.request, call.undo)], read, stop)
+        return self.connection.exchange(*single(call), stop)
 
     def call_many(self, many: Iterable[Call[T]]) -> list[T | RefusedError]:
         """Pipeline calls, without a wait for single replies; each gives its result or refusal."""
-        kept = list(many)
-        asked = [(call.request, call.undo) for call in kept]
-        return self._ask(asked, functools.partial(outcomes_of, kept))
-
-    def give_back(self, releases: Iterable[Call[None]]) -> None:
-        """Send releases within a few seconds, and ignore their replies.
-
-        Raises:
-            CannotConnectError: The daemon stayed away.
-        """
-        requests = [release.request for release in releases]
-        if not requests:
-            return
-        if self._lock.acquire(blocking=False):
-            try:
-                if not self._busy:
-                    with self._turn():
-                        self._release(requests)
-                    return
-            finally:
-                self._lock.release()
-        # Another thread waits for an answer, perhaps for long.
-        self._release_apart(requests)
-
-    def give_back_later(self, releases: Iterable[Call[None]]) -> None:
-        """Send releases in a thread of their own.
-
-        For finalizers: they may run in the middle of anything, so they take no lock and wait for
-        nothing.
-        """
-        self._left.extend(release.request for release in releases)
-        # While the interpreter ends no thread begins; then this is done at its exit.
-        with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self.settle, ())
-
-    def settle(self) -> None:
-        """Send releases that finalizers left behind, within a few seconds."""
-        with self._leaving:
-            requests: list[Request] = []
-            while self._left:
-                requests.append(self._left.popleft())
-            if requests:
-                with contextlib.suppress(FastjournalError):
-                    self._release_apart(requests)
-
-    # --- moving bytes ---------------------------------------------------------------------------
-
-    def _ask(
-        self,
-        requests: list[tuple[Request, Undo | None]],
-        read: Callable[[list[Errand]], T],
-        stop: StopSignal | None = None,
-    ) -> T:
-        batch, plan = Batch(requests, self._dialer.plan), self._dialer.plan
-        asked_at_s = self._dialer.now_s()
-        with self._turn():
-            try:
-                silence_s = batch.silence_s(self._reply_timeout_s)
-                self._carry(batch, plan, silence_s, asked_at_s, stop)
-                return read(batch.errands)
-            except BaseException as error:
-                self._undo(batch)
-                if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
-                    # a signal handler's exception comes in the middle of anything
-                    self._drop_link()
-                raise
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        with self._lock:
-            if self._busy:
-                raise RuntimeError("a request of this thread is under way: one at a time")
-            try:
-                self._busy = True
-                yield
-            finally:
-                self._busy = False
-                if self._ended:  # by a signal handler or another thread, meanwhile
-                    self._drop_link()
-
-    @property
-    def _is_idle(self) -> bool:
-        return self._link is not None and self._link.is_idle
-
-    def _carry(
-        self,
-        batch: Batch,
-        plan: Reconnect | None,
-        silence_s: float | None,
-        asked_at_s: float,
-        stop: StopSignal | None = None,
-    ) -> None:
-        while batch.unanswered():
-            try:
-                link = self._usable_link(plan, asked_at_s, stop)
-            except FastjournalError as error:
-                raise batch.failed(error) from error.__cause__
-            link.carry(batch, silence_s, stop)
-            if not link.is_idle:
-                self._drop_link()
-            if batch.unanswered():
-                if self._ended:
-                    raise batch.failed(not_connected())
-                if plan is None:
-                    self._ended = True
-                batch.lost(link.multiplexer, self._dialer.now_s())
-
-    def _undo(self, batch: Batch) -> None:
-        """Give back what a batch was given that has failed, or that a signal's exception ended."""
-        gains, link = batch.gains(), self._link
-        if link is not None and not link.multiplexer.failed:
-            now_s = self._dialer.now_s
-            link.settle(gains, now_s() + CLIENT_LAST_WORDS_S, now_s)
-        elif gains:
-            with contextlib.suppress(FastjournalError):
-                self._release(gains)
-
-    def _release(self, requests: list[Request]) -> None:
-        plan, wait_s = self._short_plan()
-        batch = Batch([(request, None) for request in requests], plan)
-        self._carry(batch, plan, wait_s, self._dialer.now_s())
-
-    def _release_apart(self, requests: list[Request]) -> None:
-        """Send releases on a connection of their own."""
-        plan, wait_s = self._short_plan()
-        link = self._dialer.dial() if plan is None else self._dialer.redial(plan)
-        try:
-            link.carry(Batch([(request, None) for request in requests], plan), wait_s)
-        finally:
-            link.close()
-
-    def _short_plan(self) -> tuple[Reconnect | None, float]:
-        """Return how to connect for last words, and how long to wait for each answer."""
-        plan, wait_s = self._dialer.plan, CLIENT_LAST_WORDS_S
-        if plan is not None:
-            plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
-        if self._reply_timeout_s is not None:
-            wait_s = min(wait_s, self._reply_timeout_s)
-        return plan, wait_s
-
-    def _usable_link(
-        self, plan: Reconnect | None, asked_at_s: float, stop: StopSignal | None = None
-    ) -> SyncLink:
-        """Return the connection, or make one."""
-
-        def ended() -> bool:
-            return self._ended or (stop is not None and stop.is_set)
-
-        if self._link is not None and not self._link.is_ours:
-            self._drop_link()
-        if self._link is not None and plan is not None:
-            # One that was lost while nobody looked is replaced before anything is sent on it.
-            self._link.look()
-            if self._link.multiplexer.failed:
-                self._drop_link()
-        if self._link is not None:
-            return self._link
-        if self._ended:
-            raise not_connected()
-        if self._gave_up is not None and self._gave_up[0] >= asked_at_s:
-            # Another thread has tried in vain while this one waited for its turn.
-            raise copy_error(self._gave_up[1])
-        try:
-            self._link = (
-                self._dialer.redial(plan, ended=ended)
-                if self._was_connected
-                else self._dialer.dial_first(ended=ended)
-            )
-        except FastjournalError as error:
-            self._gave_up = self._dialer.now_s(), error
-            raise
-        self._was_connected = True
-        if self._ended:  # by a signal handler, meanwhile
-            raise not_connected()
-        return self._link
-
-    def _drop_link(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
-
-    def _renew_locks(self) -> None:
-        self._lock, self._leaving, self._busy = threading.RLock(), threading.RLock(), False
-
-
-def _renew_locks() -> None:
-    """In the child of a fork no thread is left that could release what another one held."""
-    for client in list(_clients):
-        client._renew_locks()
-
-
-os.register_at_fork(after_in_child=_renew_locks)
+        return self.connection.exchange(*several(many))

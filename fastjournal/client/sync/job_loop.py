@@ -15,8 +15,9 @@ from weakref import WeakSet
 from fastjournal.client.core.jobs import PERHAPS_FAILED, BodyFailure, failure_of
 from fastjournal.client.core.poll_loop import PollLoop
 from fastjournal.client.core.worker_options import WorkerOptions
+from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.client.sync.dialer import Dialer
 from fastjournal.client.sync.jobs import SyncJob, let_go, releases_of
-from fastjournal.client.sync.link import Dialer
 from fastjournal.client.sync.stop_signal import Stopped, StopSignal
 from fastjournal.errors import FastjournalError
 
@@ -35,7 +36,7 @@ class SyncJobLoop:
         self._was_answered = False
         self._stop = StopSignal()
         _loops.add(self)
-        _clients.add(client)
+        _connections.add(client.connection)
 
     def stop(self) -> None:
         """Take no more jobs, for good; a wait for work ends, and leases nothing.
@@ -110,16 +111,16 @@ class SyncJobLoop:
         held = list(self._held)
         self._held.clear()
         if releases := releases_of(held, PERHAPS_FAILED):
-            self._client.give_back_later(releases)
+            self._client.connection.give_back_later(releases)
 
     def _let_go(self, failure: BodyFailure | None) -> None:
         held = list(self._held)
         self._held.clear()
-        let_go(self._client, held, failure)
+        let_go(self._client.connection, held, failure)
 
 
 _loops: WeakSet[SyncJobLoop] = WeakSet()
-_clients: WeakSet[SyncClient] = WeakSet()
+_connections: WeakSet[SyncConnection] = WeakSet()
 
 
 @atexit.register
@@ -127,5 +128,5 @@ def _give_back_at_exit() -> None:
     """Release what loops hold whose program ends, and wait for what dropped ones left behind."""
     for loop in list(_loops):
         loop.leave()
-    for client in list(_clients):
-        client.settle()
+    for connection in list(_connections):
+        connection.settle()

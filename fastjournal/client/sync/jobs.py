@@ -20,7 +20,8 @@ from fastjournal.client.core.jobs import (
 )
 from fastjournal.client.core.results import Entry
 from fastjournal.client.core.worker_options import WorkerOptions
-from fastjournal.client.sync.link import Dialer
+from fastjournal.client.sync.connection import SyncConnection
+from fastjournal.client.sync.dialer import Dialer
 from fastjournal.errors import FastjournalError, RefusedError
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class SyncJob(LeasedJob):
 
         Else it comes back when its lease ends. A job that has ended is left alone.
         """
-        let_go(self._client, [self], None)
+        let_go(self._client.connection, [self], None)
 
     def __enter__(self) -> SyncJob:
         return self
@@ -141,7 +142,7 @@ class SyncJob(LeasedJob):
         traceback: TracebackType | None,
     ) -> None:
         if error is not None:
-            let_go(self._client, [self], failure_of(error))
+            let_go(self._client.connection, [self], failure_of(error))
         elif not self.finished:
             try:
                 self.complete()
@@ -189,18 +190,20 @@ class SyncJob(LeasedJob):
             raise RuntimeError("this job is the parent process's: only that one can end it")
 
 
-def let_go(client: SyncClient, jobs: Sequence[SyncJob], failure: BodyFailure | None) -> None:
+def let_go(
+    connection: SyncConnection, jobs: Sequence[SyncJob], failure: BodyFailure | None
+) -> None:
     """Release jobs as well as can be done now, all in one go.
 
     Jobs that cannot be released in a few seconds come back when their lease ends.
 
     Args:
-        client: That they are from.
+        connection: Their client's.
         jobs: Those that have ended already are left alone.
         failure: How the body of the first one failed; None: it did not.
     """
     with contextlib.suppress(FastjournalError):
-        client.give_back(releases_of(jobs, failure))
+        connection.give_back(releases_of(jobs, failure))
 
 
 def releases_of(jobs: Sequence[SyncJob], failure: BodyFailure | None) -> list[Call[None]]:

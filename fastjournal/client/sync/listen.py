@@ -9,10 +9,11 @@ from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.client.core.changes import ChangeBuffer
 from fastjournal.client.core.failures import not_connected, timed_out
-from fastjournal.client.core.multiplexer import Pending
+from fastjournal.client.core.in_flight import InFlightRequest
 from fastjournal.client.core.reconnect_effort import ReconnectEffort
 from fastjournal.client.core.results import Change, Entry, Page
-from fastjournal.client.sync.link import Dialer, SyncLink
+from fastjournal.client.sync.dialer import Dialer
+from fastjournal.client.sync.transport import SyncTransport
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError
 from fastjournal.limits import CONNECT_TRY_S_MIN, LISTENER_PING_S
@@ -33,10 +34,10 @@ class SyncListener:
         self._reply_timeout_s = reply_timeout_s
         self._call = call
         self._changes = ChangeBuffer(lambda: None)
-        self._link: SyncLink | None = None
+        self._transport: SyncTransport | None = None
         self._listened_before = False
-        self._subscribing: Pending | None = None
-        self._pinging: Pending | None = None
+        self._subscribing: InFlightRequest | None = None
+        self._pinging: InFlightRequest | None = None
         self._act_at_s = math.inf
         """When silence means something: to ask whether the daemon is there, or that it is not."""
         self._effort: ReconnectEffort | None = None
@@ -92,28 +93,28 @@ class SyncListener:
 
     def _go_on(self, end_s: float) -> bool:
         """Do what is next, and wait for it; return whether there is time left."""
-        link, now_s = self._link, self._dialer.now_s
-        if link is None:
+        transport, now_s = self._transport, self._dialer.now_s
+        if transport is None:
             raise not_connected()
-        if link.multiplexer.failed:
-            return self._connect_again(link, end_s)
+        if transport.multiplexer.failed:
+            return self._connect_again(transport, end_s)
         wait_s = min(end_s, self._act_at_s) - now_s()
-        if link.turn(None if wait_s == math.inf else max(wait_s, 0.0)):
+        if transport.turn(None if wait_s == math.inf else max(wait_s, 0.0)):
             self._take_answers()
         elif now_s() >= self._act_at_s:
-            self._ask_whether_it_is_there(link)
+            self._ask_whether_it_is_there(transport)
         else:
             return now_s() < end_s
         return True
 
     # --- the subscription -----------------------------------------------------------------------
 
-    def _subscribe(self, link: SyncLink) -> None:
+    def _subscribe(self, transport: SyncTransport) -> None:
         self._close()
-        self._link = link
+        self._transport = transport
         self._pinging = None
         self._changes.lost = False
-        self._subscribing = link.multiplexer.subscribe(self._call.request, self._changes.tell)
+        self._subscribing = transport.multiplexer.subscribe(self._call.request, self._changes.tell)
         self._expect_an_answer()
 
     def _take_answers(self) -> None:
@@ -134,14 +135,14 @@ class SyncListener:
         else:
             self._expect_an_answer()
 
-    def _ask_whether_it_is_there(self, link: SyncLink) -> None:
+    def _ask_whether_it_is_there(self, transport: SyncTransport) -> None:
         if self._subscribing is None and self._pinging is None:
             ping = calls.nop().request
             ping.timestamp = unique_timestamp()
-            self._pinging = link.multiplexer.start(ping)
+            self._pinging = transport.multiplexer.start(ping)
             self._expect_an_answer()
         else:
-            link.multiplexer.fail(timed_out(self._dialer.address, self._reply_timeout_s))
+            transport.multiplexer.fail(timed_out(self._dialer.address, self._reply_timeout_s))
 
     def _expect_an_answer(self) -> None:
         patience_s = math.inf if self._reply_timeout_s is None else self._reply_timeout_s
@@ -149,7 +150,7 @@ class SyncListener:
 
     # --- the connection -------------------------------------------------------------------------
 
-    def _connect_again(self, lost: SyncLink, end_s: float) -> bool:
+    def _connect_again(self, lost: SyncTransport, end_s: float) -> bool:
         """Try once to connect in place of a lost connection; return whether there is time left."""
         dialer, now_s = self._dialer, self._dialer.now_s()
         failure = self._failure or lost.multiplexer.failure or not_connected()
@@ -176,6 +177,6 @@ class SyncListener:
         return True
 
     def _close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None

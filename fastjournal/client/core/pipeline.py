@@ -1,14 +1,16 @@
-"""Requests on their way to their replies, over as many connections as that takes. Without IO."""
+"""Pipeline: requests on their way to their replies, over several connections. Without IO."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TypeVar
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias, TypeVar
 
 from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import Call, silence_allowed_s
 from fastjournal.client.core.failures import IN_VAIN
-from fastjournal.client.core.multiplexer import Multiplexer, Pending, Undo
+from fastjournal.client.core.in_flight import InFlightRequest, Undo
+from fastjournal.client.core.multiplexer import Multiplexer
 from fastjournal.client.core.retry_policy import rule_of
 from fastjournal.clock import unique_timestamp
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
@@ -17,8 +19,11 @@ from fastjournal.protocol import Reply, Request, encode_request
 
 T = TypeVar("T")
 
+Undoable: TypeAlias = tuple[Request, Undo | None]
+"""A request, and what gives back what its reply gave."""
 
-class Errand:
+
+class PipelinedRequest:
     """One request, and how far it has come."""
 
     __slots__ = ("pending", "repeated", "request", "undo")
@@ -26,11 +31,11 @@ class Errand:
     def __init__(self, request: Request, undo: Undo | None) -> None:
         self.request = request
         self.undo = undo
-        self.pending: Pending | None = None
+        self.pending: InFlightRequest | None = None
         self.repeated = False
         """It was sent on a connection that was lost before the reply came."""
 
-    def start(self, multiplexer: Multiplexer) -> Pending:
+    def start(self, multiplexer: Multiplexer) -> InFlightRequest:
         """Queue it; every time with the same timestamp."""
         self.request.timestamp = self.request.timestamp or unique_timestamp()
         self.pending = pending = multiplexer.start(self.request, self.undo)
@@ -47,8 +52,8 @@ class Errand:
         return self.pending.answer()
 
 
-class Batch:
-    """The errands of one use of a client.
+class Pipeline:
+    """Requests of one use of a client, in flight together.
 
     Args:
         requests: With what undoes each.
@@ -58,34 +63,32 @@ class Batch:
         BadRequestError: One of several cannot be encoded; nothing was sent.
     """
 
-    def __init__(
-        self, requests: Iterable[tuple[Request, Undo | None]], plan: Reconnect | None
-    ) -> None:
-        self.errands = [Errand(request, undo) for request, undo in requests]
-        if len(self.errands) > 1:
+    def __init__(self, requests: Iterable[Undoable], plan: Reconnect | None) -> None:
+        self.requests = [PipelinedRequest(request, undo) for request, undo in requests]
+        if len(self.requests) > 1:
             # All before the first is sent; one alone is encoded before it is sent anyway.
-            for errand in self.errands:
-                encode_request(errand.request)
+            for one in self.requests:
+                encode_request(one.request)
         self._plan = plan
         self._losses = 0
         self._lost_at_s = 0.0
 
-    def unanswered(self) -> list[Errand]:
+    def unanswered(self) -> list[PipelinedRequest]:
         """Return what has no reply."""
-        return [errand for errand in self.errands if errand.reply is None]
+        return [one for one in self.requests if one.reply is None]
 
     def gains(self) -> list[Request]:
         """Return what gives back what the replies gave, for a caller that gets none of them."""
         return [
             request
-            for errand in self.errands
-            if errand.undo is not None and errand.reply is not None and not errand.reply.error
-            for request in errand.undo(errand.request, errand.reply)
+            for one in self.requests
+            if one.undo is not None and one.reply is not None and not one.reply.error
+            for request in one.undo(one.request, one.reply)
         ]
 
     def silence_s(self, reply_timeout_s: float | None) -> float | None:
         """Return after how many silent seconds a daemon counts as lost; None: never."""
-        return silence_allowed_s(reply_timeout_s, (errand.request for errand in self.errands))
+        return silence_allowed_s(reply_timeout_s, (one.request for one in self.requests))
 
     def lost(self, multiplexer: Multiplexer, now_s: float) -> None:
         """The connection has failed; return where the rest is to be sent on another.
@@ -96,12 +99,12 @@ class Batch:
         """
         error = multiplexer.failure
         assert error is not None, "a connection without failure answers everything"
-        sent = [errand for errand in self.unanswered() if errand.pending is not None]
+        sent = [one for one in self.unanswered() if one.pending is not None]
         if multiplexer.nothing_done:
-            for errand in sent:
-                errand.pending = None
+            for one in sent:
+                one.pending = None
             sent = []
-        rules = [rule_of(errand.request) for errand in sent]
+        rules = [rule_of(one.request) for one in sent]
         self._lost_at_s = self._lost_at_s or now_s
         self._losses += 1
         if (
@@ -113,38 +116,54 @@ class Batch:
             or now_s - self._lost_at_s > self._plan.patience_s
         ):
             raise self.failed(error)
-        for errand in sent:
-            errand.repeated = True
-            errand.pending = None
+        for one in sent:
+            one.repeated = True
+            one.pending = None
 
     def failed(self, error: FastjournalError) -> FastjournalError:
         """Return an error with ``maybe_done`` set as it is for what has no reply."""
         error.maybe_done = any(
-            rule_of(errand.request).changes
-            for errand in self.unanswered()
-            if errand.repeated or errand.pending is not None
+            rule_of(one.request).changes
+            for one in self.unanswered()
+            if one.repeated or one.pending is not None
         )
         return error
 
 
-def replies_of(errands: Sequence[Errand]) -> list[Reply]:
-    """Return the replies, which may be refusals."""
-    return [errand.answer() for errand in errands]
+Read: TypeAlias = Callable[[Sequence[PipelinedRequest]], T]
+"""Makes the result of answered requests."""
 
 
-def result_of(call: Call[T], errands: Sequence[Errand]) -> T:
-    """Return what the one reply means; raise what it refuses."""
-    (errand,) = errands
-    return call.result(errand.answer(), repeated=errand.repeated)
+def raw(requests: Iterable[Request]) -> tuple[list[Undoable], Read[list[Reply]]]:
+    """Return requests as they are, and what gives their replies, which may be refusals."""
+    return [(request, None) for request in requests], _replies
 
 
-def outcomes_of(many: Sequence[Call[T]], errands: Sequence[Errand]) -> list[T | RefusedError]:
-    """Return what the replies mean: results, and refusals.
+def single(call: Call[T]) -> tuple[list[Undoable], Read[T]]:
+    """Return the request of a call, and what gives its result or raises its refusal."""
+    return [(call.request, call.undo)], functools.partial(_result, call)
 
-    Raises:
-        ProtocolError: A reply lacks what it must have.
-    """
+
+def several(many: Iterable[Call[T]]) -> tuple[list[Undoable], Read[list[T | RefusedError]]]:
+    """Return the requests of calls, and what gives a result or a refusal for each."""
+    kept = list(many)
+    return [(call.request, call.undo) for call in kept], functools.partial(_outcomes, kept)
+
+
+def _replies(requests: Sequence[PipelinedRequest]) -> list[Reply]:
+    return [request.answer() for request in requests]
+
+
+def _result(call: Call[T], requests: Sequence[PipelinedRequest]) -> T:
+    (request,) = requests
+    return call.result(request.answer(), repeated=request.repeated)
+
+
+def _outcomes(
+    many: Sequence[Call[T]], requests: Sequence[PipelinedRequest]
+) -> list[T | RefusedError]:
+    """Return what the replies mean; raise ProtocolError where one lacks what it must have."""
     return [
-        call.outcome(errand.answer(), repeated=errand.repeated)
-        for call, errand in zip(many, errands, strict=True)
+        call.outcome(request.answer(), repeated=request.repeated)
+        for call, request in zip(many, requests, strict=True)
     ]

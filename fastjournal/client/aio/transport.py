@@ -1,4 +1,4 @@
-"""A connection of trio: the tasks that move bytes through it."""
+"""Transport of trio: the tasks that move bytes through a stream, around a multiplexer."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import trio
 
 from fastjournal.client.aio.streams import close_stream
 from fastjournal.client.core.address import Address
-from fastjournal.client.core.batch import Errand
 from fastjournal.client.core.failures import connection_broken, connection_lost, timed_out
-from fastjournal.client.core.multiplexer import Multiplexer, Pending, Tell
+from fastjournal.client.core.in_flight import InFlightRequest
+from fastjournal.client.core.multiplexer import Multiplexer, Tell
+from fastjournal.client.core.pipeline import PipelinedRequest
 from fastjournal.errors import CannotConnectError, FastjournalError
 from fastjournal.limits import CLIENT_SNAPSHOT_S, RECEIVE_BYTES_MAX
 from fastjournal.protocol import Request
@@ -20,7 +21,7 @@ _LAST_WORDS_S = 1.0
 """After a send failed: seconds to receive the error that the daemon sent before it closed."""
 
 
-class TrioLink:
+class TrioTransport:
     """One connection: a task that receives and a task that sends, around a multiplexer."""
 
     def __init__(self, stream: trio.abc.Stream, multiplexer: Multiplexer, address: Address) -> None:
@@ -55,16 +56,16 @@ class TrioLink:
         self._settling.unpark_all()
         self._scope.cancel()
 
-    def start(self, errand: Errand) -> Pending:
+    def start(self, request: PipelinedRequest) -> InFlightRequest:
         """Queue a request; everything that is queued in one turn of the loop goes in one send."""
         try:
-            return errand.start(self.multiplexer)
+            return request.start(self.multiplexer)
         finally:
             self._something_to_send.set()
             if not self._woken:
                 self._pass_room_on()
 
-    def subscribe(self, request: Request, tell: Tell) -> Pending:
+    def subscribe(self, request: Request, tell: Tell) -> InFlightRequest:
         """Queue a request that asks for notifications."""
         pending = self.multiplexer.subscribe(request, tell)
         self._something_to_send.set()
@@ -103,7 +104,7 @@ class TrioLink:
         if self._room:
             self._woken += len(self._room.unpark(count=max(self.multiplexer.room - self._woken, 0)))
 
-    async def wait_done(self, pending: Pending, silence_s: float | None) -> None:
+    async def wait_done(self, pending: InFlightRequest, silence_s: float | None) -> None:
         """Return when the request has its reply or its error."""
         if pending.done:
             return
@@ -121,7 +122,7 @@ class TrioLink:
         if self.multiplexer.is_held_up:
             yield CLIENT_SNAPSHOT_S
 
-    def abandon(self, pending: Pending) -> None:
+    def abandon(self, pending: InFlightRequest) -> None:
         """Leave a request alone; what it waits for, or gets, is given back."""
         if pending.done:
             return

@@ -1,0 +1,219 @@
+"""Connection of a trio Client: shared by its tasks, made again where it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from fastjournal.client.aio.streams import open_stream
+from fastjournal.client.aio.transport import TrioTransport
+from fastjournal.client.core.access import Access
+from fastjournal.client.core.address import Address
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.failures import copy_error, is_waited_for_at_start, not_connected
+from fastjournal.client.core.in_flight import InFlightRequest
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw
+from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.errors import CannotConnectError, FastjournalError
+from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.protocol import Request
+
+T = TypeVar("T")
+
+StartSoon = Callable[[Callable[[], Awaitable[object]]], None]
+"""Starts a task that ends with the client."""
+
+
+class TrioConnection:
+    """One transport at a time, and what is made of its losses.
+
+    Args:
+        address: The daemon's.
+        access: How to be let in.
+        plan: What to do about a lost connection; None: nothing.
+        connect_timeout_s: Seconds to establish a connection.
+        reply_timeout_s: Seconds without an answer after which a connection counts as lost.
+        reply_bytes_max: Bytes of the largest reply to accept.
+        rng: Draws the pauses.
+        start_soon: Starts tasks, while ``is_open``.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        *,
+        plan: Reconnect | None,
+        connect_timeout_s: float,
+        reply_timeout_s: float | None,
+        reply_bytes_max: int,
+        rng: Random,
+        start_soon: StartSoon,
+    ) -> None:
+        self.address = address
+        self.plan = plan
+        self.rng = rng
+        self.reply_timeout_s = reply_timeout_s
+        self.transport: TrioTransport | None = None
+        self.is_open = False
+        """The client is inside its block."""
+        self._access = access
+        self._connect_timeout_s = connect_timeout_s
+        self._reply_bytes_max = reply_bytes_max
+        self._start_soon = start_soon
+        self._connecting = trio.Lock()
+        self._effort: _SharedEffort | None = None
+        self._owed: list[Request] = []
+        """Releases that wait for a connection."""
+        self._paying = trio.Lock()
+
+    async def connect(self) -> None:
+        """Connect, unless that is done; see ``Client.connect``."""
+        try:
+            await self._connect()
+        except CannotConnectError as error:
+            if not is_waited_for_at_start(self.plan, error):
+                raise
+            await self.usable_transport()
+
+    async def usable_transport(self) -> TrioTransport:
+        """Return the transport, or take part in the effort to make one.
+
+        Raises:
+            CannotConnectError: The daemon stays away, or nothing may connect again.
+        """
+        while self.transport is None or self.transport.multiplexer.failed:
+            if not self.is_open or self.plan is None:
+                await trio.lowlevel.checkpoint()
+                raise not_connected()
+            effort = self._effort
+            if effort is None:
+                effort = self._effort = _SharedEffort(self.plan, self.rng)
+                self._start_soon(functools.partial(self._reconnect, effort))
+            await effort.over.wait()
+            if effort.failure is not None:
+                raise copy_error(effort.failure)
+        return self.transport
+
+    async def exchange(
+        self,
+        requests: list[Undoable],
+        read: Read[T],
+    ) -> T:
+        """Send requests; return what ``read`` makes of their replies.
+
+        Where that fails, or is cancelled, what the replies gave is given back.
+        """
+        pipeline = Pipeline(requests, self.plan)
+        try:
+            await self._carry(pipeline)
+            return read(pipeline.requests)
+        except BaseException:
+            self._owe(pipeline.gains())
+            raise
+
+    async def pay(self) -> None:
+        """Send releases that wait for a connection."""
+        async with self._paying:  # a client that ends waits here for what is on its way
+            owed, self._owed = self._owed, []
+            if not owed:
+                return
+            with trio.move_on_after(CLIENT_LAST_WORDS_S), contextlib.suppress(FastjournalError):
+                await self.exchange(*raw(owed))
+
+    async def settle(self) -> None:
+        """Return when what cancelled requests were given is given back."""
+        if self.transport is not None:
+            await self.transport.settle()
+
+    def end(self) -> None:
+        """End the transport; everything in flight fails."""
+        if self.transport is not None:
+            self.transport.end(not_connected())
+
+    # --- moving bytes ---------------------------------------------------------------------------
+
+    async def _carry(self, pipeline: Pipeline) -> None:
+        silence_s = pipeline.silence_s(self.reply_timeout_s)
+        while True:
+            try:
+                transport = await self.usable_transport()
+            except FastjournalError as error:
+                raise pipeline.failed(error) from error.__cause__
+            started: list[InFlightRequest] = []
+            try:
+                for request in pipeline.unanswered():
+                    await transport.wait_room(silence_s)
+                    if transport.multiplexer.failed:
+                        break
+                    started.append(transport.start(request))
+                for in_flight in started:
+                    await transport.wait_done(in_flight, silence_s)
+            finally:
+                for in_flight in started:
+                    transport.abandon(in_flight)
+            if not pipeline.unanswered():
+                return
+            pipeline.lost(transport.multiplexer, trio.current_time())
+
+    def _owe(self, releases: list[Request]) -> None:
+        """Have something given back, by this transport or by the next one."""
+        if self.transport is not None and not self.transport.multiplexer.failed:
+            self.transport.owe(releases)
+        elif releases:
+            self._owed += releases
+            self._start_soon(self.pay)
+
+    # --- connecting -----------------------------------------------------------------------------
+
+    async def _connect(self, timeout_s: float | None = None, *, prove: bool = False) -> None:
+        if not self.is_open:
+            raise RuntimeError("a Client is used inside 'async with'")
+        async with self._connecting:
+            if self.transport is not None and not self.transport.multiplexer.failed:
+                return
+            stream = await open_stream(
+                self.address, self._access, timeout_s or self._connect_timeout_s, prove=prove
+            )
+            multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+            self.transport = TrioTransport(stream, multiplexer, self.address)
+            self._start_soon(self.transport.run)
+
+    async def _reconnect(self, effort: _SharedEffort) -> None:
+        """Connect in place of a lost connection, trying for a while.
+
+        This is a task of the client: whoever waits for it may be cancelled, and the others not.
+        """
+        try:
+            while (pause_s := effort.tries.pause_s(trio.current_time())) is not None:
+                await trio.sleep(pause_s)
+                timeout_s = effort.tries.try_s(self._connect_timeout_s, trio.current_time())
+                try:
+                    await self._connect(timeout_s, prove=True)
+                except CannotConnectError as error:
+                    effort.tries.failed(error)
+                else:
+                    effort.failure = None
+                    return
+            effort.failure = effort.tries.failure
+        except FastjournalError as error:
+            effort.failure = error
+        finally:
+            self._effort = None
+            effort.over.set()
+
+
+class _SharedEffort:
+    """An effort to connect again, for which all tasks wait that need the connection."""
+
+    def __init__(self, plan: Reconnect, rng: Random) -> None:
+        self.tries = ReconnectEffort(plan, rng, trio.current_time())
+        self.over = trio.Event()
+        self.failure: FastjournalError | None = not_connected()
+        """None: there is a connection. The first value is for a client that ends meanwhile."""

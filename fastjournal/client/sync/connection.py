@@ -1,0 +1,292 @@
+"""Connection of a SyncClient: made at the first use, made again where it is lost.
+
+Threads take turns; a signal handler may come in the middle of anything and must not wait for the
+turn that it interrupts. Releases of leases have ways of their own: finalizers neither take a lock
+nor wait.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+from weakref import WeakSet
+
+import msgspec
+
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.calls import Call
+from fastjournal.client.core.failures import copy_error, not_connected
+from fastjournal.client.core.pipeline import Pipeline, Read, Undoable, raw
+from fastjournal.client.sync.dialer import Dialer
+from fastjournal.client.sync.stop_signal import Stopped, StopSignal
+from fastjournal.client.sync.transport import SyncTransport
+from fastjournal.errors import FastjournalError
+from fastjournal.limits import CLIENT_LAST_WORDS_S
+from fastjournal.protocol import Request
+
+T = TypeVar("T")
+
+_connections: WeakSet[SyncConnection] = WeakSet()
+
+
+class SyncConnection:
+    """One transport at a time, and what is made of its losses.
+
+    Args:
+        dialer: Makes transports.
+        reply_timeout_s: Seconds of silence after which a daemon that owes a reply counts as lost.
+    """
+
+    def __init__(self, dialer: Dialer, reply_timeout_s: float | None) -> None:
+        self.dialer = dialer
+        self.reply_timeout_s = reply_timeout_s
+        self.transport: SyncTransport | None = None
+        self.busy = False
+        """A request is under way; whoever holds the lock and finds this is a signal handler."""
+        self._was_connected = False
+        self._ended = False
+        self._gave_up: tuple[float, FastjournalError] | None = None
+        self._lock = threading.RLock()
+        self._leaving = threading.RLock()
+        self._left: deque[Request] = deque()
+        """Releases that finalizers have left behind."""
+        _connections.add(self)
+
+    def connect(self) -> None:
+        """Connect, unless that is done; see ``SyncClient.connect``."""
+        with self._turn():
+            self._ended = False
+            if self.transport is None:
+                self.transport = self.dialer.dial_first(ended=lambda: self._ended)
+                self._was_connected = True
+            if self._ended:  # by a signal handler, meanwhile
+                raise not_connected()
+
+    def close(self) -> None:
+        """Close the connection, also one that is waited for; see ``SyncClient.close``."""
+        self._ended = True
+        if not self._lock.acquire(blocking=False):
+            self._interrupt()
+            self._lock.acquire()
+        try:
+            if self.busy:  # by this thread: this is a signal handler of it
+                self._interrupt()
+                return
+            if self._ended:
+                self._drop()
+        finally:
+            self._lock.release()
+        self.settle()
+
+    def exchange(
+        self,
+        requests: list[Undoable],
+        read: Read[T],
+        stop: StopSignal | None = None,
+    ) -> T:
+        """Send requests in this thread's turn; return what ``read`` makes of their replies.
+
+        Where that fails, what the replies gave is given back.
+
+        Raises:
+            Stopped: ``stop`` was set while it waited.
+        """
+        plan = self.dialer.plan
+        pipeline = Pipeline(requests, plan)
+        asked_at_s = self.dialer.now_s()
+        with self._turn():
+            try:
+                silence_s = pipeline.silence_s(self.reply_timeout_s)
+                self._carry(pipeline, plan, silence_s, asked_at_s, stop)
+                return read(pipeline.requests)
+            except BaseException as error:
+                self._undo(pipeline)
+                if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
+                    # a signal handler's exception comes in the middle of anything
+                    self._drop()
+                raise
+
+    # --- releases -------------------------------------------------------------------------------
+
+    def give_back(self, releases: Iterable[Call[None]]) -> None:
+        """Send releases within a few seconds, and ignore their replies.
+
+        Raises:
+            CannotConnectError: The daemon stayed away.
+        """
+        requests = [release.request for release in releases]
+        if not requests:
+            return
+        if self._lock.acquire(blocking=False):
+            try:
+                if not self.busy:
+                    with self._turn():
+                        self._release(requests)
+                    return
+            finally:
+                self._lock.release()
+        # Another thread waits for an answer, perhaps for long.
+        self._release_apart(requests)
+
+    def give_back_later(self, releases: Iterable[Call[None]]) -> None:
+        """Send releases in a thread of their own.
+
+        For finalizers: they may run in the middle of anything, so they take no lock and wait for
+        nothing.
+        """
+        self._left.extend(release.request for release in releases)
+        # While the interpreter ends no thread begins; then this is done at its exit.
+        with contextlib.suppress(RuntimeError):
+            _thread.start_new_thread(self.settle, ())
+
+    def settle(self) -> None:
+        """Send releases that finalizers left behind, within a few seconds."""
+        with self._leaving:
+            requests: list[Request] = []
+            while self._left:
+                requests.append(self._left.popleft())
+            if requests:
+                with contextlib.suppress(FastjournalError):
+                    self._release_apart(requests)
+
+    def _undo(self, pipeline: Pipeline) -> None:
+        """Give back what requests were given that failed, or that a signal's exception ended."""
+        gains, transport = pipeline.gains(), self.transport
+        if transport is not None and not transport.multiplexer.failed:
+            now_s = self.dialer.now_s
+            transport.settle(gains, now_s() + CLIENT_LAST_WORDS_S, now_s)
+        elif gains:
+            with contextlib.suppress(FastjournalError):
+                self._release(gains)
+
+    def _release(self, requests: list[Request]) -> None:
+        plan, wait_s = self._short_plan()
+        pipeline = Pipeline(raw(requests)[0], plan)
+        self._carry(pipeline, plan, wait_s, self.dialer.now_s())
+
+    def _release_apart(self, requests: list[Request]) -> None:
+        """Send releases by a transport of their own."""
+        plan, wait_s = self._short_plan()
+        transport = self.dialer.dial() if plan is None else self.dialer.redial(plan)
+        try:
+            transport.carry(Pipeline(raw(requests)[0], plan), wait_s)
+        finally:
+            transport.close()
+
+    def _short_plan(self) -> tuple[Reconnect | None, float]:
+        """Return how to connect for last words, and how long to wait for each answer."""
+        plan, wait_s = self.dialer.plan, CLIENT_LAST_WORDS_S
+        if plan is not None:
+            plan = msgspec.structs.replace(plan, patience_s=min(plan.patience_s, wait_s))
+        if self.reply_timeout_s is not None:
+            wait_s = min(wait_s, self.reply_timeout_s)
+        return plan, wait_s
+
+    # --- one turn -------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._lock:
+            if self.busy:
+                raise RuntimeError("a request of this thread is under way: one at a time")
+            try:
+                self.busy = True
+                yield
+            finally:
+                self.busy = False
+                if self._ended:  # by a signal handler or another thread, meanwhile
+                    self._drop()
+
+    def _carry(
+        self,
+        pipeline: Pipeline,
+        plan: Reconnect | None,
+        silence_s: float | None,
+        asked_at_s: float,
+        stop: StopSignal | None = None,
+    ) -> None:
+        while pipeline.unanswered():
+            try:
+                transport = self._usable_transport(plan, asked_at_s, stop)
+            except FastjournalError as error:
+                raise pipeline.failed(error) from error.__cause__
+            transport.carry(pipeline, silence_s, stop)
+            if not transport.is_idle:
+                self._drop()
+            if pipeline.unanswered():
+                if self._ended:
+                    raise pipeline.failed(not_connected())
+                if plan is None:
+                    self._ended = True
+                pipeline.lost(transport.multiplexer, self.dialer.now_s())
+
+    def _usable_transport(
+        self, plan: Reconnect | None, asked_at_s: float, stop: StopSignal | None
+    ) -> SyncTransport:
+        """Return the transport, or make one."""
+        if self.transport is not None and not self.transport.is_ours:
+            self._drop()
+        if self.transport is not None and plan is not None:
+            # One that was lost while nobody looked is replaced before anything is sent on it.
+            self.transport.look()
+            if self.transport.multiplexer.failed:
+                self._drop()
+        if self.transport is not None:
+            return self.transport
+        if self._ended:
+            raise not_connected()
+        if self._gave_up is not None and self._gave_up[0] >= asked_at_s:
+            # Another thread has tried in vain while this one waited for its turn.
+            raise copy_error(self._gave_up[1])
+        self.transport = transport = self._dial(plan, stop)
+        self._was_connected = True
+        if self._ended:  # by a signal handler, meanwhile
+            raise not_connected()
+        return transport
+
+    def _dial(self, plan: Reconnect | None, stop: StopSignal | None) -> SyncTransport:
+        def is_stopped() -> bool:
+            return stop is not None and stop.is_set
+
+        def ended() -> bool:
+            return self._ended or is_stopped()
+
+        try:
+            if self._was_connected:
+                return self.dialer.redial(plan, ended=ended)
+            return self.dialer.dial_first(ended=ended)
+        except FastjournalError as error:
+            if not is_stopped():  # else nobody has given up but its caller
+                self._gave_up = self.dialer.now_s(), error
+            raise
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.transport is not None and self.transport.is_idle
+
+    def _interrupt(self) -> None:
+        if (transport := self.transport) is not None:
+            transport.interrupt()
+
+    def _drop(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+            self.transport = None
+
+    def renew_locks(self) -> None:
+        """Have locks that nobody holds."""
+        self._lock, self._leaving, self.busy = threading.RLock(), threading.RLock(), False
+
+
+def _renew_locks() -> None:
+    """In the child of a fork no thread is left that could release what another one held."""
+    for connection in list(_connections):
+        connection.renew_locks()
+
+
+os.register_at_fork(after_in_child=_renew_locks)

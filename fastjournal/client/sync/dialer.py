@@ -1,0 +1,128 @@
+"""Dialer of blocking sockets: makes connections, and makes them again where they are lost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from random import Random
+
+from fastjournal.client.core.access import Access
+from fastjournal.client.core.address import Address
+from fastjournal.client.core.backoff import Reconnect
+from fastjournal.client.core.failures import is_waited_for_at_start, not_connected
+from fastjournal.client.core.multiplexer import Multiplexer
+from fastjournal.client.core.reconnect_effort import ReconnectEffort
+from fastjournal.client.sync.sockets import connect_channel
+from fastjournal.client.sync.transport import SyncTransport
+from fastjournal.errors import CannotConnectError
+
+
+class Dialer:
+    """Makes connections to one address.
+
+    Args:
+        address: The daemon's.
+        access: How to be let in.
+        connect_timeout_s: Seconds to establish a connection.
+        reply_bytes_max: Bytes of the largest reply to accept.
+        plan: How to make one again; None: not.
+        rng: Draws the pauses.
+        sleep: Pauses for so many seconds.
+        monotonic: Seconds of a clock that does not jump.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        access: Access,
+        *,
+        connect_timeout_s: float,
+        reply_bytes_max: int,
+        plan: Reconnect | None,
+        rng: Random | None,
+        sleep: Callable[[float], object] = time.sleep,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.address = address
+        self.plan = plan
+        self.now_s = monotonic
+        self._access = access
+        self._connect_timeout_s = connect_timeout_s
+        self._reply_bytes_max = reply_bytes_max
+        self.rng = rng or Random()
+        self.sleep = sleep
+
+    def dial(self, timeout_s: float | None = None, *, prove: bool = False) -> SyncTransport:
+        """Return a new connection.
+
+        Args:
+            timeout_s: Seconds for all of it; None: as many as ever.
+            prove: The daemon has to answer something on it.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
+            RefusedError: ``auth-failed``.
+        """
+        timeout_s = timeout_s or self._connect_timeout_s
+        channel = connect_channel(self.address, self._access, timeout_s, prove=prove)
+        multiplexer = Multiplexer(reply_bytes_max=self._reply_bytes_max)
+        return SyncTransport(channel, multiplexer, self.address)
+
+    def dial_first(self, *, ended: Callable[[], bool] = lambda: False) -> SyncTransport:
+        """Return the first connection: try once, but wait for a daemon that takes none now.
+
+        Args:
+            ended: Whether to stop waiting.
+
+        Raises:
+            CannotConnectError: Nobody listens there, or TLS fails, or the daemon takes no more.
+            RefusedError: ``auth-failed``.
+        """
+        try:
+            return self.dial()
+        except CannotConnectError as error:
+            if not is_waited_for_at_start(self.plan, error):
+                raise
+        return self.redial(ended=ended)
+
+    def dial_again(self, effort: ReconnectEffort, timeout_s: float = math.inf) -> SyncTransport:
+        """Return a new connection, on which the daemon has answered something; try once.
+
+        Args:
+            effort: What the try is a part of, which bounds the time for it.
+            timeout_s: Another bound.
+
+        Raises:
+            CannotConnectError: The daemon is away.
+            RefusedError: ``auth-failed``.
+        """
+        return self.dial(
+            min(effort.try_s(self._connect_timeout_s, self.now_s()), timeout_s), prove=True
+        )
+
+    def redial(
+        self, plan: Reconnect | None = None, *, ended: Callable[[], bool] = lambda: False
+    ) -> SyncTransport:
+        """Return a new connection in place of one that was lost; try for a while.
+
+        Args:
+            plan: How; None: as ever.
+            ended: Whether to stop, looked at after each pause.
+
+        Raises:
+            CannotConnectError: The daemon stayed away, or TLS refuses one of both.
+            RefusedError: ``auth-failed``.
+        """
+        plan = plan or self.plan
+        assert plan is not None, "told not to connect again"
+        effort = ReconnectEffort(plan, self.rng, self.now_s())
+        while (pause_s := effort.pause_s(self.now_s())) is not None:
+            self.sleep(pause_s)
+            if ended():
+                raise not_connected()
+            try:
+                return self.dial_again(effort)
+            except CannotConnectError as error:
+                effort.failed(error)
+        raise effort.failure
