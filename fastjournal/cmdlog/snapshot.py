@@ -57,7 +57,7 @@ class ManifestSegment(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a snapshot holds."""
+    """Contents of a snapshot."""
 
     format: str
     version: int

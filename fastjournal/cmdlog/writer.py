@@ -1,4 +1,4 @@
-"""The one appender of a command log: buffer, write, sync, roll.
+"""Log writer, the one appender of a command log: buffer, write, sync, roll.
 
 The commit loop of the daemon drives it: ``append`` for every request (memory only), then ``write``
 and ``sync`` once for all that wait. Three counters of bytes say how far each has come::

@@ -1,4 +1,4 @@
-"""From what replay leaves to a store full of entries, each index built once, in order.
+"""Bulk load: from what replay leaves to a store full of entries, each index built once, in order.
 
 The loop decides how long a start takes and how much memory: most jobs are waiting entries about
 which there is nothing special, and become entries right in it. A job goes before the next entry is
@@ -29,7 +29,7 @@ from fastjournald.wal.entry_records import SEGMENT_SHIFT
 from fastjournald.wal.journal import Journal
 
 _TIMESTAMP_DIGITS = 16
-"""Of the instant in a canonical key."""
+"""Length of the instant in a canonical key."""
 _COLON = 0x3A
 _PLAIN = Place.PLAIN
 

@@ -1,4 +1,4 @@
-"""From the files of the command log to an engine that goes on where it stopped."""
+"""Recovery: from the files of the command log to an engine that goes on where it stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fastjournald.wal.journal import Append
 LOG = logging.getLogger("fastjournald")
 
 _JOB_BYTES = 600
-"""Of a live job during replay, with keys of a usual length, but for its value."""
+"""Memory of a live job during replay, with keys of a usual length, without its value."""
 
 EVICTED_MAX = 10_000
 
@@ -56,24 +56,11 @@ def recover_engine(
         LogFailedError: The disk failed.
     """
     started_us = clock.now_us()
-    recovered = recover(
-        disk,
-        config.cmdlog_path,
-        now_us=started_us,
-        repair=config.repair,
-        tombstones_max=settings.tombstones_max,
-        tombstones_bytes_max=settings.tombstones_bytes_max,
-        tombstone_ttl_us=settings.tombstone_ttl_us,
-        limit=value_limit(settings),
-        on_progress=on_progress,
-    )
+    recovered = _replay(disk, config, settings, started_us, on_progress)
+    state = recovered.state
     _report(recovered)
-    active, sealed = recovered.active, recovered.sealed
-    if not _write_last_anew(disk, config.cmdlog_path, recovered) and active and active.records:
-        # the file may be linked into a snapshot, which never changes: append to another one
-        sealed = [*sealed, active]
-        active = None
-    engine = load_engine(recovered.state, settings, _too_early, seed=seed, now=clock.now_us())
+    active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered)
+    engine = load_engine(state, settings, _too_early, seed=seed, now=clock.now_us())
     writer = LogWriter(
         disk,
         config.cmdlog_path,
@@ -84,25 +71,60 @@ def recover_engine(
         segment_start=engine.journal.segment_start,
     )
     engine.journal.append_to(writer.append)
-    writer.previous.update(recovered.state.previous)
-    usage = engine.journal.usage
-    usage.previous = writer.previous
-    usage.foreign_last = max(
-        (info.number for info in sealed if info.number not in usage.previous), default=0
-    )
-    usage.told_in = recovered.state.chain.told_in
-    _tell_segments(engine, recovered.state.chain, sealed, active, clock.now_us())
-    _remove_orphans(engine, recovered.state, clock.now_us())
+    _restore_usage(engine, writer, state)
+    _tell_segments(engine, state.chain, sealed, active, clock.now_us())
+    _remove_orphans(engine, state, clock.now_us())
     while engine.store.evict(writer.durable_at, EVICTED_MAX):
         pass
     LOG.info(
         "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
-        recovered.state.records,
+        state.records,
         engine.store.entries,
         len(sealed) + (active is not None),
         (clock.now_us() - started_us) // 1000,
     )
     return engine, writer
+
+
+def _replay(
+    disk: Disk,
+    config: Config,
+    settings: Settings,
+    now_us: int,
+    on_progress: Callable[[Progress], None] | None,
+) -> Recovered:
+    return recover(
+        disk,
+        config.cmdlog_path,
+        now_us=now_us,
+        repair=config.repair,
+        tombstones_max=settings.tombstones_max,
+        tombstones_bytes_max=settings.tombstones_bytes_max,
+        tombstone_ttl_us=settings.tombstone_ttl_us,
+        limit=value_limit(settings),
+        on_progress=on_progress,
+    )
+
+
+def _segments_to_go_on(
+    disk: Disk, directory: str, recovered: Recovered
+) -> tuple[SegmentInfo | None, list[SegmentInfo]]:
+    """Return the segment to append to, if there is one, and those that are sealed."""
+    active, sealed = recovered.active, recovered.sealed
+    if not _rewrite_last(disk, directory, recovered) and active and active.records:
+        # the file may be linked into a snapshot, which never changes: append to another one
+        return None, [*sealed, active]
+    return active, sealed
+
+
+def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> None:
+    """Tell writer and segment usage table what records say of the segments."""
+    usage = engine.journal.usage
+    writer.previous.update(state.previous)
+    usage.previous = writer.previous
+    usage.told_in = state.chain.told_in
+    foreign = (info.number for info in writer.sealed if info.number not in usage.previous)
+    usage.foreign_last = max(foreign, default=0)
 
 
 def _too_early(data: bytes, records: int, now: int) -> int:
@@ -123,7 +145,7 @@ def value_limit(settings: Settings) -> ValueLimit | None:
     )
 
 
-def _write_last_anew(disk: Disk, directory: str, recovered: Recovered) -> bool:
+def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
     """Replace the last segment by a copy of itself, make that durable, and return True.
 
     False: there is no room for that, or no segment. After a failed sync the system takes the pages

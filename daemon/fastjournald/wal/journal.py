@@ -163,7 +163,7 @@ class Journal:
             self._append_group(parts, now)
 
     def restored(self, entry: Entry, now: int) -> None:
-        """What NEXT removed stands again: as a new job, for the old one is complete to workq."""
+        """The entry, removed by NEXT, stands again: as a new job, for workq completed the old."""
         if entry.run is None:
             return
         entry.run = None

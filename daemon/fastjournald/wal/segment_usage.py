@@ -226,7 +226,7 @@ class SegmentUsage:
         return max(self.told_in.get(number, ()), default=0) == segment
 
     def tells(self, segment: int, numbers: Collection[int]) -> None:
-        """Of these segments only, records of size and checksum are left in that one."""
+        """Note that records of size and checksum are left in that segment of these ones only."""
         for number in [n for n, told in self.told_in.items() if segment in told]:
             if number not in numbers:
                 self.told_in[number].discard(segment)

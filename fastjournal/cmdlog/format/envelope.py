@@ -57,8 +57,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     taken: tuple[bytes | int, ...] = ()
-    """Of a superseded entry, the further keys that are no longer its own: 0 is its URI, n the n-th
-    link. Older logs tell the keys, which together with the links were more than workq takes."""
+    """Further keys of a superseded entry that are no longer its own: 0 is its URI, n the n-th link.
+    Older logs tell the keys, which together with the links were more than workq takes."""
     erases: bool = False
     """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
     one, compaction has to say so in its place."""

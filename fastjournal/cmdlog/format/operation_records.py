@@ -137,7 +137,7 @@ class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
     job_id: bytes
     value: bytes
     timestamp: int
-    """Of the entry, as in the operations below; its modified time is that of the record."""
+    """Timestamp of the entry, as below; its modified time is that of the record."""
 
 
 class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
@@ -164,7 +164,7 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     job_id: bytes
     key: bytes
     timestamp: int
-    """Of the entry and of the tombstone."""
+    """Timestamp of the entry and of the tombstone."""
     old: bytes = b""
     """The key before; empty: not told."""
 

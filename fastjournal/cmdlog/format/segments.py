@@ -18,13 +18,13 @@ OFFSET_BITS = 40
 """A segment has at most 1 TiB: far above any segment size in use."""
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 SEGMENT_NUMBER_MAX = 999_999_999
-"""What 9 digits hold."""
+"""The largest number of 9 digits."""
 
 _NAME = re.compile(r"([0-9]{9})\.log")
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, gc=False):
-    """What is known of one segment."""
+    """Facts about one segment."""
 
     number: int
     bytes: int

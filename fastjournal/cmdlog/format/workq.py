@@ -1,4 +1,4 @@
-"""What workq takes: its names, limits and priorities, and how ours are put into them.
+"""workq's names, limits and priorities, and how ours are put into them.
 
 A real workq-server refuses to start on a log with one value outside these bounds, so everything
 written goes through here. What is cut, the envelope says exactly (``cmdlog.format.envelope``).

@@ -1,4 +1,4 @@
-"""Reading a segment of which the device cannot give every sector.
+"""Bad sectors: reading a segment of which the device cannot give every sector.
 
 What it cannot give is damage like any other: filler stands there, so that no checksum over it is
 right. A segment of which nothing at all can be read is left to people: all of it may be back when

@@ -56,7 +56,7 @@ class Progress(msgspec.Struct, frozen=True, gc=False):
     """Name of the segment that is being read."""
     bytes_done: int
     bytes: int
-    """Of all segments."""
+    """Bytes of all segments."""
     records: int
     """Replayed so far."""
 
@@ -67,11 +67,11 @@ class Diagnostic(msgspec.Struct, frozen=True, gc=False):
     kind: str
     path: str
     offset: int
-    """Of the first byte concerned."""
+    """Offset of the first byte concerned."""
     bytes: int
     """How many; 0 for a segment that is missing."""
     message: str
-    """What it is, and what can be told of what is lost."""
+    """Description of it, and of what is lost, as far as it can be told."""
     kept: str | None = None
     """Where recovery has kept the bytes; None: there are none, or nothing was changed."""
 

@@ -40,7 +40,7 @@ class Recovered(msgspec.Struct, gc=False):
     active: SegmentInfo | None
     """The segment to append to; None: a new one is needed."""
     diagnostics: list[Diagnostic]
-    """What was cut, deleted or repaired, and where the bytes are kept."""
+    """Everything that was cut, deleted or repaired, and where the bytes are kept."""
 
 
 def recover(
@@ -74,41 +74,45 @@ def recover(
         LogLockedError: A repair is due, and another process reads the log.
         LogFailedError: Something cannot be read or written.
     """
-    state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
-    inspection = inspect_log(disk, directory, state, on_progress, limit)
+
+    def inspect() -> LogInspection:
+        state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
+        return inspect_log(disk, directory, state, on_progress, limit)
+
+    inspection = inspect()
     repaired: list[Diagnostic] = []
     found_at: dict[tuple[str, str], int] = {}
     if inspection.corrupt:
         if not repair:
             raise _refusal(inspection)
-        kept = repair_segments(disk, directory, inspection, now_us=now_us)
-        repaired = [
-            msgspec.structs.replace(diagnostic, kept=kept.get((diagnostic.path, diagnostic.offset)))
-            for diagnostic in inspection.diagnostics
-            # what was left over of a segment that has been repaired went with that
-            if diagnostic.damage
-            or (diagnostic.kind == "leftover" and not disk.exists(diagnostic.path))
-        ]
+        repaired = _repair(disk, directory, inspection, now_us)
         # what a repair says of segments at the end of the last one stands before its torn tail
         found_at = {(found.kind, found.path): found.offset for found in inspection.diagnostics}
         # positions have moved, and this proves that the log loads without repair
-        state = ReplayState(tombstones_max, tombstone_ttl_us, tombstones_bytes_max)
-        inspection = inspect_log(disk, directory, state, on_progress, limit)
+        inspection = inspect()
         if inspection.corrupt:
             raise _refusal(inspection)
-    settled = [_settle(disk, diagnostic, now_us) for diagnostic in inspection.diagnostics]
-    diagnostics = repaired + [
-        msgspec.structs.replace(
-            diagnostic, offset=found_at.get((diagnostic.kind, diagnostic.path), diagnostic.offset)
-        )
-        for diagnostic in settled
-    ]
+    diagnostics = list(repaired)
+    for found in inspection.diagnostics:
+        offset = found_at.get((found.kind, found.path), found.offset)
+        diagnostics.append(msgspec.structs.replace(_settle(disk, found, now_us), offset=offset))
     if diagnostics:
         disk.sync_directory(directory)
     segments = inspection.segments
     if inspection.begins:
         return Recovered(inspection.state, segments[:-1], segments[-1], diagnostics)
     return Recovered(inspection.state, segments, None, diagnostics)
+
+
+def _repair(disk: Disk, directory: str, inspection: LogInspection, now_us: int) -> list[Diagnostic]:
+    """Take the damage out; return what was, and where its bytes are kept."""
+    kept = repair_segments(disk, directory, inspection, now_us=now_us)
+    return [
+        msgspec.structs.replace(found, kept=kept.get((found.path, found.offset)))
+        for found in inspection.diagnostics
+        # what was left over of a segment that has been repaired went with that
+        if found.damage or (found.kind == "leftover" and not disk.exists(found.path))
+    ]
 
 
 def verify(

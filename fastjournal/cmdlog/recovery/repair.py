@@ -1,4 +1,4 @@
-"""Taking damage out of a log, so that it can be replayed again, by workq too.
+"""Repair: takes damage out of a log, so that it can be replayed again, by workq too.
 
 The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where the device cannot
 read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without

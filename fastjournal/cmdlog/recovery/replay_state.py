@@ -1,4 +1,4 @@
-"""What is live at some point of the command log."""
+"""Replay state: what is live at some point of the command log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME_BYTES = 32
 
 
 class ReplayedTombstone(msgspec.Struct, frozen=True, gc=False):
-    """What is left of a deleted entry."""
+    """Tombstone: the rest of a deleted entry."""
 
     timestamp: int
     """Writes under its key with a smaller timestamp lose."""
@@ -53,7 +53,7 @@ def pause_name(domain: bytes) -> bytes:
 
 
 class ReplayState:
-    """What the records so far leave behind.
+    """Everything that the records so far leave behind.
 
     ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
     every key to its job: primary keys, URIs and links; a URI that a newer entry took leads to that.
@@ -82,7 +82,7 @@ class ReplayState:
         self.pauses: dict[bytes, int] = {}
         """Domain to the end of its pause, which may be over."""
         self.pauses_bytes = 0
-        """What these take in memory."""
+        """Bytes that these take in memory."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
         """Segment number and ``pause_name`` to the last end of a pause that a record names."""
         self.last_token = 0
@@ -92,13 +92,13 @@ class ReplayState:
         self.records = 0
         """Records replayed."""
         self.odd: Counter[str] = Counter()
-        """What live operation does not write but was met, and how often; see ``replay``."""
+        """Records that live operation does not write, and how often they came; see ``replay``."""
         self.early: dict[bytes, list[tuple[int, int]]] = {}
         """Command and time of records whose job has not been added, by job id."""
         self.early_before: dict[bytes, list[tuple[int, int]]] = {}
         """Those met before ``early`` was last full; the next time they go."""
         self.chain = Chain()
-        """What records say of the log's segments."""
+        """Statements of records about the log's segments."""
         self.trimmed: dict[bytes, int] = {}
         """Job id, also of dead ones, to the bytes of the value in its record that still count, if
         a resize changed it; zero bytes follow."""

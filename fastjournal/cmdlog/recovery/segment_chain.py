@@ -1,4 +1,4 @@
-"""The chain of segments: whether each sealed segment is there, whole, as the log's records say.
+"""Segment chain: whether each sealed segment is there, whole, as the log's records say.
 
 The first record of a segment names the one before it, with its size and CRC-32C when it was sealed.
 Cleaning and repair tell those of a segment anew *before* they replace it, and again when that is
@@ -26,11 +26,11 @@ TOLD = (SegmentStart, SegmentRewritten, SegmentRemoved)
 
 
 class Seal(NamedTuple):
-    """What a sealed segment is told to be."""
+    """Size and checksum of a sealed segment."""
 
     bytes: int
     crc32c: int
-    """Of the whole file."""
+    """CRC-32C of the whole file."""
 
 
 class Break(NamedTuple):
@@ -43,7 +43,7 @@ class Break(NamedTuple):
 
 
 class Chain:
-    """What records say of the segments of a log. Records are taken in the order of the log."""
+    """Statements of records about the segments of a log, taken in the order of the log."""
 
     def __init__(self) -> None:
         self.previous: dict[int, int] = {}

@@ -20,7 +20,7 @@ class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
 
     bytes_max: int
     entry_bytes: int
-    """Of a live job, besides its value."""
+    """Memory of a live job, besides its value."""
     value_bytes_min: int
     """Smaller values stay in memory."""
     types_kept: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class ValueBudget:
         self._state = state
         self._limit = limit
         self._segments: deque[tuple[int, list[ReplayedEntry]]] = deque()
-        """Of each segment the bytes of the values in memory, and their jobs; dead ones too."""
+        """Bytes of the values of each segment in memory, and their jobs; dead ones too."""
         self._bytes = 0
 
     def after_segment(self, number: int) -> None:
