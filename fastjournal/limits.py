@@ -131,6 +131,22 @@ PAUSED_BYTES_MAX = 64 * 1024 * 1024
 PAUSE_BYTES = 540
 """Memory of a paused domain, besides its name."""
 
+LIMIT_MAX = (1 << 63) - 1
+"""Largest number in a LIMIT: intervals are added to instants, and JSON readers have 64 bits."""
+
+LIMITED_DOMAINS_MAX = 100_000
+"""Domains with limits of their own at a time, with entries or without. Others have the default."""
+
+LIMITED_BYTES_MAX = 64 * 1024 * 1024
+"""Memory of these: so many of usual names, and 14,000 of the longest."""
+
+HAND_OUTS_MAX = 1_000_000
+"""Domains whose interval after a hand-out runs, some 300 MB of usual names; of more, the interval
+that ends first is over early. And domains of which a start remembers the last hand-out."""
+
+LIMIT_BYTES = 540
+"""Memory of a limited domain, besides its name."""
+
 SERVED_MAX = 100
 """Waiting requests that are answered or end in one pass: if a hundred thousand wait for one domain,
 others are served in between."""

@@ -114,6 +114,17 @@ OPTIONS: list[click.Parameter] = [
     _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
     _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
     _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
+    click.Option(
+        ["--default-interval"],
+        type=float,
+        metavar="S",
+        help="Least time between two hand-outs of a domain without LIMIT; 0: none.  [0]",
+    ),
+    _number(
+        "--default-jobs",
+        unit="N",
+        help="Entries of a domain without LIMIT that are leased at once; 0: any number.  [0]",
+    ),
     _number("--tombstone-ttl", unit="S", help="How long deletions are remembered.  [3600]"),
     _number("--tombstones-max", unit="N", help="How many deletions are.  [1000000]"),
     _number(

@@ -17,6 +17,7 @@ from fastjournal.cmdlog.format import envelope
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Delay,
+    Limit,
     Pause,
     Resize,
     SegmentRemoved,
@@ -181,7 +182,7 @@ def _chain(row: Row) -> bytes | None:
 
 
 def _domain(row: Row) -> str | None:
-    if isinstance(row.operation, Pause):
+    if isinstance(row.operation, Pause | Limit):
         return text(row.operation.domain)
     return None if row.journal is None else text(row.journal.domain)
 

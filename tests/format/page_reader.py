@@ -157,6 +157,7 @@ class Log:
         self.jobs: dict[bytes, Entry] = {}
         self.keys: dict[bytes, Entry] = {}
         self.pauses: dict[bytes, int] = {}
+        self.limits: dict[bytes, list[int]] = {}
         self.met: set[str | int] = set()
         """Commands of records, and tags of operations."""
         self._ids: dict[int, bytes] = {}
@@ -245,6 +246,8 @@ class Log:
                     index += fields[0]
                 elif tag == "pause":
                     self.pauses[fields[0]] = fields[1]
+                elif tag == "limit":
+                    self.limits[fields[0]] = fields[1:]
                 elif tag not in ("segment", "rewritten", "removed", "batch", "tombstone", "forget"):
                     self._change(tag, fields, record.time)
             else:

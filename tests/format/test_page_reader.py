@@ -121,6 +121,9 @@ def ask_every_function(client: RawClient) -> None:
     ask(client, Function.PAUSE, b"work", ttl=HOUR)
     ask(client, Function.PAUSE, b"other", ttl=HOUR)
     ask(client, Function.PAUSE, b"other", ttl=0)
+    limits = build(Function.LIMIT, b"limited", b'{"interval_us": 1, "jobs": 1000}')
+    limits.value_type = ValueType.STRING
+    assert client.ask(limits).code == ""
     # what is gone: deleted, deleted without trace, run out
     ask(client, Function.SET, b"gone", b"v", flags=keep)
     ask(client, Function.DELETE, b"gone")
@@ -231,6 +234,7 @@ def test_a_reader_written_from_the_page_finds_what_a_real_daemon_lists(tmp_path:
                 assert counts["waiting"] == len(log.waiting()) + 1
                 assert counts["due"] == len(due) + 1
                 assert log.pauses[b"work"] > now
+                assert log.limits[b"limited"] == [1, 1000, 0, 0]
         daemon.kill()
         killed = Log()
         killed.read(daemon.log_path)

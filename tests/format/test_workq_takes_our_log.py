@@ -125,7 +125,7 @@ class Run:
                 Function.TOUCH,
                 *(*DEAD_LETTER, *CHANGES, *LOCKS),
             ),
-            (12, 4, 4, 6, 3, 1, 2, 2, 1, *CHANGE_WEIGHTS, 1, 1),
+            (12, 4, 4, 6, 3, 1, 2, 2, 1, 1, *CHANGE_WEIGHTS, 1, 1),
         )[0]
         key, token = chance.choice(KEYS), None
         flags = 0 if chance.random() < 0.1 else Flag.PERSIST

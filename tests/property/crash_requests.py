@@ -39,7 +39,7 @@ def draw_request(
             *(Function.RELEASE, Function.TOUCH),
             *(*DEAD_LETTER, *CHANGES),
         ],
-        (20, 2, 2, 6, 3, 2, 2, 2, 1, *CHANGE_WEIGHTS),
+        (20, 2, 2, 6, 3, 2, 2, 2, 1, 1, *CHANGE_WEIGHTS),
     )[0]
     kept = exact or draw.random() < 0.6
     flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))

@@ -49,6 +49,7 @@ class Dump(NamedTuple):
 
     entries: dict[bytes, tuple[Any, ...]]
     pauses: dict[bytes, int]
+    limits: dict[bytes, Any]
     tombstones: dict[bytes, int]
     lease_counter: int
 
@@ -116,15 +117,16 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
         # what shares a URI with entries that are not persistent, see VOLATILE_KEYS
         if entry.persistent and (exact or entry.uri != VOLATILE_URI):
             value = value_of(engine, disk, LOG, entry)
-            fields = entry_at(entry, value, now, engine.context.settings.attempts_max)
+            fields = entry_at(entry, value, now, store.attempts_max_of(entry.domain))
             if isinstance(fields, int):
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:
                 entries[entry.key] = fields
     pauses = {name: until for name, until in store.pauses if until > now}
+    limits = dict(store.limits)
     if not exact:
-        return Dump(entries, pauses, {}, 0)
-    return Dump(entries, pauses, tombstones, engine.context.tokens.count % 1000)
+        return Dump(entries, pauses, limits, {}, 0)
+    return Dump(entries, pauses, limits, tombstones, engine.context.tokens.count % 1000)
 
 
 class VirtualClock:

@@ -31,6 +31,8 @@ class EngineMachine(RuleBasedStateMachine):
         tombstones_bytes_max=st.sampled_from([1, 700, 1_000_000]),
         reply_bytes_max=st.sampled_from([200, 500, 4 * 1024 * 1024]),
         postpone_us_max=st.sampled_from([0, SECOND, 5 * SECOND, 3600 * SECOND]),
+        interval_us_default=st.sampled_from([0, 0, 0, SECOND]),
+        jobs_default=st.sampled_from([0, 0, 0, 1]),
         keeping=st.sampled_from(["everything", "by key", "by flag"]),
         cold=st.booleans(),
     )
@@ -42,6 +44,8 @@ class EngineMachine(RuleBasedStateMachine):
         tombstones_bytes_max: int,
         reply_bytes_max: int,
         postpone_us_max: int,
+        interval_us_default: int,
+        jobs_default: int,
         keeping: str,
         cold: bool,
     ) -> None:
@@ -54,6 +58,8 @@ class EngineMachine(RuleBasedStateMachine):
             tombstones_bytes_max=tombstones_bytes_max,
             clock_skew_us_max=3 * SECOND,
             postpone_us_max=postpone_us_max,
+            interval_us_default=interval_us_default,
+            jobs_default=jobs_default,
         )
         self.keeping = keeping
         self.who: Hashable = SESSIONS[0]

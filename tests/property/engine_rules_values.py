@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.functions import OF_DOMAINS
 from tests.property.engine_machine import EngineMachine
 from tests.property.engine_strategies import (
@@ -30,6 +30,7 @@ from tests.property.engine_strategies import (
     sizes,
     storable,
 )
+from tests.property.random_sessions import LIMITS
 from tests.property.subject import request
 
 Value = tuple[int, bytes] | None
@@ -157,6 +158,10 @@ class WorkRules(EngineMachine):
         if not domain or b":" in domain:
             ttl = ttl or 0
         self.ask(request(Function.PAUSE, domain, ttl=ttl))
+
+    @rule(domain=st.sampled_from([b"a", b"a", b"b", b"c", b"none"]), value=st.sampled_from(LIMITS))
+    def limit(self, domain: bytes, value: bytes) -> None:
+        self.ask(request(Function.LIMIT, domain, value, kind=ValueType.STRING))
 
     @rule(
         function=st.sampled_from([Function.NEXT, *sorted(OTHERS)]),

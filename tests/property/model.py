@@ -197,7 +197,8 @@ class Model(Values, Keys, Work, Scans):
         here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
         here.writes += 1
         domain = here.parts.domain if here.parts and self.is_due(here) else None
-        if domain is not None and domain not in [*self.turns, *self.pauses]:
+        known = domain in [*self.turns, *self.pauses]
+        if domain is not None and not known and self.has_room(domain):
             self.turns.append(domain)
         self.subscribe(session, r, lambda key: key == r.key)
         return Reply()
@@ -241,28 +242,40 @@ class Model(Values, Keys, Work, Scans):
         """Lease or pop what is due for this NEXT; None: nothing."""
         pop = bool(r.flags & Flag.OVERWRITE)
         taken: list[Entry] = []
+        lease_us = r.timeout or 0
         while len(taken) < (1 if r.count is None else r.count):
             domain = r.key or (self.turns[0] if self.turns else b"")
-            due = [e for e in self.due(domain) if e not in taken]
+            due = [e for e in self.due(domain) if e not in taken and self.has_room(domain, taken)]
             if not due:
+                break
+            # one token, so one default lease, for all of a reply
+            lease_us = lease_us or self.limit(domain, "lease_us")
+            if not r.timeout and not pop and lease_us != self.limit(domain, "lease_us"):
                 break
             size = reply_bytes([self.pair(e, r) for e in [*taken, due[0]]])
             if taken and size > self.rules.reply_bytes_max:
                 break
             taken.append(due[0])
             if not r.key:
-                self.turns = self.turns[1:] + [domain] * (len(due) > 1)
+                more = len(due) > 1 and self.has_room(domain, taken)
+                self.turns = self.turns[1:] + [domain] * more
         if not taken:
             return None
+        domains = dict.fromkeys(e.parts.domain for e in taken if e.parts)
+        # a domain that has reached its limit has its next turn after all others
+        full = [domain for domain in domains if not self.has_room(domain, taken)]
+        self.turns = [domain for domain in self.turns if domain not in full]
         token = None
         if not pop:
-            token = self.lease(taken, r.timeout or self.rules.lease_us_default)
+            token = self.lease(taken, lease_us)
             for e in taken:
                 e.accessed = self.clock
+        self.note_hand_out(taken, leased=not pop)
         pairs = [self.pair(e, r) for e in taken]
         for e in taken if pop else []:
             self.entries.remove(e)
             self.lay_tombstone(e.key, e.timestamp)
+        self.turns += [domain for domain in full if self.due(domain)]
         flags = Flag.TWO_KEYS | Flag.WORKED_ON * (not pop)
         return Reply(flags=flags, timeout=token, pairs=pairs)
 
@@ -300,6 +313,7 @@ class Model(Values, Keys, Work, Scans):
             self.unlock(e)
             e.accessed, e.token_before = e.modified, e.token
         self.leases = self.leases_logged
+        self.handed_out = dict(self.handed_out_logged)
         self.update_turns()
 
     def adopt_turns(self, turns: list[bytes]) -> None:
@@ -353,6 +367,8 @@ class Model(Values, Keys, Work, Scans):
             numbers["domains"] = len({e.parts.domain for e in mine if e.parts})
         else:
             numbers["paused_until"] = self.pauses.get(r.key, 0)
+            numbers["interval_us"] = self.limit(r.key, "interval_us")
+            numbers["jobs_max"] = self.limit(r.key, "jobs")
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(numbers).encode())])
 
     def stats_of_entry(self, e: Entry, r: Request) -> Reply:

@@ -26,6 +26,8 @@ class Rules:
     clock_skew_us_max: int = 60_000_000
     value_bytes_max: int = 1_000_000
     postpone_us_max: int = 3600 * 1_000_000
+    interval_us_default: int = 0
+    jobs_default: int = 0
 
 
 @dataclass(eq=False)

@@ -98,8 +98,13 @@ class Scans(State):
         refuse("locked", (lease or update) and self.locked(e, session))
         refuse("worked-on", bool(e.token) and (lease or bool(r.flags & Flag.WORKED_ON)))
         refuse("worked-on", lease and self.holders(e) != [])
+        refuse("busy", lease and e.parts is not None and not self.has_room(e.parts.domain))
         self.read(e, r)
-        token = self.lease([e], r.timeout or self.rules.lease_us_default) if lease else None
+        token = None
+        if lease:
+            domain = e.parts.domain if e.parts else b""
+            token = self.lease([e], r.timeout or self.limit(domain, "lease_us"))
+            self.note_hand_out([e], leased=True)
         self.subscribe(session, r, lambda key: key == r.key)
         return Reply(flags=Flag.WORKED_ON * lease, timeout=token, pairs=[self.pair(e, r, r.key)])
 
@@ -130,7 +135,9 @@ class Scans(State):
             self.read(e, r)
         token = None
         if lease and page:
-            token = self.lease([e for _, e in page], r.timeout or self.rules.lease_us_default)
+            leased = [e for _, e in page]
+            token = self.lease(leased, r.timeout or self.rules.lease_us_default)
+            self.note_hand_out(leased, leased=True)
         pairs = [self.pair(e, r, key) for key, e in page]
         self.page_ends = len(page) == len(found)
         self.subscribe(session, r, wanted.wants)
@@ -153,6 +160,8 @@ class Scans(State):
             left_out |= (lease or update) and self.locked(e, session)
             # leased once, under the first of its keys
             left_out |= lease and any(other is e for _, other in kept)
+            leased = [other for _, other in kept]
+            left_out |= lease and e.parts is not None and not self.has_room(e.parts.domain, leased)
             if wanted.wants(key) and not left_out:
                 kept.append((key, e))
         return kept

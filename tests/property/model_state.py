@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from fastjournal.limits import TOMBSTONE_BYTES
@@ -26,6 +26,12 @@ class State:
     turns: list[bytes] = field(default_factory=list)
     pauses: dict[bytes, int] = field(default_factory=dict)
     """Domain to the instant at which its pause ends."""
+    limits: dict[bytes, dict[str, int]] = field(default_factory=dict)
+    """Domain to what LIMIT has set."""
+    handed_out: dict[bytes, int] = field(default_factory=dict)
+    """Domain to the instant of its last hand-out."""
+    handed_out_logged: dict[bytes, int] = field(default_factory=dict)
+    """The same of persistent leases only."""
     waiters: list[Waiter] = field(default_factory=list)
     ended: list[tuple[Hashable, Reply]] = field(default_factory=list)
     arrivals: int = 0
@@ -66,25 +72,73 @@ class State:
 
     def due(self, domain: bytes) -> list[Entry]:
         """What NEXT may hand out of this domain, in the order of work."""
-        if domain in self.pauses:
+        if domain in self.pauses or not self.has_room(domain):
             return []
         mine = [e for e in self.entries if e.parts and e.parts.domain == domain and self.is_due(e)]
         return sorted(mine, key=Entry.order)
 
+    # --- limits ----------------------------------------------------------------------------------
+
+    def limit(self, domain: bytes, name: str) -> int:
+        """What holds for a domain: its own, else the default; 0: no limit."""
+        rules = self.rules
+        defaults = {
+            "interval_us": rules.interval_us_default,
+            "jobs": rules.jobs_default,
+            "lease_us": rules.lease_us_default,
+            "attempts": rules.attempts_max,
+        }
+        return self.limits.get(domain, {}).get(name, 0) or defaults[name]
+
+    def worked_on_in(self, domain: bytes) -> list[Entry]:
+        return [e for e in self.entries if e.token and e.parts and e.parts.domain == domain]
+
+    def has_room(self, domain: bytes, taken: Sequence[Entry] = ()) -> bool:
+        """Whether one more entry may be handed out, besides those taken for the same reply."""
+        mine = [e for e in taken if e.parts and e.parts.domain == domain]
+        jobs = self.limit(domain, "jobs")
+        if jobs and len(self.worked_on_in(domain)) + len(mine) >= jobs:
+            return False
+        return not self.limit(domain, "interval_us") or not (mine or self.waits_until(domain))
+
+    def waits_until(self, domain: bytes) -> int:
+        """When the interval after the last hand-out is over; 0: it is."""
+        interval, last = self.limit(domain, "interval_us"), self.handed_out.get(domain)
+        end = 0 if last is None or not interval else min(last + interval, U64_MAX)
+        return end if end > self.clock else 0
+
+    def room_at(self, domain: bytes) -> int:
+        """When one more may be handed out, where nobody ends a lease before its time."""
+        full = 0
+        jobs = self.limit(domain, "jobs")
+        if jobs and len(self.worked_on_in(domain)) >= jobs:
+            full = min(e.token for e in self.worked_on_in(domain))
+        return max(full, self.waits_until(domain))
+
+    def note_hand_out(self, entries: list[Entry], *, leased: bool) -> None:
+        """These entries were handed out; a lease record tells of it after a restart."""
+        for e in entries:
+            if e.parts is not None:
+                self.handed_out[e.parts.domain] = self.clock
+                if leased and e.persistent:
+                    self.handed_out_logged[e.parts.domain] = self.clock
+
+    # --- when something comes --------------------------------------------------------------------
+
     def next_at(self, domain: bytes) -> int | None:
-        """The first instant at which an entry of the domain comes back to its queue."""
+        """The first instant at which an entry of the domain may be handed out."""
         ats = []
         for e in self.entries:
             if e.parts is None or domain not in (b"", e.parts.domain):
                 continue
-            pause = self.pauses.get(e.parts.domain, 0)
+            apart = max(self.pauses.get(e.parts.domain, 0), self.room_at(e.parts.domain))
             if e.token and e.displaced_at is None:
-                ats.append(max(e.token, pause))
+                ats.append(max(e.token, apart))
             elif self.waits(e) and not self.is_due(e):
                 work = [o.token for o in self.holders(e)]
-                ats.append(max([e.not_before, e.locked_until, pause, *work]))
-            elif self.waits(e) and pause:
-                ats.append(pause)
+                ats.append(max([e.not_before, e.locked_until, apart, *work]))
+            elif self.waits(e) and apart:
+                ats.append(apart)
         return min(ats, default=None)
 
     # --- time ------------------------------------------------------------------------------------
@@ -98,8 +152,9 @@ class State:
         return min([*self.returns(), *lives], default=None)
 
     def returns(self) -> list[int]:
-        """When leases, delays, locks and pauses end."""
+        """When leases, delays, locks, pauses and intervals end."""
         ends = list(self.pauses.values())
+        ends += [end for domain in self.handed_out if (end := self.waits_until(domain))]
         for e in self.entries:
             if e.not_before > self.clock:
                 ends.append(e.not_before)
@@ -128,7 +183,7 @@ class State:
             for e in sorted(over, key=lambda e: e.displacement):
                 e.attempts = min(e.attempts + 1, 0xFFFF)
                 self.end_lease(e)
-                if e.parts is not None and 0 < self.rules.attempts_max <= e.attempts:
+                if e.parts is not None and 0 < self.limit(e.parts.domain, "attempts") <= e.attempts:
                     e.buried, e.reason = True, b"attempts reached max-attempts"
             self.update_turns()
         self.clock = now
@@ -144,8 +199,14 @@ class State:
 
     def update_turns(self) -> None:
         """Domains that are no longer due leave, those that became due enter by name."""
+        standing = {e.parts.domain for e in self.entries if e.parts}
+        self.handed_out = {
+            domain: at
+            for domain, at in self.handed_out.items()
+            if domain in standing or self.waits_until(domain)
+        }
         due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}
-        due -= self.pauses.keys()
+        due = {domain for domain in due - self.pauses.keys() if self.has_room(domain)}
         self.turns = [d for d in self.turns if d in due]
         self.turns += sorted(due - set(self.turns))
 

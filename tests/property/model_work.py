@@ -1,11 +1,12 @@
-"""The naive model's BURY, KICK, PAUSE and PEEK. See model.py."""
+"""The naive model's BURY, KICK, PAUSE, LIMIT and PEEK. See model.py."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable
 from itertools import zip_longest
 
-from fastjournal.protocol.constants import Flag, Query
+from fastjournal.protocol.constants import Flag, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from tests.property.model_parts import (
     KEY_BYTES_MAX,
@@ -20,6 +21,8 @@ from tests.property.model_state import State
 
 REASON_BYTES_MAX = 4096
 KICK_ENTRIES_MAX = 250
+LIMIT_NAMES = ("interval_us", "jobs", "lease_us", "attempts")
+LIMIT_MAX = 2**63 - 1
 
 
 def check_domain(domain: bytes) -> None:
@@ -63,6 +66,8 @@ class Work(State):
         due = sorted(filter(self.is_due, self.entries), key=Entry.order)
         domains = [r.key] if r.key else self.turns
         queues = [[e for e in due if e.parts and e.parts.domain == domain] for domain in domains]
+        for domain, queue in zip(domains, queues, strict=True):
+            queue[:] = [e for at, e in enumerate(queue) if self.has_room(domain, queue[:at])]
         by_turns = [e for turn in zip_longest(*queues) for e in turn if e is not None]
         pairs = [self.pair(e, r) for e in by_turns[: 1 if r.count is None else r.count]]
         while len(pairs) > 1 and reply_bytes(pairs) > self.rules.reply_bytes_max:
@@ -77,4 +82,19 @@ class Work(State):
         self.pauses.pop(r.key, None)
         if r.ttl:
             self.pauses[r.key] = self.later(r.ttl)
+        return Reply()
+
+    def do_limit(self, _session: Hashable, r: Request) -> Reply:
+        check_domain(r.key)
+        refuse("bad-value", r.value_type != ValueType.STRING)
+        try:
+            given = json.loads(r.value)
+        except ValueError:
+            raise RefusedError("bad-value") from None
+        refuse("bad-value", not isinstance(given, dict))
+        for name, number in given.items():
+            refuse("bad-value", name not in LIMIT_NAMES or type(number) is not int)
+            refuse("bad-value", not 0 <= number <= LIMIT_MAX)
+        limit = {**self.limits.get(r.key, {}), **given}
+        self.limits[r.key] = {name: number for name, number in limit.items() if number}
         return Reply()

@@ -118,6 +118,11 @@ VALUES: tuple[tuple[int, bytes], ...] = (
     *((ValueType.BOOLEAN, b"\1"), (ValueType.BOOLEAN, b"\0"), (ValueType.BOOLEAN, b"\1")),
     *((ValueType.FLOAT, struct.pack(">d", 1e308)), (ValueType.FLOAT, struct.pack(">f", 0.5))),
 )
+LIMITS = (
+    *(b'{"jobs":1}', b'{"jobs":2}', b'{"jobs":0}', b'{"interval_us":1000000}', b"{}", b"no JSON"),
+    *(b'{"interval_us":0,"jobs":0}', b'{"attempts":1}', b'{"attempts":0}', b'{"lease_us":2000000}'),
+    *(b'{"interval_us":3000000,"jobs":2,"lease_us":0,"attempts":2}', b'{"unknown":1}'),
+)
 EXPRESSIONS = (b"^a:", b"x$", b"u|v|l", b".", b"(")
 
 
@@ -188,6 +193,8 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
         case Function.KICK:
             if draw.random() < 0.5:
                 key, second, count = b"", draw.choice((b"a", b"b")), draw.choice((None, 2))
+        case Function.LIMIT:
+            key, kind, value = draw.choice((b"a", b"b")), ValueType.STRING, draw.choice(LIMITS)
         case Function.PAUSE | Function.STATS:
             key = draw.choice((b"a", b"b"))
             flags &= ~Flag.DATA

@@ -425,6 +425,8 @@ STATS_FIELDS = (
     "state",
     "attempts",
     "buried_reason",
+    "interval_us",
+    "jobs_max",
     "paused_until",
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from msgspec.structs import astuple
 
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
@@ -84,7 +85,7 @@ class Daemon:
                 *(Function.RELEASE, Function.TOUCH),
                 *(*DEAD_LETTER, *CHANGES),
             ],
-            (16, 2, 4, 8, 4, 3, 3, 2, 1, *CHANGE_WEIGHTS),
+            (16, 2, 4, 8, 4, 3, 3, 2, 1, 1, *CHANGE_WEIGHTS),
         )[0]
         flags = Flag.PERSIST | draw.choice((0, 0, Flag.OVERWRITE))
         at = self.now - draw.choice((0, 0, 5, SECOND))
@@ -188,6 +189,11 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
         assert lasting(found.state.pauses, daemon.now) == lasting(
             dict(engine.store.pauses), daemon.now
         )
+        limits = {
+            name: (limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
+            for name, limit in found.state.limits.items()
+        }
+        assert limits == {name: astuple(limit) for name, limit in engine.store.limits}
         assert not found.state.odd
         assert found.active == daemon.writer.active
         if count % 50 == 0:

@@ -233,6 +233,8 @@ class _SegmentCompaction:
         sealed[sealed.index(self._info)] = replaced
         self._was_compacted()
         usage.tells(replaced.number, liveness.tells)
+        if replaced.number in usage.limited_in:
+            usage.limited_in[replaced.number] = liveness.limited
         if replaced.number in usage.paused_until:
             usage.paused_until[replaced.number] = liveness.paused_until
 

@@ -14,6 +14,7 @@ from fastjournal.cmdlog.format.envelope import unpack_completion
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Lease,
+    Limit,
     Operation,
     Pause,
     SegmentRemoved,
@@ -124,6 +125,8 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
         store.journal.segment_removed(operation.number, now)
     elif isinstance(operation, Tombstone):
         copy_tombstone(store, operation.key, now)
+    elif isinstance(operation, Limit):
+        store.journal.limited(operation.domain, store.limits.own(operation.domain), now)
     elif isinstance(operation, Pause):
         until = store.pauses.until(operation.domain)
         store.journal.paused(operation.domain, until, now)

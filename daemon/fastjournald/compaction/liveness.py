@@ -39,6 +39,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Batch,
     Erasure,
     Lease,
+    Limit,
     Operation,
     Pause,
     Rename,
@@ -61,10 +62,11 @@ from fastjournal.cmdlog.recovery.replay_state import pause_name
 from fastjournal.limits import AWAITED_SEGMENTS_MAX
 from fastjournald.compaction.needed_removals import NeededRemovals
 from fastjournald.compaction.tombstone_retention import TombstoneRetention
+from fastjournald.tables.domain_limits import UNLIMITED, DomainLimit
 
 if TYPE_CHECKING:
     from fastjournald.engine.store import Store
-    from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry import Entry
 
 SCHEDULE = Command.SCHEDULE.value
 _COMPLETE = Command.COMPLETE.value
@@ -91,6 +93,7 @@ class Liveness:
         pauses: Some of the domains of which a pause ends here that began before.
         tells: Segments of which a record that stays tells size and checksum.
         paused_until: ``pause_name`` to the last end of a pause that a record names that stays.
+        limited: ``pause_name`` of domains of which a limit record stays.
         expiries: Sum and number of the instants at which what is kept ends by itself.
     """
 
@@ -104,6 +107,7 @@ class Liveness:
         self.pauses: set[bytes] = set()
         self.tells: set[int] = set()
         self.paused_until: dict[bytes, int] = {}
+        self.limited: set[bytes] = set()
         self.expiries = [0, 0]
         self._store = store
         self._number = number
@@ -255,6 +259,8 @@ class Liveness:
             return undoes
         if isinstance(operation, Pause):
             return self._pause_stays(operation, now)
+        if isinstance(operation, Limit):
+            return self._limit_stays(operation)
         if isinstance(operation, Rename):
             return self._rename_stays(operation, start, now)
         return self._change_stays(operation.job_id, start)
@@ -285,6 +291,24 @@ class Liveness:
         name = pause_name(pause.domain)
         self.paused_until[name] = max(self.paused_until.get(name, 0), pause.until)
         return True
+
+    def _limit_stays(self, limit: Limit) -> bool:
+        """Keep the newest record of a domain: a default one as long as an older one may return."""
+        before, behind = self._usage.limits_around(self._number, limit.domain)
+        own = self._store.limits.own(limit.domain)
+        if limit.is_default:
+            stays = own == UNLIMITED and before
+        else:
+            stays = own == DomainLimit(
+                interval_us=limit.interval_us,
+                jobs=limit.jobs,
+                lease_us=limit.lease_us,
+                attempts=limit.attempts,
+            )
+        if stays and not behind:
+            self.limited.add(pause_name(limit.domain))
+            return True
+        return False
 
     def _rename_stays(self, rename: Rename, start: int, now: int) -> bool:
         self.removals.may_hold(rename.job_id)

@@ -77,6 +77,10 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
     """Seconds."""
     max_attempts: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
+    default_interval: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 0
+    """Seconds, also a fraction of one, between two hand-outs of a domain without LIMIT; 0: none."""
+    default_jobs: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
+    """Leased entries of a domain without LIMIT; 0: any number."""
     tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
     """Seconds."""
     tombstones_max: Annotated[int, Meta(ge=1, le=NUMBER_MAX)] = limits.TOMBSTONES_MAX
@@ -103,6 +107,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             reply_bytes_max=self.max_reply,
             lease_us_default=self.default_lease * 1_000_000,
             attempts_max=self.max_attempts,
+            interval_us_default=round(self.default_interval * 1_000_000),
+            jobs_default=self.default_jobs,
             tombstone_ttl_us=self.tombstone_ttl * 1_000_000,
             tombstones_max=self.tombstones_max,
             tombstones_bytes_max=self.tombstones_bytes_max,

@@ -16,7 +16,8 @@ from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handouts
 from fastjournald.engine.waiters import Waiter, Waiters
-from fastjournald.tables.domain import NEVER
+from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
@@ -60,6 +61,12 @@ class Context:
             ),
             self.settings.attempts_max,
             _new_values(self.settings),
+            DomainLimits(
+                DomainLimit(
+                    interval_us=self.settings.interval_us_default,
+                    jobs=self.settings.jobs_default,
+                )
+            ),
         )
         self.now = 0
         """The latest instant that the engine was told: time never goes back in it."""
@@ -102,6 +109,12 @@ class Context:
     def domains_seen(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
         """Return the ranges of names that lists of domains may show to a session."""
         return [(b"", None)] if self.grants is None else self.grants.domain_ranges(session)
+
+    def lease_us_of(self, domain: Domain) -> int:
+        """Return the default length of a lease in a domain."""
+        limit = domain.limit
+        default = self.settings.lease_us_default
+        return default if limit is None else limit.lease_us or default
 
     # --- requests that wait ---------------------------------------------------------------------
 

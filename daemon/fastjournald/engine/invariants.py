@@ -39,7 +39,9 @@ def check_store(store: Store, now: int) -> None:
     if store.keys.index is not None:
         _check_key_index(store.keys.index, {key for key, _ in store.keys.items()})
     assert domains == store.domains
-    assert list(store.names) == sorted({*domains, *(name for name, _ in store.pauses)})
+    assert list(store.names) == sorted(
+        {*domains, *(name for name, _ in store.pauses), *(name for name, _ in store.limits)}
+    )
     for domain in [*domains.values(), store.plain]:
         inside = [entry for entry in entries if entry.domain is domain]
         assert domain.entries == len(inside)
@@ -48,15 +50,20 @@ def check_store(store: Store, now: int) -> None:
         assert domain.paused_until == store.pauses.until(domain.name)
         if domain is not store.plain:
             assert domain.worked_on == sum(entry.place == Place.LEASED for entry in inside)
-            paused = bool(domain.paused_until)
-            assert (domain.name in store.turns) == (bool(domain.ready) and not paused)
-            assert (domain.name in store.pauses.ready) == (bool(domain.ready) and paused)
+            held = domain.held
+            assert held == domain.must_wait()
+            assert (domain.name in store.turns) == (bool(domain.ready) and not held)
+            assert (domain.name in store.held.ready) == (bool(domain.ready) and held)
+            assert domain.limit == store.limits.holding(domain.name)
+            assert domain.waits_until == store.limits.waits_until(domain.name)
+            superseded = {e.key for e in inside if e.place == Place.LEASED and e.superseded}
+            assert {entry.key for entry in domain.superseded or ()} == superseded
             assert domain.wake == domain.next_instant()
-    for wakes, paused in ((store.wakes, False), (store.pauses.wakes, True)):
+    for wakes, held in ((store.wakes, False), (store.held.wakes, True)):
         assert set(wakes) == {
             (domain.wake, name)
             for name, domain in domains.items()
-            if domain.wake != NEVER and bool(domain.paused_until) == paused
+            if domain.wake != NEVER and domain.held == held
         }
     _check_pauses(store)
     assert sorted(store.expiry) == sorted(
@@ -122,14 +129,14 @@ def _check_pauses(store: Store) -> None:
     ends = [(until, name) for name, until in pauses]
     assert pauses.first_end() == min(ends, default=None)
     due = []
-    for until, name in ends:
-        domain = store.domains.get(name)
+    held = store.held
+    for name, domain in store.domains.items():
         expected = NEVER
-        if domain is not None and domain.ready:
-            expected = until
-        elif domain is not None and domain.wake != NEVER:
-            expected = max(until, domain.wake)
-        assert pauses.due_at(name) == expected
+        if domain.held and domain.ready:
+            expected = domain.held_until()
+        elif domain.held and domain.wake != NEVER:
+            expected = max(domain.held_until(), domain.wake)
+        assert held.due_at(name) == expected
         due.append(expected)
-    assert pauses.first_due() == min(due, default=NEVER)
-    assert set(pauses.ready) <= {name for _, name in ends}
+    assert held.first_due() == min(due, default=NEVER)
+    assert set(held.ready) <= set(store.domains)

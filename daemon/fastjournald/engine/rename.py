@@ -27,6 +27,7 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     was_journal = entry.journal
     watched = entry.expires and place != Place.LEASED
     home = store.lease_home(entry)
+    domain.entries -= 1
     if watched:
         store.expiry.remove(entry.expires, old)
     if place == Place.BURIED:
@@ -60,6 +61,13 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
             store.refresh(home)
             entry.domain.leases.add(entry.token, entry)
             store.refresh(entry.domain)
+        if entry.superseded:
+            if domain.superseded is not None:
+                domain.superseded.rename(entry.token, old, entry)
+                domain.superseded.discard(entry.token, entry)
+            store.note_superseded(entry)
+        if entry.domain.limit is not None:
+            store.hold_or_free(entry.domain)
     elif place == Place.BURIED:
         store.set_aside(entry, entry.reason or b"")
     else:
@@ -68,4 +76,5 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
             store.queue(entry, now)
         if place == Place.READY and not domain.ready:
             store.lose_turn(domain)
+    domain.entries += 1
     store.leave_domain(domain)

@@ -15,6 +15,10 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     lease_us_default: int = limits.LEASE_US_DEFAULT
     attempts_max: int = 0
     """Lost leases after which an entry is buried; 0: no limit."""
+    interval_us_default: int = 0
+    """Least time between two hand-outs of a domain; 0: no limit."""
+    jobs_default: int = 0
+    """Most entries of a domain that are leased at once; 0: no limit."""
     tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US
     tombstones_max: int = limits.TOMBSTONES_MAX
     tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.pubsub.subscriptions import Changes
 from fastjournald.tables.domain import Domain, Leases
+from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.entry import Cold, Entry, Place
 from fastjournald.tables.leases import Leasing
 from fastjournald.tables.signals import TIMER
@@ -28,6 +29,7 @@ class Store(Leasing):
         tombstones: Empty, with its bounds.
         attempts_max: Lost leases after which an entry is buried; 0: no limit.
         values: Empty, with its limit; None: there is no limit, all values stay in memory.
+        limits: Empty, with the default; None: no domain has a limit unless it is set.
     """
 
     def __init__(
@@ -36,8 +38,9 @@ class Store(Leasing):
         tombstones: Tombstones,
         attempts_max: int,
         values: Values | None = None,
+        limits: DomainLimits | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(limits)
         self.journal = journal
         self.tombstones = tombstones
         self.attempts_max = attempts_max
@@ -138,6 +141,7 @@ class Store(Leasing):
             # 0 says that none did
             entry.own().superseded = max(timestamp, 1)
             self.plain.leases.add(entry.token, entry)
+            self.note_superseded(entry)
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -224,7 +228,7 @@ class Store(Leasing):
         extra = entry.own()
         if ran_out:
             extra.attempts += 1
-            if entry.journal and 0 < self.attempts_max <= extra.attempts:
+            if entry.journal and 0 < self.attempts_max_of(entry.domain) <= extra.attempts:
                 self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
                 self.journal.buried(entry, now)
                 return
@@ -236,6 +240,11 @@ class Store(Leasing):
             self.journal.lease_over(entry, now)
         if entry.journal:
             self.queue(entry, now)
+
+    def attempts_max_of(self, domain: Domain) -> int:
+        """Return after how many failed attempts an entry of a domain is buried; 0: never."""
+        limit = domain.limit
+        return self.attempts_max if limit is None else limit.attempts or self.attempts_max
 
     def _is_dropped(self, entry: Entry, now: int) -> bool:
         """Let an entry go as its lease ends, if newer work took its URI or its life is over."""
@@ -295,10 +304,11 @@ class Store(Leasing):
         return instant if first is None else min(first[0], instant)
 
     def _first_of_domains(self) -> tuple[int, bytes] | None:
-        """Return when a lease, a delay or a pause of a domain ends next, and its name. O(1)."""
+        """Return when a lease, a delay or a hold of a domain ends next, and its name. O(1)."""
         first = self.wakes.first()
-        if self.pauses:
-            for other in (self.pauses.wakes.first(), self.pauses.first_end()):
+        if self.pauses or self.limits.any:
+            ends = self.pauses.first_end(), self.limits.first_end()
+            for other in (self.held.wakes.first(), *ends):
                 if other is not None and (first is None or other < first):
                     first = other
         return first
@@ -318,7 +328,7 @@ class Store(Leasing):
                 domain = self.domains.get(first[1])
                 if domain is None or domain.wake > first[0]:
                     self.work += ENTRY_WORK
-                    self.resume(first[1])
+                    self.end_hold(first[1], first[0])
                 elif domain.leases.first() <= first[0]:
                     self._run_out(domain.leases, first[0], now, work_over)
                 else:

@@ -327,6 +327,7 @@ class Metrics(Collector):
         for kind, size in (
             ("connections", CONNECTION_BYTES * gauges["connections"]),
             ("inflight", runtime.memory.bytes),
+            ("limits", store.limits.bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
             ("news", subscriptions.news_bytes),
             ("pauses", store.pauses.bytes),

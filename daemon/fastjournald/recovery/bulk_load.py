@@ -175,6 +175,8 @@ class _Loading:
             store.worked_on += 1
             store.plain_worked_on += not entry.journal
             store.lease_home(entry).leases.add(job.token, entry)
+            if job.superseded:
+                store.note_superseded(entry)
             if entry.uri is not None:
                 store.running[entry.uri] = entry
             return
@@ -190,24 +192,34 @@ class _Loading:
                 entry.place = Place.DELAYED
                 queue.delayed.append(entry)
 
+    def _place(self, domain: Domain) -> None:
+        """Put a domain, all of which is loaded, among the held ones or into the timer queue."""
+        store = self._store
+        if domain.held:
+            # while it was loaded, it may have seemed so
+            store.held.let_go(domain)
+        domain.held = domain.must_wait()
+        if domain.held:
+            store.held.take_in(domain)
+        else:
+            store.wakes.refresh(domain)
+
     def put_in_order(self) -> None:
         """Build the other indexes of what was loaded."""
         store = self._store
         for name, entries in self._ready.items():
             if entries:
                 store.domains[name].ready.update(entries)
-                if name not in store.pauses:
-                    store.turns.add(store.domains[name])
         for name, entries in self._delayed.items():
             if entries:
                 store.domains[name].load_delayed(entries)
                 store.delayed += len(entries)
         store.expiry.extend(self._expiry)
         for domain in store.domains.values():
-            if domain.paused_until:
-                store.pauses.take_in(domain)
-            else:
-                store.wakes.refresh(domain)
+            self._place(domain)
+        for name, entries in self._ready.items():
+            if entries and not store.domains[name].held:
+                store.turns.add(store.domains[name])
         for key, primary in self._taken.items():
             worked_on = store.find(primary)
             assert worked_on is not None

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from fastjournal.clock import Clock
+from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
@@ -19,6 +20,7 @@ from fastjournald.engine.context import new_journal
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.settings import Settings
 from fastjournald.recovery.bulk_load import load_store
+from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.journal import Append
 
@@ -179,8 +181,11 @@ def load_engine(
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
     store.pauses.load(state.pauses.items())
-    store.names.update(state.pauses)
+    store.limits.load((name, _limit_of(limit)) for name, limit in state.limits.items())
+    store.names.update({*state.pauses, *state.limits})
     load_store(store, state, now)
+    for name, handed_out in state.handed_out.items():
+        store.restore_hand_out(name, handed_out, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)
@@ -188,8 +193,18 @@ def load_engine(
     for job_id, number in state.begins:
         engine.journal.usage.begins(job_id, number)
     engine.journal.usage.paused_until.update(state.paused_until)
+    engine.journal.usage.limited_in.update(state.limited_in)
     engine.context.tokens.count = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
+
+
+def _limit_of(limit: Limit) -> DomainLimit:
+    return DomainLimit(
+        interval_us=limit.interval_us,
+        jobs=limit.jobs,
+        lease_us=limit.lease_us,
+        attempts=limit.attempts,
+    )
 
 
 def _tell_segments(

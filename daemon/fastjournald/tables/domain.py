@@ -24,6 +24,8 @@ from typing import Any, Final, TypeAlias
 
 from sortedcontainers import SortedKeyList, SortedList
 
+from fastjournald.tables.domain_limits import DomainLimit
+
 NEVER = 2**64
 """Later than every instant."""
 
@@ -104,8 +106,8 @@ class Domain:
     """Queue of the journal entries of one domain, by what may happen to them next."""
 
     __slots__ = (
-        *("buried", "buried_order", "delayed", "entries", "leases", "name", "paused_until"),
-        *("ready", "wake"),
+        *("buried", "buried_order", "delayed", "entries", "handed_out", "held", "leases"),
+        *("limit", "name", "paused_until", "ready", "superseded", "waits_until", "wake"),
     )
 
     def __init__(self, name: bytes) -> None:
@@ -122,6 +124,16 @@ class Domain:
         """The instant under which this domain stands in the wake index."""
         self.paused_until = 0
         """Instant; 0: it is not paused."""
+        self.limit: DomainLimit | None = None
+        """Limits that hold for it; None: none do."""
+        self.handed_out = 0
+        """Instant of its last hand-out; 0: none is known."""
+        self.waits_until = 0
+        """End of the interval after that, while it runs; else 0."""
+        self.superseded: Leases | None = None
+        """Its superseded entries that are worked on, which count for limits; else None."""
+        self.held = False
+        """It is paused, or has reached its limit: it stands among the held domains."""
 
     def delay(self, entry: _Entry) -> None:
         """Put an entry among the delayed."""
@@ -150,6 +162,34 @@ class Domain:
     def worked_on(self) -> int:
         """How many entries are leased: those that are nowhere else. O(1)."""
         return self.entries - len(self.ready) - len(self.delayed) - self.buried
+
+    def is_full(self) -> bool:
+        """Whether as many entries are leased as the limit allows. O(1)."""
+        return self.limit is not None and 0 < self.limit.jobs <= self.worked_on
+
+    def must_wait(self) -> bool:
+        """Whether nothing of it may be handed out for now. O(1)."""
+        return bool(self.paused_until or self.waits_until) or self.is_full()
+
+    def held_until(self) -> int:
+        """Return when it may be handed out again, where no lease ends before its time. O(1)."""
+        instant = max(self.paused_until, self.waits_until)
+        if self.is_full():
+            first = self.leases.first()
+            if self.superseded is not None:
+                first = min(first, self.superseded.first())
+            instant = max(instant, first)
+        return instant
+
+    def allowance(self) -> int:
+        """Return how many entries its limit allows to hand out now. O(1)."""
+        if self.limit is None:
+            return NEVER
+        if self.waits_until or self.is_full():
+            return 0
+        if self.limit.interval_us:
+            return 1
+        return self.limit.jobs - self.worked_on if self.limit.jobs else NEVER
 
     def next_instant(self) -> int:
         """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""

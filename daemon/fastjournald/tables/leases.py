@@ -6,7 +6,7 @@ Pure, and without a journal, as the queues are that this is built on.
 from __future__ import annotations
 
 from fastjournal.limits import ENTRY_WORK
-from fastjournald.tables.domain import Domain
+from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.scheduler import Queues
 
@@ -29,7 +29,7 @@ class Leasing(Queues):
         if domain is self.plain:
             self.plain_worked_on += 1
         domain.leases.add(token, entry)
-        if token < domain.wake:
+        if token < domain.wake or domain.held:
             self.refresh(domain)
             self.signals.wake_at(token)
         if entry.uri is not None:
@@ -47,9 +47,13 @@ class Leasing(Queues):
         home = self.lease_home(entry)
         extra = entry.own()
         home.leases.discard(extra.token, entry)
+        if extra.superseded:
+            self._discard_superseded(entry)
         extra.token_before = extra.token
         extra.token = token
         home.leases.add(token, entry)
+        if extra.superseded:
+            self.note_superseded(entry)
         self.refresh(home)
         self.signals.wake_at(token)
         keys = self._keys_worked_on(entry)
@@ -68,6 +72,8 @@ class Leasing(Queues):
         self.worked_on -= 1
         if domain is self.plain:
             self.plain_worked_on -= 1
+        if extra.superseded:
+            self._discard_superseded(entry)
         extra.token_before = token
         extra.token = 0
         entry.place = Place.PLAIN
@@ -81,6 +87,21 @@ class Leasing(Queues):
             # the same for what nearly every entry is, at half the price
             del self.running[entry.uri]
             self._requeue_successor(entry.uri, entry, now)
+
+    def note_superseded(self, entry: Entry) -> None:
+        """Let a superseded entry, which stands among the plain leases, count for its domain."""
+        domain = entry.domain
+        if domain is not self.plain:
+            if domain.superseded is None:
+                domain.superseded = Leases()
+            domain.superseded.add(entry.token, entry)
+            if domain.held:
+                self.held.refresh(domain)
+
+    def _discard_superseded(self, entry: Entry) -> None:
+        superseded = entry.domain.superseded
+        if superseded is not None:
+            superseded.discard(entry.token, entry)
 
     def _keys_worked_on(self, entry: Entry) -> list[bytes]:
         """Return the URI, and the links that newer entries have as theirs, if they wait for it."""

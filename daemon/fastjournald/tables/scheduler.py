@@ -13,10 +13,12 @@ from itertools import islice
 
 from sortedcontainers import SortedList
 
-from fastjournal.limits import UNLOCK_WORK
+from fastjournal.limits import HAND_OUTS_MAX, UNLOCK_WORK
 from fastjournald.tables.domain import NEVER, Domain, Turns, WakeIndex
+from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
 from fastjournald.tables.entry import Entry, Place
 from fastjournald.tables.expiry import Expiry
+from fastjournald.tables.held_domains import HeldDomains
 from fastjournald.tables.key_table import KeyTable
 from fastjournald.tables.locks import Locks
 from fastjournald.tables.pauses import Pauses
@@ -52,7 +54,7 @@ class NewlyReady:
 class Queues:
     """Entries by key, the indexes over them, and their numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: DomainLimits | None = None) -> None:
         self.signals = Signals()
         self.keys = KeyTable(self.signals)
         self.find = self.keys.get
@@ -64,8 +66,10 @@ class Queues:
         """Home of plain entries, and of the leases after which nothing comes back to a queue."""
         self.turns = Turns()
         self.wakes = WakeIndex()
-        """Of all domains but the paused ones."""
+        """Of all domains but the held ones."""
         self.pauses = Pauses()
+        self.limits = DomainLimits() if limits is None else limits
+        self.held = HeldDomains()
         self.expiry = Expiry()
         self.running: dict[bytes, Entry] = {}
         """URI to the entry that is worked on for it."""
@@ -100,18 +104,44 @@ class Queues:
         domain = self.domains.get(name)
         if domain is None:
             domain = self.domains[name] = Domain(name)
-            domain.paused_until = self.pauses.until(name)
-            if not domain.paused_until:
+            if name not in self.pauses.ends and name not in self.limits.own_limits:
                 self.names.add(name)
+            if self.pauses.ends:
+                domain.paused_until = self.pauses.until(name)
+                domain.held = bool(domain.paused_until)
+            if self.limits.any:
+                domain.limit = self.limits.holding(name)
+                domain.handed_out = self.limits.last_hand_out(name)
+                domain.waits_until = self.limits.waits_until(name)
+                domain.held = domain.must_wait()
         return domain
 
     def leave_domain(self, domain: Domain) -> None:
         """One entry fewer is in a domain, which goes with its last one. O(1), then O(log n)."""
         domain.entries -= 1
+        if domain.limit is not None:
+            self.hold_or_free(domain)
         if not domain.entries and domain is not self.plain:
             del self.domains[domain.name]
-            if not domain.paused_until:
-                self.names.remove(domain.name)
+            self._unlist(domain.name)
+
+    def _list(self, name: bytes) -> None:
+        """Note a domain that gets its first entry, a pause or a limit. O(log n)."""
+        if (
+            name not in self.domains
+            and name not in self.pauses.ends
+            and name not in self.limits.own_limits
+        ):
+            self.names.add(name)
+
+    def _unlist(self, name: bytes) -> None:
+        """Note that a domain lost its last entry, its pause or its limit. O(log n)."""
+        if (
+            name not in self.domains
+            and name not in self.pauses.ends
+            and name not in self.limits.own_limits
+        ):
+            self.names.remove(name)
 
     # --- locks ----------------------------------------------------------------------------------
 
@@ -178,6 +208,8 @@ class Queues:
             if instant < domain.wake:
                 self.refresh(domain)
                 self.signals.wake_at(instant)
+        if domain.limit is not None:
+            self.hold_or_free(domain)
 
     def unqueue(self, entry: Entry) -> None:
         """Take an entry out of the ready or delayed list that it stands in. O(log n)."""
@@ -197,9 +229,9 @@ class Queues:
 
     def lose_turn(self, domain: Domain) -> None:
         """Nothing is ready any more in a domain."""
-        if domain.paused_until:
-            del self.pauses.ready[domain.name]
-            self.pauses.refresh(domain)
+        if domain.held:
+            del self.held.ready[domain.name]
+            self.held.refresh(domain)
         else:
             self.turns.remove(domain)
 
@@ -228,8 +260,8 @@ class Queues:
 
     def _has_ready(self, domain: Domain) -> None:
         """The first entry of a domain became ready."""
-        if domain.paused_until:
-            self.pauses.take_in(domain)
+        if domain.held:
+            self.held.take_in(domain)
             return
         self.turns.add(domain)
         if self.newly_ready.wanted:
@@ -250,8 +282,8 @@ class Queues:
 
     def refresh(self, domain: Domain) -> None:
         """The next delay or lease of a domain may be another one. O(log n)."""
-        if domain.paused_until:
-            self.pauses.refresh(domain)
+        if domain.held:
+            self.held.refresh(domain)
         elif domain is not self.plain:
             self.wakes.refresh(domain)
 
@@ -266,6 +298,8 @@ class Queues:
         self.buried += 1
         if entry.journal:
             domain.bury(entry)
+            if domain.limit is not None:
+                self.hold_or_free(domain)
 
     def take_back(self, entry: Entry) -> None:
         """The entry is buried no more; what comes of it is the caller's matter. O(log n)."""
@@ -285,28 +319,87 @@ class Queues:
     def pause(self, name: bytes, until: int) -> None:
         """NEXT hands out nothing of a domain until that instant. O(log n)."""
         domain = self.domains.get(name)
-        if domain is None and name not in self.pauses:
-            self.names.add(name)
+        self._list(name)
         self.pauses.put(name, until)
         self.signals.wake_at(until)
-        if domain is None:
-            return
-        if not domain.paused_until:
-            self.wakes.remove(domain)
-            if domain.ready:
-                self.turns.remove(domain)
-        domain.paused_until = until
-        self.pauses.take_in(domain)
+        if domain is not None:
+            domain.paused_until = until
+            self.hold_or_free(domain)
 
     def resume(self, name: bytes) -> None:
         """The pause of a domain is over: it has its turn after all others. O(log n)."""
         self.pauses.discard(name)
         domain = self.domains.get(name)
-        if domain is None:
-            self.names.remove(name)
-        else:
-            self.pauses.let_go(domain)
+        self._unlist(name)
+        if domain is not None:
             domain.paused_until = 0
+            self.hold_or_free(domain)
+
+    # --- limits ---------------------------------------------------------------------------------
+
+    def limit(self, name: bytes, limit: DomainLimit, now: int) -> None:
+        """Set the limits of a domain. O(log n)."""
+        limits = self.limits
+        self._list(name)
+        limits.put(name, limit)
+        self._unlist(name)
+        domain = self.domains.get(name)
+        handed_out = limits.last_hand_out(name) if domain is None else domain.handed_out
+        waits_until = limits.begin_interval(name, handed_out, now)
+        if waits_until:
+            self.signals.wake_at(waits_until)
+        if domain is not None:
+            domain.limit = limits.holding(name)
+            domain.waits_until = waits_until
+            self.hold_or_free(domain)
+
+    def hand_out(self, domain: Domain, now: int) -> None:
+        """Note that an entry of a domain, in no queue any more, is handed out. O(log n)."""
+        domain.handed_out = now
+        if domain.limit is not None:
+            if domain.limit.interval_us:
+                domain.waits_until = self.limits.begin_interval(domain.name, now, now)
+                self.signals.wake_at(domain.waits_until)
+                while self.limits.intervals > HAND_OUTS_MAX:
+                    first = self.limits.first_end()
+                    assert first is not None
+                    self.end_hold(first[1], first[0])
+            self.hold_or_free(domain)
+
+    def restore_hand_out(self, name: bytes, handed_out: int, now: int) -> None:
+        """Take over from the log when a domain handed out last. O(log n)."""
+        waits_until = self.limits.begin_interval(name, handed_out, now)
+        domain = self.domains.get(name)
+        if domain is not None:
+            domain.handed_out = handed_out
+            domain.waits_until = waits_until
+            self.hold_or_free(domain)
+
+    def end_hold(self, name: bytes, now: int) -> None:
+        """End the pause or the interval of a domain whose time has come. O(log n)."""
+        if 0 < self.limits.waits_until(name) <= now:
+            self.limits.end_interval(name)
+            domain = self.domains.get(name)
+            if domain is not None:
+                domain.waits_until = 0
+                self.hold_or_free(domain)
+        else:
+            self.resume(name)
+
+    def hold_or_free(self, domain: Domain) -> None:
+        """Hold a domain back if it must wait, else let it have its turns. O(log n)."""
+        must_wait = domain.must_wait()
+        if must_wait and domain.held:
+            self.held.refresh(domain)
+        elif must_wait:
+            domain.held = True
+            self.wakes.remove(domain)
+            if domain.ready:
+                self.turns.remove(domain)
+            self.held.take_in(domain)
+        elif domain.held:
+            domain.held = False
+            self.held.let_go(domain)
             self.wakes.refresh(domain)
             if domain.ready:
                 self._has_ready(domain)
@@ -320,7 +413,7 @@ class Queues:
             domain = self.domains.get(name)
             if domain is None:
                 return NEVER
-            return self.pauses.due_at(name) if domain.paused_until else domain.next_instant()
+            return self.held.due_at(name) if domain.held else domain.next_instant()
         first = self.wakes.first()
-        instant = self.pauses.first_due()
+        instant = self.held.first_due()
         return instant if first is None else min(first[0], instant)

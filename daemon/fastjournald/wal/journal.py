@@ -25,6 +25,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Erasure,
     Extend,
     Lease,
+    Limit,
     Link,
     Operation,
     Pause,
@@ -40,6 +41,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
+from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
 from fastjournald.wal.entry_records import EntryRecords
 from fastjournald.wal.record_encoder import JobIds, RecordEncoder
@@ -280,6 +282,12 @@ class Journal:
         """A domain is paused until that instant; 0: no more."""
         position = self._append_operation(Pause(domain, until), now)
         self.usage.paused(position >> OFFSET_BITS, domain, until)
+
+    def limited(self, domain: bytes, limit: DomainLimit, now: int) -> None:
+        """A domain has these limits from now on."""
+        record = Limit(domain, limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
+        position = self._append_operation(record, now)
+        self.usage.limited(position >> OFFSET_BITS, domain)
 
     def revalued(self, entry: Entry, now: int) -> None:
         """The entry has another value of the same type."""

@@ -53,6 +53,8 @@ class SegmentUsage:
         """Segment number to the number of the active segment at the end of its last compaction."""
         self.emptied: set[int] = set()
         """Segments in which compaction left no record of any job."""
+        self.limited_in: dict[int, set[bytes]] = {}
+        """Segment number to the ``pause_name`` of each domain with a limit record in it."""
         self.scores: dict[int, SegmentScore] = {}
         """Segment number to its last score."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
@@ -173,6 +175,19 @@ class SegmentUsage:
             if other < number
         )
 
+    def limited(self, number: int, domain: bytes) -> None:
+        """A record in this segment sets the limits of a domain. O(1)."""
+        self.limited_in.setdefault(number, set()).add(pause_name(domain))
+
+    def limits_around(self, number: int, domain: bytes) -> tuple[bool, bool]:
+        """Return whether limit records of a domain are in segments before this one, and behind it.
+
+        O(segments).
+        """
+        name = pause_name(domain)
+        others = [other for other, names in self.limited_in.items() if name in names]
+        return min(others, default=number) < number, max(others, default=number) > number
+
     def may_return(self, job_id: bytes, removed_in: int, present: frozenset[int]) -> int | None:
         """Return a segment with the record of a dead job that may be on the disk, but this one.
 
@@ -252,3 +267,4 @@ class SegmentUsage:
         for known in (self.live, self.compacted, self.dead_in, self.scores, self.previous):
             known.pop(number, None)
         self.paused_until.pop(number, None)
+        self.limited_in.pop(number, None)

@@ -135,9 +135,13 @@ class DomainStats(msgspec.Struct, frozen=True):
     paused_until: int = 0
     """Instant; 0: it is not paused."""
     interval_us: int = 0
-    """Least microseconds between two deliveries; 0: there is no limit."""
+    """Least microseconds between two hand-outs; 0: no limit."""
     jobs_max: int = 0
-    """Most entries worked on at once; 0: there is no limit."""
+    """Most entries that are leased at once; 0: no limit."""
+    lease_us: int = 0
+    """Microseconds of a lease where the request names none."""
+    attempts_max: int = 0
+    """Failed attempts after which an entry is buried; 0: no limit."""
     name: bytes = b""
     """In a list of domains; empty where one was asked for by its name."""
 

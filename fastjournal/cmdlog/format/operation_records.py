@@ -37,6 +37,9 @@ OPERATION_TTL_MS = 1
 # --- segments -----------------------------------------------------------------------------------
 
 
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
     """The first record of each segment that fastjournald writes."""
 
@@ -110,6 +113,21 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
 # --- jobs ---------------------------------------------------------------------------------------
 
 
+class Limit(msgspec.Struct, tag="limit", array_like=True, gc=False):
+    """LIMIT: all that holds for this domain from now on; 0: the daemon's default."""
+
+    domain: bytes
+    interval_us: _Number
+    jobs: _Number
+    lease_us: _Number
+    attempts: _Number
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing of its own holds for the domain any more."""
+        return not (self.interval_us or self.jobs or self.lease_us or self.attempts)
+
+
 class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
     """TOUCH with a token: the lease of that job now ends at ``token``."""
 
@@ -172,7 +190,7 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
 SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
 GroupHead: TypeAlias = Lease | Batch
 KeyOperation: TypeAlias = Tombstone | Erasure
-DomainOperation: TypeAlias = Pause
+DomainOperation: TypeAlias = Pause | Limit
 Change: TypeAlias = Extend | Touch | Delay | Value | Resize | Link | Rename
 Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
 

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Delay,
     Erasure,
     Extend,
+    Limit,
     Link,
     Operation,
     Pause,
@@ -37,6 +38,8 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         state.tombstones.pop(operation.key, None)
     elif isinstance(operation, Pause):
         state.pause(operation.domain, operation.until, time, segment)
+    elif isinstance(operation, Limit):
+        state.limit(operation, segment)
     elif isinstance(operation, Change):
         job = state.jobs.get(operation.job_id)
         if isinstance(operation, Extend):

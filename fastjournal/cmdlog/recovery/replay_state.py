@@ -8,10 +8,12 @@ from itertools import islice
 
 import msgspec
 
+from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
 from fastjournal.keys import moved_not_before
 from fastjournal.limits import (
+    HAND_OUTS_MAX,
     KEY_BYTES_MAX,
     PAUSE_BYTES,
     PAUSED_BYTES_MAX,
@@ -85,6 +87,13 @@ class ReplayState:
         """Bytes that these take in memory."""
         self.paused_until: dict[int, dict[bytes, int]] = {}
         """Segment number and ``pause_name`` to the last end of a pause that a record names."""
+        self.limits: dict[bytes, Limit] = {}
+        """Domain to the limits of its own."""
+        self.limited_in: dict[int, set[bytes]] = {}
+        """Segment number to the ``pause_name`` of each domain with a limit record in it."""
+        self.handed_out: dict[bytes, int] = {}
+        """What stands before the first colon of a key to the newest lease record of such a key, the
+        one that is oldest first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
@@ -315,6 +324,21 @@ class ReplayState:
         if too_many or self.pauses_bytes > 2 * PAUSED_BYTES_MAX:
             self.pauses = {name: end for name, end in self.pauses.items() if end > time}
             self.pauses_bytes = sum(PAUSE_BYTES + len(name) for name in self.pauses)
+
+    def limit(self, limit: Limit, segment: int) -> None:
+        """Remember the limits of a domain."""
+        self.limits.pop(limit.domain, None)
+        if not limit.is_default:
+            self.limits[limit.domain] = limit
+        self.limited_in.setdefault(segment, set()).add(pause_name(limit.domain))
+
+    def note_hand_out(self, key: bytes, time: int) -> None:
+        """Remember when a domain handed out last; of too many, those of long ago go."""
+        name = key[: max(key.find(b":"), 0)]
+        self.handed_out.pop(name, None)
+        self.handed_out[name] = time
+        if len(self.handed_out) > HAND_OUTS_MAX:
+            del self.handed_out[next(iter(self.handed_out))]
 
     def drop_tombstones(self) -> None:
         """Drop the oldest tombstones of too many, or where they take too much memory. O(n)."""

@@ -21,12 +21,18 @@ HALF_TOKEN = f"{ErrorCode.BAD_REQUEST} a lease token needs both WORKED_ON and TI
 CLOCK_SKEW = f"{ErrorCode.CLOCK_SKEW} the timestamp is too far ahead of the daemon's clock"
 SCARCE = f"{ErrorCode.BUSY} memory is scarce, and the value is large; ask again later"
 LOCKED = f"{ErrorCode.LOCKED} another connection has locked the entry"
+LIMITED = f"{ErrorCode.BUSY} the limit of the domain allows no further hand-out for now"
 READ_ONLY = f"{ErrorCode.READ_ONLY} the disk is nearly full; nothing new is taken until it is not"
 
 
 def is_key(key: bytes | None) -> bool:
     """Whether something can stand under this key."""
     return bool(key) and len(key or b"") <= KEY_BYTES_MAX
+
+
+def is_domain(name: bytes) -> bool:
+    """Whether a domain may have this name."""
+    return 0 < len(name) <= KEY_BYTES_MAX and b":" not in name
 
 
 def token_of(request: Request) -> int | str | None:

@@ -14,6 +14,7 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
     DATA,
+    LIMITED,
     LISTEN,
     LOCKED,
     META,
@@ -99,6 +100,8 @@ def get_key(
         return ErrorCode.WORKED_ON.value
     if leases and entry.uri is not None and entry.uri in store.running:
         return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
+    if leases and (entry.domain.waits_until or entry.domain.is_full()):
+        return LIMITED
     if flags & LISTEN:
         refused = context.subscriptions.refuses(session, request.identifier, request.key)
         if refused:
@@ -114,12 +117,14 @@ def get_key(
     moved = move_expiry(context, entry, request, now)
     token = None
     if leases:
-        token = context.tokens.issue([entry], context.tokens.deadline(request.timeout, now))
+        lease_us = request.timeout or context.lease_us_of(entry.domain)
+        token = context.tokens.issue([entry], now + lease_us)
         store.take(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         context.journal.leased([entry], token, now, touched=[entry] if moved else ())
         store.lease(entry, token)
+        store.hand_out(entry.domain, now)
         if context.handouts is not None:
             context.handouts.note(session, token, [entry])
     elif moved:

@@ -99,7 +99,8 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
         journal.popped(entries, now)
         token = 0
     else:
-        token = context.tokens.issue(entries, context.tokens.deadline(request.timeout, now))
+        lease_us = request.timeout or context.lease_us_of(entries[0].domain)
+        token = context.tokens.issue(entries, now + lease_us)
         journal.leased(entries, token, now)
         for entry in entries:
             store.lease(entry, token)
@@ -129,7 +130,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
     named: Domain | None = store.domains.get(request.key) if request.key else None
-    if named is not None and named.paused_until:
+    if named is not None and named.held:
         return []
     if store.values is not None and store.values.cold:
         missing = _missing(context, request, count, now)
@@ -140,12 +141,19 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
     work_over = store.work + ASIDE_WORK_MAX
     while len(entries) < count and store.work <= work_over:
         if request.key:
-            if named is None or not named.ready:
+            if named is None or not named.ready or named.held:
                 break
             domain = named
         elif turns:
             domain = turns.first()
         else:
+            break
+        if (
+            entries
+            and not (request.timeout or pops)
+            and context.lease_us_of(domain) != context.lease_us_of(entries[0].domain)
+        ):
+            # one token, and so one length of the lease, for all of a reply
             break
         entry = domain.ready[0]
         room -= len(entry.key) + len(entry.uri or b"") + overhead
@@ -157,6 +165,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
             if with_data and len(entry.value) > context.value_bytes_ration:
                 return None
         store.pop_ready(domain, entry)
+        store.hand_out(domain, now)
         entries.append(entry)
         if pops:
             # its links go in ``Store.remove``
@@ -164,7 +173,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
         elif entry.extra.starts >= workq.ATTEMPTS_MAX:
             # it becomes a new job, for workq
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-        if not request.key and domain.ready:
+        if not request.key and domain.ready and not domain.held:
             turns.pass_on(domain)
     return entries
 
@@ -229,7 +238,9 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
     overhead = _overhead(request)
     first = True
     rank = 0
-    while domains := [domain for domain in domains if rank < len(domain.ready)]:
+    while domains := [
+        domain for domain in domains if rank < min(len(domain.ready), domain.allowance())
+    ]:
         for domain in domains:
             entry = store.ready_at(domain, rank)
             room -= len(entry.key) + len(entry.uri or b"") + overhead

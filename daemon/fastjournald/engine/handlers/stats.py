@@ -41,7 +41,7 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
     elif b":" in key or len(key) > KEY_BYTES_MAX:
         return _NOT_A_DOMAIN
     else:
-        facts = about_domain(context.store, key, now)
+        facts = about_domain(context, key, now)
     data = msgspec.json.encode(facts)
     return Reply(pairs=[Pair(key, int(ValueType.STRING), data)])
 
@@ -60,12 +60,20 @@ def _about_daemon(store: Store, now: int) -> dict[str, object]:
     }
 
 
-def about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
+def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
     """Return what STATS tells about a domain; at most 512 binary searches."""
+    store = context.store
     domain = store.domains.get(name)
+    limit = store.limits.of(name)
+    limits = {
+        "interval_us": limit.interval_us,
+        "jobs_max": limit.jobs,
+        "lease_us": limit.lease_us or context.settings.lease_us_default,
+        "attempts_max": limit.attempts or context.settings.attempts_max,
+    }
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
-        return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name)}
+        return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name), **limits}
     oldest = oldest_due(domain, store)
     return {
         "entries": domain.entries,
@@ -76,6 +84,7 @@ def about_domain(store: Store, name: bytes, now: int) -> dict[str, object]:
         "buried": domain.buried,
         "oldest_due_us": 0 if oldest is None else now - oldest,
         "paused_until": domain.paused_until,
+        **limits,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fastjournal.client.core.calls import replies
 from fastjournal.client.core.calls.base import (
     DATA,
@@ -16,7 +18,8 @@ from fastjournal.client.core.calls.base import (
 )
 from fastjournal.client.core.calls.methods import method
 from fastjournal.client.core.results import Jobs
-from fastjournal.limits import INSTANT_MAX
+from fastjournal.limits import INSTANT_MAX, LIMIT_MAX
+from fastjournal.numeric import check_integer
 from fastjournal.protocol import Function, Reply, Request, ValueType
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "bury",
     "kick",
     "kick_domain",
+    "limit",
     "next_",
     "pause",
     "peek",
@@ -224,6 +228,45 @@ def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
     return Call(request, replies.nothing)
 
 
+def limit(
+    domain: str | bytes,
+    *,
+    interval_us: int | None = None,
+    jobs: int | None = None,
+    lease_us: int | None = None,
+    attempts: int | None = None,
+) -> Call[None]:
+    """Limit how fast a domain is worked off: politeness that no worker can break.
+
+    A number that is None stays as it is; 0 is the daemon's default. The limit outlives a restart of
+    the daemon and the entries of the domain.
+
+    Args:
+        domain: Its name.
+        interval_us: Least microseconds between two hand-outs.
+        jobs: Most entries that are leased at once.
+        lease_us: Microseconds of a lease where the request names none.
+        attempts: Failed attempts after which an entry is buried.
+
+    Raises:
+        RefusedError: ``bad-key``, ``busy`` (too many domains have limits), ``read-only``.
+        BadRequestError: A number that no daemon would take.
+    """
+    given = {"interval_us": interval_us, "jobs": jobs, "lease_us": lease_us, "attempts": attempts}
+    named = {
+        name: check_integer(name, number, 0, LIMIT_MAX)
+        for name, number in given.items()
+        if number is not None
+    }
+    request = Request(
+        Function.LIMIT,
+        key=key_bytes(domain),
+        value_type=ValueType.STRING,
+        value=msgspec.json.encode(named),
+    )
+    return Call(request, replies.nothing)
+
+
 def resume(domain: str | bytes) -> Call[None]:
     """End the pause of a domain.
 
@@ -256,6 +299,9 @@ class WorkMethods:
 
     kick_domain = method(kick_domain)
     """Make buried entries of a domain ready again; return how many."""
+
+    limit = method(limit)
+    """Limit how fast a domain is worked off: interval, leases at once, lease, attempts."""
 
     pause = method(pause)
     """Have NEXT hand out nothing of a domain for a while."""

@@ -113,6 +113,7 @@ class Scan:
         "_room",
         "_searched",
         "_seen",
+        "_taken",
         "_token",
         "_value_bytes_max",
         "_work_left",
@@ -143,6 +144,8 @@ class Scan:
         """Of all that is leased; 0: nothing yet."""
         self._seen: set[int] = set()
         """Addresses of the chosen entries: each is leased once."""
+        self._taken: dict[bytes, int] = {}
+        """Entries taken of limited domains, that are not leased so far."""
         self._key_bytes_max = 0
         self._value_bytes_max = 0
         self._encoder: ReplyEncoder | None = None
@@ -231,7 +234,7 @@ class Scan:
             if self._left_out(context, entry, now):
                 continue
             if self.leases:
-                if id(entry) in self._seen:
+                if id(entry) in self._seen or not self._takes_room(entry):
                     continue
                 fits = len(self._chosen) < self._number_max
             elif is_missing(entry, self.request.flags, leases=False):
@@ -300,6 +303,17 @@ class Scan:
             or entry.place == Place.BURIED
             or (entry.uri is not None and entry.uri in context.store.running)
         )
+
+    def _takes_room(self, entry: Entry) -> bool:
+        """Whether the limit of its domain allows one more hand-out, and if so take that."""
+        domain = entry.domain
+        if domain.limit is None:
+            return True
+        taken = self._taken.get(domain.name, 0)
+        if taken >= domain.allowance():
+            return False
+        self._taken[domain.name] = taken + 1
+        return True
 
     def _fits(self, entry: Entry, key: bytes, *, first: bool) -> bool:
         """Whether a pair fits the reply, and if so take the room for it; the first one does.
@@ -383,11 +397,14 @@ class Scan:
             if context.read_only:
                 return READ_ONLY
             self._seen.clear()
+        self._taken.clear()
         leased: list[tuple[bytes, Entry]] = []
         work_over = store.work + SCAN_STEP_WORK
         for at, (key, _) in enumerate(chosen):
             entry = store.find(key)
             if entry is None or id(entry) in self._seen or self._left_out(context, entry, now):
+                continue
+            if not self._takes_room(entry):
                 continue
             if is_missing(entry, self.request.flags, leases=True):
                 self._chosen = chosen[at:] + self._chosen
@@ -433,4 +450,5 @@ class Scan:
         context.journal.leased(entries, self._token, now, touched=moved)
         for key, entry in leased:
             store.lease(entry, self._token)
+            store.hand_out(entry.domain, now)
             self._add(context, entry, key, now)

@@ -1,0 +1,53 @@
+"""``fj-cli limit``: rate limit and concurrency limit of a domain."""
+
+from __future__ import annotations
+
+import click
+
+from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
+from fj_cli.output import show_bytes, show_field, wants_json, write_json, write_table
+
+
+@click.command("limit")
+@click.argument("domain", type=NAME)
+@click.option("--interval", "interval_us", type=DURATION, help="Least time between two hand-outs.")
+@click.option(
+    "--jobs", type=click.IntRange(min=0), metavar="N", help="Most entries leased at once."
+)
+@click.option(
+    "--lease", "lease_us", type=DURATION, help="Lease of a worker that asks for no other length."
+)
+@click.option(
+    "--attempts", type=click.IntRange(min=0), metavar="N", help="Failed attempts until buried."
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(
+    ctx: click.Context, /, domain: bytes, as_json: bool | None, **given: int | None
+) -> None:
+    """Limit how fast DOMAIN is worked off, for all workers together; without options, show it.
+
+    What is not named stays as it is; 0 is the daemon's default. The limit outlives a restart of the
+    daemon. Nothing is taken from workers that have leases already.
+    """
+    with open_client(ctx) as client:
+        if any(number is not None for number in given.values()):
+            client.limit(domain, **given)
+            return
+        stats = client.domain_stats(domain)
+    fields = {
+        "interval_us": stats.interval_us,
+        "jobs": stats.jobs_max,
+        "lease_us": stats.lease_us,
+        "attempts": stats.attempts_max,
+    }
+    if wants_json(as_json):
+        write_json({"domain": domain, **fields})
+        return
+    write_table(
+        show_bytes(domain),
+        ("name", "value"),
+        [(name.removesuffix("_us"), show_field(name, value)) for name, value in fields.items()],
+    )

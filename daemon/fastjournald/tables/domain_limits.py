@@ -1,0 +1,144 @@
+"""Domain limits: rate limit between hand-outs, concurrency limit, lease and attempts. Pure.
+
+A limit is about a domain, whether that has entries or not. A number that is 0 means the daemon's
+default. The instant of the last hand-out outlives the domain's entries for as long as its interval
+runs: a domain that comes back within it still has to wait.
+
+n is the number of domains that wait; every operation is O(log n) unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from sortedcontainers import SortedList
+
+from fastjournal.limits import INSTANT_MAX, LIMIT_BYTES
+
+
+class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Limits of one domain; 0: the daemon's default, or in the default: no limit."""
+
+    interval_us: int = 0
+    """Least time between two hand-outs."""
+    jobs: int = 0
+    """Most entries that are leased at once."""
+    lease_us: int = 0
+    """Length of a lease where the request tells none."""
+    attempts: int = 0
+    """Failed attempts after which an entry is buried."""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether hand-outs may have to wait for it."""
+        return self.interval_us > 0 or self.jobs > 0
+
+
+UNLIMITED = DomainLimit()
+
+
+class DomainLimits:
+    """Limits by domain, and the domains whose interval after a hand-out still runs.
+
+    Args:
+        default: Holds where a domain has no number of its own.
+    """
+
+    __slots__ = ("_ends", "_last", "any", "bytes", "default", "own_limits")
+
+    def __init__(self, default: DomainLimit = UNLIMITED) -> None:
+        self.default = default
+        self.own_limits: dict[bytes, DomainLimit] = {}
+        """Domain to its own limits. For others to look up only, at the least cost."""
+        self.any = default != UNLIMITED
+        """Whether any domain may have a limit."""
+        self.bytes = 0
+        """Memory of the domains with limits of their own."""
+        self._last: dict[bytes, tuple[int, int]] = {}
+        """Domain to its last hand-out and the end of the interval after that."""
+        self._ends: SortedList = SortedList()
+
+    def __len__(self) -> int:
+        """Return how many domains have a limit of their own. O(1)."""
+        return len(self.own_limits)
+
+    def __iter__(self) -> Iterator[tuple[bytes, DomainLimit]]:
+        """Names and limits of their own, in no particular order."""
+        return iter(self.own_limits.items())
+
+    def own(self, name: bytes) -> DomainLimit:
+        """Return what was set for a domain. O(1)."""
+        return self.own_limits.get(name, UNLIMITED)
+
+    def of(self, name: bytes) -> DomainLimit:
+        """Return what holds for a domain. O(1)."""
+        own, default = self.own_limits.get(name), self.default
+        if own is None:
+            return default
+        return DomainLimit(
+            interval_us=own.interval_us or default.interval_us,
+            jobs=own.jobs or default.jobs,
+            lease_us=own.lease_us or default.lease_us,
+            attempts=own.attempts or default.attempts,
+        )
+
+    def holding(self, name: bytes) -> DomainLimit | None:
+        """Return what holds for a domain; None: nothing. O(1)."""
+        limit = self.of(name)
+        return None if limit == UNLIMITED else limit
+
+    def put(self, name: bytes, limit: DomainLimit) -> None:
+        """Set what holds for a domain; all zeros: nothing of its own."""
+        if self.own_limits.pop(name, None) is not None:
+            self.bytes -= LIMIT_BYTES + len(name)
+        if limit != UNLIMITED:
+            self.own_limits[name] = limit
+            self.bytes += LIMIT_BYTES + len(name)
+        self.any = bool(self.own_limits) or self.default != UNLIMITED
+
+    def load(self, limits: Iterable[tuple[bytes, DomainLimit]]) -> None:
+        """Take over names and limits. O(n)."""
+        for name, limit in limits:
+            self.put(name, limit)
+
+    # --- intervals ------------------------------------------------------------------------------
+
+    @property
+    def intervals(self) -> int:
+        """How many intervals run. O(1)."""
+        return len(self._last)
+
+    def waits_until(self, name: bytes) -> int:
+        """Return when the interval after the last hand-out of a domain ends; 0: none runs. O(1)."""
+        return self._last.get(name, (0, 0))[1]
+
+    def begin_interval(self, name: bytes, handed_out: int, now: int) -> int:
+        """Let the interval of a domain run from its last hand-out on.
+
+        Returns:
+            Its end; 0: it is over by now, or the domain has no interval.
+        """
+        before = self._last.pop(name, None)
+        if before is not None:
+            self._ends.remove((before[1], name))
+        interval = self.of(name).interval_us
+        end = min(handed_out + interval, INSTANT_MAX)
+        if not interval or end <= now:
+            return 0
+        self._last[name] = handed_out, end
+        self._ends.add((end, name))
+        return end
+
+    def last_hand_out(self, name: bytes) -> int:
+        """Return the last hand-out of a domain whose interval runs; 0: none does. O(1)."""
+        return self._last.get(name, (0, 0))[0]
+
+    def first_end(self) -> tuple[int, bytes] | None:
+        """Return which interval ends first, and when. O(1)."""
+        return self._ends[0] if self._ends else None
+
+    def end_interval(self, name: bytes) -> None:
+        """Let the interval of a domain be over."""
+        _, end = self._last.pop(name)
+        self._ends.remove((end, name))

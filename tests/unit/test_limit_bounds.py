@@ -1,0 +1,137 @@
+"""LIMIT is bounded in memory and in the log, and refused on a disk that is nearly full."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.limits import LIMIT_BYTES
+from fastjournal.protocol.constants import Function, ValueType
+from tests.door.places import patch_module
+from tests.property.compacted_log import CompactedLog
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, EngineSubject, Subject, request
+
+NONE = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
+
+
+@pytest.fixture
+def s() -> Subject:
+    return Subject(EngineSubject(Rules()))
+
+
+def limit(s: Subject, domain: bytes, value: bytes = b'{"jobs":7}') -> str:
+    return s.ask(request(Function.LIMIT, domain, value, kind=ValueType.STRING)).code
+
+
+def jobs_max(log: CompactedLog, domain: bytes = b"a") -> int:
+    return log.engine.store.limits.of(domain).jobs
+
+
+def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:
+    log.done(Function.LIMIT, domain, value, kind=ValueType.STRING)
+
+
+@pytest.mark.rule("LIMIT: at most 100,000 domains")
+def test_limit_bounds_domains(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_module(monkeypatch, "LIMITED_DOMAINS_MAX", 2)
+    assert [limit(s, name) for name in (b"a", b"b", b"c")] == ["", "", "busy"]
+    assert limit(s, b"a", b'{"jobs":8}') == ""
+    assert limit(s, b"b", NONE) == ""
+    assert limit(s, b"c") == ""
+
+
+def test_limit_bounds_bytes(s: Subject, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_module(monkeypatch, "LIMITED_BYTES_MAX", 2 * (LIMIT_BYTES + 1000))
+    names = [b"%01000d" % number for number in range(3)]
+    assert [limit(s, name) for name in names] == ["", "", "busy"]
+
+
+def test_limit_is_refused_while_the_disk_is_nearly_full(s: Subject) -> None:
+    assert isinstance(s.target, EngineSubject)
+    s.target.engine.context.read_only = True
+    assert limit(s, b"a") == "read-only"
+    assert limit(s, b"a", b"{}") == ""
+
+
+def test_of_too_many_intervals_the_first_ends_early(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "tables.HAND_OUTS_MAX", 2)
+    s = s.under(interval_us_default=10 * SECOND)
+    for name in (b"a", b"b", b"c"):
+        s.set(name + b":1:0:x")
+        s.set(name + b":1:0:y")
+        s.later(1)
+        assert s.jobs(name) == [name + b":1:0:x"]
+    assert s.jobs() == [b"a:1:0:y"]
+
+
+def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_module(monkeypatch, "replay.HAND_OUTS_MAX", 2)
+    state = ReplayState()
+    for number, key in enumerate((b"a:1:0:x", b"b:1:0:x", b"a:1:0:y", b"c:1:0:x")):
+        state.note_hand_out(key, number)
+    assert state.handed_out == {b"a": 2, b"c": 3}
+
+
+# --- compaction -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_compaction_lets_no_limit_return(order: tuple[int, ...]) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    set_limit(log, b'{"jobs":3}')
+    first = log.roll()
+    set_limit(log, b'{"jobs":4}')
+    second = log.roll()
+    set_limit(log, NONE)
+    third = log.roll()
+    for at in order:
+        log.clean((first, second, third)[at])
+        log.check()
+    assert jobs_max(log) == 0
+
+
+@pytest.mark.parametrize("order", list(permutations(range(3))))
+def test_compaction_keeps_the_limit_in_force(order: tuple[int, ...]) -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    log.fill(10)
+    set_limit(log, b'{"jobs":3}')
+    first = log.roll()
+    set_limit(log, NONE)
+    second = log.roll()
+    set_limit(log, b'{"jobs":3,"attempts":2}')
+    third = log.roll()
+    log.empty(10)
+    for at in order:
+        log.clean((first, second, third)[at])
+        log.check()
+    assert jobs_max(log) == 3
+
+
+def test_compaction_keeps_a_default_limit_while_a_rewritten_segment_has_another() -> None:
+    log = CompactedLog(cmdlog_seg_size=10_000)
+    set_limit(log, b'{"jobs":3}')
+    log.fill(30)
+    log.empty(18)
+    assert log.clean(log.roll()) == "rewritten"
+    set_limit(log, NONE)
+    log.fill(30, key=b"more/%d")
+    log.empty(18, key=b"more/%d")
+    assert log.clean(log.roll()) == "rewritten"
+    log.check()
+    assert jobs_max(log) == 0
+
+
+def test_limits_that_change_all_the_time_leave_little() -> None:
+    log = CompactedLog(cmdlog_seg_size=65536)
+    for number in range(3000):
+        set_limit(log, b'{"jobs":%d}' % (number % 2 + 1))
+    log.clean_settled()
+    log.check()
+    assert jobs_max(log) == 2
+    assert sum(len(log.disk.read(f"/log/{name}")) for name in log.segments()) < 140_000
