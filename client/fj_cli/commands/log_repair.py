@@ -78,10 +78,10 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
         note(f"{directory} is whole: nothing to repair")
         return DONE
     if dry_run:
-        note(f"{counted(len(diagnostics), 'diagnostic')} in {directory}; nothing was changed")
+        note(f"{counted(len(diagnostics), 'finding')} in {directory}; nothing was changed")
         return REFUSED
     _tell_owner(directory)
-    number = counted(len(diagnostics), "diagnostic")
+    number = counted(len(diagnostics), "finding")
     note(f"{directory} is repaired: {number}; a daemon can start on it")
     return DONE
 
@@ -120,6 +120,6 @@ def _write(diagnostics: list[Diagnostic], as_json: bool | None, *, dry_run: bool
     elif rows:
         write_table(
             None,
-            ("what", "file", "offset", "bytes", "diagnostic", "repair", "kept as"),
+            ("what", "file", "offset", "bytes", "finding", "repair", "kept as"),
             (tuple("" if cell is None else str(cell) for cell in row.values()) for row in rows),
         )

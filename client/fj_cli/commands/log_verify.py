@@ -60,14 +60,14 @@ def command(directory: str, as_json: bool | None) -> int:
     elif found:
         write_table(
             None,
-            ("what", "file", "offset", "bytes", "diagnostic", "what to do"),
+            ("what", "file", "offset", "bytes", "finding", "what to do"),
             (
                 (f["kind"], f["file"], str(f["offset"]), str(f["bytes"]), f["message"], f["advice"])
                 for f in found
             ),
         )
     if found:
-        note(f"{counted(len(found), 'diagnostic')} in {directory}")
+        note(f"{counted(len(found), 'finding')} in {directory}")
         return REFUSED
     whole = f"{counted(len(segments), 'segment')}, {counted(records, 'record')}"
     note(f"{directory} is whole: {whole}")
