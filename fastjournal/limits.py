@@ -304,28 +304,28 @@ SUBSCRIPTIONS_BYTES_MAX = 256 * 1024 * 1024
 """The same for all connections; equal expressions count once. Enough for 100,000 usual keys or
 ranges."""
 
-NEWS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
+NOTIFICATIONS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
 """Notification queue of a client that does not read: some 50,000 changed keys. Beyond it the
 connection is closed, so that no change is lost silently."""
 
-NEWS_AHEAD = 16
+NOTIFICATIONS_AHEAD = 16
 """Notifications whose evicted values are read from disk together."""
 
-NEWS_BYTES_MAX = 256 * 1024 * 1024
+NOTIFICATIONS_BYTES_MAX = 256 * 1024 * 1024
 """Notification queues of all connections; beyond it the connection with most is closed."""
 
-NEWS_TURN_BYTES = 8 * 1024
+NOTIFICATIONS_TURN_BYTES = 8 * 1024
 """Notifications sent to a connection in one piece, a millisecond of work. Changes meanwhile are
 folded."""
 
-NEWS_TURNS_A_ROUND = 4
+NOTIFICATION_TURNS_A_ROUND = 4
 """Connections that get such a piece in one round of the event loop: with many subscribers of the
 same keys, others wait some 4 ms at most."""
 
 WOKEN_A_ROUND = 25
 """Connections whose delivery begins in one round of the event loop, 2 ms of work."""
 
-TOLD_EARLY_BYTES_MAX = 4 * 1024 * 1024
+EARLY_DELIVERIES_BYTES_MAX = 4 * 1024 * 1024
 """Keys that were notified before they were matched, some 10,000, kept against duplicates. Beyond it
 some are notified twice."""
 

@@ -87,7 +87,7 @@ class Server:
         self.value_loader = ValueLoader(runtime)
         self.evictor = Evictor(runtime)
         self.scan_runner = ScanRunner(runtime, self.value_loader.fetch, self.turn_scheduler.wait)
-        self.notifier = Notifier(engine, self._wake_session, self._cut_overrun)
+        self.notifier = Notifier(engine, self._wake_session, self._disconnect_slow_consumer)
         self.timers = Timers(runtime, self.notifier.wait_matched)
         self.free_space = FreeSpace(runtime)
         self.compactor = Compactor(runtime)
@@ -99,7 +99,7 @@ class Server:
             wait_turn=self.turn_scheduler.wait,
             pass_on=self.turn_scheduler.pass_on,
             wait_matched=self.notifier.wait_matched,
-            wait_news_turn=self.notifier.wait_news_turn,
+            wait_notification_turn=self.notifier.wait_notification_turn,
         )
         self.connections = Connections(runtime, services, tls)
         self.timeouts = Timeouts(runtime, self.connections.transports)
@@ -226,8 +226,8 @@ class Server:
     def _wake_session(self, session: Hashable) -> None:
         self.connections.wake(session)
 
-    def _cut_overrun(self, session: Hashable) -> None:
-        self.connections.cut_overrun(session)
+    def _disconnect_slow_consumer(self, session: Hashable) -> None:
+        self.connections.disconnect_slow_consumer(session)
 
     # --- options and figures --------------------------------------------------------------------
 

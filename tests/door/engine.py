@@ -23,9 +23,11 @@ from fastjournald.engine.key_filter import (
     select_matching,
     select_range,
 )
-from fastjournald.engine.prefetch import missing_news, missing_soon
+from fastjournald.engine.prefetch import missing_notifications, missing_soon
+from fastjournald.engine.pubsub.change_set import ChangeSet
+from fastjournald.engine.pubsub.expression_fan_out import LongMatch
 from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
-from fastjournald.engine.pubsub.subscriptions import Changes, LongMatch, Subscriptions
+from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import UNKNOWN
 from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX, Store
 from fastjournald.engine.undelivered import Handout, Handouts, give_back

@@ -24,13 +24,22 @@ PLACES = {
     "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
     "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",
     "fastjournald.engine.handlers.scan.scan": "SCAN_STEP_WORK _LEASE_WORK",
-    "fastjournald.engine.notifications": "CHANGES_STOP_BYTES MATCH_STEPS_MAX NEWS_TURN_BYTES",
+    "fastjournald.engine.notifications": """
+        CHANGES_STOP_BYTES MATCH_STEPS_MAX NOTIFICATIONS_TURN_BYTES
+    """,
+    "fastjournald.engine.pubsub.deliveries": """
+        NOTIFICATIONS_BYTES_MAX NOTIFICATIONS_BYTES_PER_CONNECTION_MAX
+    """,
+    "fastjournald.engine.pubsub.expression_fan_out": """
+        SEARCH_QUEUE_BYTES_MAX SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX
+    """,
+    "fastjournald.engine.pubsub.expression_queue": "LONG_MATCHES",
+    "fastjournald.engine.pubsub.match_budget": "CHANGES_BYTES_MAX ENDED_EACH MATCH_WORK_MAX",
+    "fastjournald.engine.pubsub.notification_queue": "EARLY_DELIVERIES_BYTES_MAX",
     "fastjournald.engine.pubsub.regex_sets": "LONG_MATCH_WORK",
-    "fastjournald.engine.pubsub.subscriptions": """
-        CHANGES_BYTES_MAX ENDED_EACH LONG_MATCHES MATCH_WORK_MAX NEWS_BYTES_MAX
-        NEWS_BYTES_PER_CONNECTION_MAX SEARCH_QUEUE_BYTES_MAX SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX
+    "fastjournald.engine.pubsub.subscription_limits": """
         SUBSCRIPTIONS_BYTES_MAX SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX SUBSCRIPTIONS_MAX
-        SUBSCRIPTIONS_PER_CONNECTION_MAX TOLD_EARLY_BYTES_MAX
+        SUBSCRIPTIONS_PER_CONNECTION_MAX
     """,
     "fastjournald.group_commit": "INLINE_SECONDS_MAX commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",

@@ -30,7 +30,7 @@ from tests.door.engine import (
     Handouts,
     Missing,
     Selection,
-    missing_news,
+    missing_notifications,
     select_range,
 )
 from tests.door.recovery import recover_engine
@@ -241,8 +241,8 @@ class CrashingDaemon:
         while self.engine.notifications.unmatched:
             self.engine.notifications.match()
         connection = ClientConnection()
-        while self.engine.notifications.has_news(LISTENER):
-            self.fetch(missing_news(self.engine.context, LISTENER))
+        while self.engine.notifications.has_notifications(LISTENER):
+            self.fetch(missing_notifications(self.engine.context, LISTENER))
             connection.receive_data(self.engine.notifications.tell(LISTENER, self.clock.now))
         for told in connection.next_events():
             assert told.pairs

@@ -18,7 +18,7 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Engine, LongMatches, Missing, Scan, Settings, missing_news
+from tests.door.engine import Engine, LongMatches, Missing, Scan, Settings, missing_notifications
 from tests.door.recovery import load_engine, value_limit
 from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold
 from tests.property.model import Model
@@ -127,8 +127,8 @@ class EngineSubject:
         told: list[tuple[Hashable, Reply]] = []
         while self.engine.notifications.unmatched:
             for session in self.engine.notifications.match()[0]:
-                while self.engine.notifications.has_news(session):
-                    self.fetch(missing_news(self.engine.context, session))
+                while self.engine.notifications.has_notifications(session):
+                    self.fetch(missing_notifications(self.engine.context, session))
                     told += [
                         (session, reply)
                         for reply in decoded(self.engine.notifications.tell(session, now))

@@ -182,7 +182,7 @@ def run(seed: int) -> None:
     while world.engine.notifications.unmatched:
         world.take(("match", 1))
     for session in SESSIONS:
-        while world.engine.notifications.has_news(session):
+        while world.engine.notifications.has_notifications(session):
             world.take(("tell", session))
     for copy in world.copies.values():
         assert copy.owed == set(), "a change that nobody was told of"
@@ -194,6 +194,6 @@ def test_a_copy_converges_and_nothing_is_told_twice(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "MATCH_STEPS_MAX", size)
-    patch_module(monkeypatch, "NEWS_TURN_BYTES", 1)
+    patch_module(monkeypatch, "NOTIFICATIONS_TURN_BYTES", 1)
     for seed in range(SEEDS):
         run(seed)

@@ -112,7 +112,7 @@ def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) 
 
 def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the bound some are told twice, and none is missed."""
-    patch_module(monkeypatch, "TOLD_EARLY_BYTES_MAX", 3000)
+    patch_module(monkeypatch, "EARLY_DELIVERIES_BYTES_MAX", 3000)
     engine = Engine()
     keys = [b"%01000d" % number for number in range(10)]
     for at, key in enumerate(keys):
@@ -125,12 +125,12 @@ def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -
         if round_ == 1:
             while engine.notifications.unmatched:
                 engine.notifications.match()
-    while engine.notifications.has_news("one"):
+    while engine.notifications.has_notifications("one"):
         assert engine.notifications.tell("one", START)
-        assert engine.subscriptions.news_bytes <= 10 * 1300
+        assert engine.subscriptions.notifications_bytes <= 10 * 1300
         engine.check()
-    assert engine.subscriptions.news_bytes <= 3000 + 1300
+    assert engine.subscriptions.notifications_bytes <= 3000 + 1300
     while engine.notifications.unmatched:
         engine.notifications.match()
-    assert engine.subscriptions.news_bytes <= 10 * 1300
+    assert engine.subscriptions.notifications_bytes <= 10 * 1300
     engine.check()

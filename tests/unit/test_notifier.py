@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import trio
 import trio.testing
 
-from fastjournal.limits import NEWS_TURNS_A_ROUND, WOKEN_A_ROUND
+from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournal.protocol.constants import Flag, Function
 from tests.door.engine import Engine
 from tests.door.tasks import Notifier
@@ -65,7 +65,7 @@ async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
 
     async def tell() -> None:
         for _ in range(3):
-            await notifier.wait_news_turn()
+            await notifier.wait_notification_turn()
             told.append(rounds.number)
 
     async with trio.open_nursery() as pacing:
@@ -75,4 +75,4 @@ async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
                 nursery.start_soon(tell)
         pacing.cancel_scope.cancel()
     assert len(told) == 3 * SESSIONS
-    assert most_in_two(told) <= 4 * NEWS_TURNS_A_ROUND
+    assert most_in_two(told) <= 4 * NOTIFICATION_TURNS_A_ROUND

@@ -16,7 +16,7 @@ from fastjournal.limits import SUBSCRIPTIONS_PER_CONNECTION_MAX
 from fastjournal.protocol import ClientConnection, Reply, Request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from tests.door.engine import (
-    Changes,
+    ChangeSet,
     Engine,
     LongMatch,
     Scan,
@@ -99,8 +99,8 @@ def lines_for_a_change(query: Query, number: int) -> int:
     listen(engine, LIGHT, 1, Query.RANGE, b"k", b"k")
     change(engine, b"k")
     lines = lines_of(lambda: match_all(engine))
-    assert engine.notifications.has_news(LIGHT)
-    assert not engine.notifications.has_news(HEAVY)
+    assert engine.notifications.has_notifications(LIGHT)
+    assert not engine.notifications.has_notifications(HEAVY)
     return lines
 
 
@@ -123,7 +123,7 @@ def test_expressions_without_a_prefix_are_matched_many_at_a_time() -> None:
 
 def goes_until_told(engine: Engine, session: Hashable) -> int:
     goes = 0
-    while not engine.notifications.has_news(session):
+    while not engine.notifications.has_notifications(session):
         engine.notifications.match()
         goes += 1
     return goes
@@ -155,7 +155,7 @@ def test_sessions_with_expressions_take_turns() -> None:
 
 def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None:
     engine = Engine()
-    engine.subscriptions.defers_long = True
+    engine.subscriptions.expressions.defers_long = True
     for session in (HEAVY, "other"):
         for identifier in range(20):
             form = b"[ab]{150}%d[c-z]|^k.*b$" % identifier
@@ -170,11 +170,11 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
     assert {(one.identifier, pair.key) for one in told for pair in one.pairs} >= {
         *((1, b"k-c"), (2, b"k-c"))
     }
-    assert not engine.notifications.has_news(HEAVY)
+    assert not engine.notifications.has_notifications(HEAVY)
     sessions = []
-    while (match := engine.subscriptions.next_long()) is not None:
-        sessions.append(match.session)
-        engine.subscriptions.take_long(match, match.run())
+    while (match := engine.subscriptions.expressions.next_long()) is not None:
+        sessions.append(match.listener.session)
+        engine.subscriptions.expressions.take_long(match, match.run())
         engine.check()
         match_all(engine)
         engine.check()
@@ -182,7 +182,7 @@ def test_long_matches_hold_up_nobody_and_sessions_take_turns_with_them() -> None
     assert sessions[0] == HEAVY
     for session in (HEAVY, "other"):
         told = []
-        while engine.notifications.has_news(session):
+        while engine.notifications.has_notifications(session):
             told += replies(engine.notifications.tell(session, START))
         assert len(told) == 20 * 3
 
@@ -201,7 +201,7 @@ def test_subscriptions_of_one_session_never_stop_reading() -> None:
             engine.notifications.match()
             assert not engine.notifications.behind
     match_all(engine)
-    while engine.notifications.has_news(LIGHT):
+    while engine.notifications.has_notifications(LIGHT):
         told.update(
             pair.key
             for one in replies(engine.notifications.tell(LIGHT, START))
@@ -232,7 +232,7 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
     assert engine.subscriptions.subscriptions_bytes < 1000
     change(engine, b"k")
     match_all(engine)
-    assert engine.notifications.has_news(LIGHT)
+    assert engine.notifications.has_notifications(LIGHT)
     # where nobody is left, nothing is
     for identifier in range(100):
         listen(engine, HEAVY, identifier, query, b"^k%04d.*x" % identifier, b"x")
@@ -357,7 +357,7 @@ def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
         listen(s.engine, HEAVY, identifier, Query.RANGE, b"", b"z%d" % identifier)
     change(s.engine, b"k")
     s.match()
-    assert s.engine.notifications.has_news(HEAVY)
+    assert s.engine.notifications.has_notifications(HEAVY)
     assert s.engine.subscriptions.refuses(HEAVY, 5000, b"k").startswith("busy")
     # a new subscription of the same identifier is not told of the end of the one before
     s.engine.subscriptions.begin(HEAVY, 0, b"k")
@@ -435,9 +435,9 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
     patch_module(monkeypatch, "LONG_MATCH_WORK", 20)
     patch_module(monkeypatch, "LONG_MATCHES", 1)
     chance = random.Random(seed)
-    changes = Changes(Signals())
+    changes = ChangeSet(Signals())
     subscriptions = Subscriptions(changes)
-    subscriptions.defers_long = defers_long
+    subscriptions.expressions.defers_long = defers_long
     running: list[LongMatch] = []
     naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]] = {}
     for _ in range(60):
@@ -456,9 +456,9 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
             case 4 if running:
                 # meanwhile much may have happened
                 found = running.pop()
-                subscriptions.take_long(found, found.run())
+                subscriptions.expressions.take_long(found, found.run())
             case 4:
-                running += filter(None, [subscriptions.next_long()])
+                running += filter(None, [subscriptions.expressions.next_long()])
             case _:
                 if subscriptions:
                     key = chance.choice(SMALL_KEYS)
@@ -468,23 +468,40 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
                             untold[key] = None
         subscriptions.check()
         if chance.random() < 0.1:
-            take_news(subscriptions, session, naive)
-    while subscriptions and (subscriptions.unmatched() or subscriptions.next_long()):
+            take_notifications(subscriptions, session, naive)
+    while subscriptions and (subscriptions.unmatched() or subscriptions.expressions.next_long()):
         subscriptions.match(steps_max, None)
-        long = subscriptions.next_long()
+        long = subscriptions.expressions.next_long()
         if long is not None:
-            subscriptions.take_long(long, long.run())
+            subscriptions.expressions.take_long(long, long.run())
     for session in range(3):
-        take_news(subscriptions, session, naive)
+        take_notifications(subscriptions, session, naive)
     assert all(not untold for _, untold in naive.values())
 
 
-def take_news(
+def take_notifications(
     subscriptions: Subscriptions,
     session: int,
     naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]],
 ) -> None:
-    """Take all news; each is one that was to be told, and was not told yet."""
-    while (news := subscriptions.take(session)) is not None:
-        identifier, key = news
+    """Take all notifications; each is of a change that was not delivered so far."""
+    while (pending := subscriptions.next_notification(session)) is not None:
+        identifier, key = pending
         del naive[session, identifier][1][key]
+
+
+def test_pubsub_match_counts_all_steps_that_it_does() -> None:
+    engine = Engine()
+    listen(engine, LIGHT, 1, Query.REGEX, b"k")
+    for number in range(400):
+        change(engine, b"k%d" % number)
+    subscriptions, changes = engine.subscriptions, engine.store.changes
+    before = len(changes)
+    subscriptions.match(200, None)
+    looked_up = before - len(changes)
+    queued = subscriptions.expressions.bytes
+    notified = len(subscriptions.upcoming(LIGHT, before))
+    assert queued
+    # a look-up is three steps or more, a match with a notification two
+    assert subscriptions.steps >= 3 * (looked_up - 1) + 2 * notified
+    assert subscriptions.steps < 210

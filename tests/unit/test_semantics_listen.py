@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fastjournal.limits import NEWS_TURN_BYTES
+from fastjournal.limits import NOTIFICATIONS_TURN_BYTES
 from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.functions import Right
@@ -52,7 +52,7 @@ class Listening(Subject):
         """All that a session is told now."""
         self.match()
         connection = ClientConnection()
-        while self.engine.notifications.has_news(session):
+        while self.engine.notifications.has_notifications(session):
             connection.receive_data(self.engine.notifications.tell(session, self.now))
         return connection.next_events()
 
@@ -352,7 +352,7 @@ def test_too_many_subscriptions_in_all_are_busy(
 def test_who_falls_too_far_behind_is_given_up(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "NEWS_BYTES_PER_CONNECTION_MAX", 2000)
+    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000)
     keys = [b"p%d" % number for number in range(20)]
     for identifier, key in enumerate(keys):
         s.set(key)
@@ -370,7 +370,7 @@ def test_who_falls_too_far_behind_is_given_up(
 def test_of_all_who_are_behind_the_furthest_is_given_up(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "NEWS_BYTES_MAX", 1600)
+    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_MAX", 1600)
     for number in range(9):
         s.set(b"p%d" % number)
         s.listen_to(b"p%d" % number, identifier=number)
@@ -405,8 +405,12 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
         s.listen_to(b"p%d" % number, identifier=number)
         s.set(b"p%d" % number, bytes(1000), at=START + 1, flags=Flag.OVERWRITE)
     s.match()
-    assert NEWS_TURN_BYTES <= len(s.engine.notifications.tell(ME, s.now)) < NEWS_TURN_BYTES + 2000
-    assert s.engine.notifications.has_news(ME)
+    assert (
+        NOTIFICATIONS_TURN_BYTES
+        <= len(s.engine.notifications.tell(ME, s.now))
+        < NOTIFICATIONS_TURN_BYTES + 2000
+    )
+    assert s.engine.notifications.has_notifications(ME)
     assert len(s.told()) > 100
 
 

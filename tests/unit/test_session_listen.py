@@ -163,7 +163,7 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
 async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    patch_module(monkeypatch, "NEWS_BYTES_PER_CONNECTION_MAX", 10_000)
+    patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000)
     house = ServerFixture()
     house.disk.capacity_bytes = None
     async with house.open():

@@ -394,7 +394,7 @@ def test_news_are_told_when_no_reply_is_owed(daemon: Daemon, client: Client) -> 
     daemon.engine.notifications.match()
     client.session.receive_data(encode(set_(b"k2")))
     assert client.step() is COMMIT
-    assert not client.session.has_news(), "a reply is owed"
+    assert not client.session.has_notifications(), "a reply is owed"
     client.commit()
     assert client.step() is FLUSH
     assert client.session.tell(START)

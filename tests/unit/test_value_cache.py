@@ -7,7 +7,7 @@ import pytest
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Missing, Scan, missing_news, missing_soon
+from tests.door.engine import Missing, Scan, missing_notifications, missing_soon
 from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
@@ -552,11 +552,11 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     linked = request(Function.LINK, b"key", uri=b"link", flags=Flag.PERSIST)
     daemon.ask(linked)
     daemon.engine.notifications.match()
-    missing = missing_news(daemon.engine.context, "session")
+    missing = missing_notifications(daemon.engine.context, "session")
     assert missing is not None
     assert daemon.engine.notifications.tell("session", START) == b"", "not before it was looked for"
     daemon.damage(b"key")
-    assert missing_news(daemon.engine.context, "session") is None
+    assert missing_notifications(daemon.engine.context, "session") is None
     told = decode_reply(daemon.engine.notifications.tell("session", START))
     assert told.error == f"not-readable {WHY}"
     (pair,) = told.pairs or ()

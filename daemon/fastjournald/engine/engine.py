@@ -174,7 +174,7 @@ class Engine:
         if store.unlock_all(session, self.now):
             # whoever waits for work may get it now
             self.signals.wake_at(self.now)
-        self.subscriptions.forget(session)
+        self.subscriptions.end_all(session)
 
     def grant_anew(self, grants: Grants, now: int) -> tuple[list[Hashable], list[Answer]]:
         """Let other tokens count from here on.
@@ -192,7 +192,7 @@ class Engine:
             waiting = self.waiters.of_session(session)
             answers += self.dispatcher.refuse(waiting, AUTH_REQUIRED, now)
             self.store.unlock_all(session, now)
-            self.subscriptions.forget(session)
+            self.subscriptions.end_all(session)
         return ended, answers
 
     # --- time and waiting -----------------------------------------------------------------------

@@ -11,14 +11,14 @@ from collections.abc import Hashable
 from fastjournal.limits import (
     CHANGES_STOP_BYTES,
     MATCH_STEPS_MAX,
-    NEWS_TURN_BYTES,
+    NOTIFICATIONS_TURN_BYTES,
     REQUEST_WORK,
 )
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
 from fastjournald.engine.handlers.get import pair_of, why_unreadable
-from fastjournald.engine.prefetch import missing_news
+from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
 from fastjournald.tables.entry import Cold
 
@@ -54,8 +54,8 @@ class Notifications:
         """Match some of the changed keys with subscriptions; call it while there are ``unmatched``.
 
         Returns:
-            Sessions that have news and had none before, and those that fell behind so far that
-            their subscriptions ended and their connection has to.
+            Sessions that have notifications and had none before, and slow consumers: their
+            subscriptions have ended, and their connection has to.
         """
         may_know = None if self._context.grants is None else self._may_know
         steps = self._subscriptions.steps
@@ -74,30 +74,30 @@ class Notifications:
         entry = self._store.find(key)
         return entry is not None and grant.covers(entry)
 
-    def has_news(self, session: Hashable) -> bool:
+    def has_notifications(self, session: Hashable) -> bool:
         """Return whether there is something to tell a session. O(1)."""
-        return self._subscriptions.has_news(session)
+        return self._subscriptions.has_notifications(session)
 
     def tell(self, session: Hashable, now: int) -> bytes:
-        """Return notifications for a session, a turn's worth; empty: no news.
+        """Return notifications for a session, a turn's worth; empty: there are none.
 
-        It ends where a value is on disk only: ``missing_news`` asks for that.
+        It ends where a value is on disk only: ``missing_notifications`` asks for that.
         """
         context, subscriptions = self._context, self._subscriptions
         now = max(now, context.now)
         notifications: list[bytes] = []
-        room = NEWS_TURN_BYTES
-        while room > 0 and (ended := subscriptions.take_ended(session)) is not None:
+        room = NOTIFICATIONS_TURN_BYTES
+        while room > 0 and (ended := subscriptions.next_ended(session)) is not None:
             data = encode_reply(Reply(ended, LISTEN, now, error=TOO_COSTLY))
             room -= len(data)
             notifications.append(data)
         while room > 0:
-            if missing_news(context, session, 1) is not None:
+            if missing_notifications(context, session, 1) is not None:
                 break
-            news = subscriptions.take(session)
-            if news is None:
+            pending = subscriptions.next_notification(session)
+            if pending is None:
                 break
-            data = encode_reply(self._notification(session, *news, now))
+            data = encode_reply(self._notification(session, *pending, now))
             room -= len(data)
             notifications.append(data)
         if self._store.values is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from fastjournal.limits import NEWS_AHEAD, NEWS_TURN_BYTES
+from fastjournal.limits import NOTIFICATIONS_AHEAD, NOTIFICATIONS_TURN_BYTES
 from fastjournal.protocol import Function, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA
@@ -31,15 +31,15 @@ def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Mi
     return Missing(list(entries.values()))
 
 
-def missing_news(
-    context: Context, session: Hashable, number_max: int = NEWS_AHEAD
+def missing_notifications(
+    context: Context, session: Hashable, number_max: int = NOTIFICATIONS_AHEAD
 ) -> Missing | None:
-    """Return the values that are missing to tell a session its next pieces of news."""
+    """Return the values that the next notifications of a session need, but for those in memory."""
     values = context.store.values
     if values is None:
         return None
     entries: dict[bytes, Entry] = {}
-    room = NEWS_TURN_BYTES
+    room = NOTIFICATIONS_TURN_BYTES
     for key in context.subscriptions.upcoming(session, number_max):
         entry = context.store.find(key)
         if (

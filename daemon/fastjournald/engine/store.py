@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
 from fastjournal.limits import ENTRY_WORK
-from fastjournald.engine.pubsub.subscriptions import Changes
+from fastjournald.engine.pubsub.change_set import ChangeSet
 from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.domain_limits import DomainLimits
 from fastjournald.tables.entry import Cold, Entry, Place
@@ -47,7 +47,7 @@ class Store(Leasing):
         self.values = values
         self.behind = False
         """The last ``advance`` left something undone: only the timers carry it on."""
-        self.changes = Changes(self.signals)
+        self.changes = ChangeSet(self.signals)
         """Keys that came, went or have a new value, noted while somebody listens."""
         self.leases_lost = 0
         """Leases that ran out so far."""

@@ -154,7 +154,7 @@ class Connections:
         if (transport := self.transports.get(session)) is not None:
             transport.wake()
 
-    def cut_overrun(self, session: Hashable) -> None:
+    def disconnect_slow_consumer(self, session: Hashable) -> None:
         """Close: the client reads too slowly for what it listens to, and may not miss any of it."""
         self._runtime.counters.connections_closed[CloseReason.OVERRUN] += 1
         self.transports[session].cut()

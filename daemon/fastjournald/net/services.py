@@ -37,5 +37,5 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Lets others have their turn, and returns when the client may go on."""
     wait_matched: Callable[[], Awaitable[None]]
     """Returns when no longer so many changes wait to be matched that no more should come."""
-    wait_news_turn: Callable[[], Awaitable[None]]
+    wait_notification_turn: Callable[[], Awaitable[None]]
     """Returns when a session may be told of some changes."""

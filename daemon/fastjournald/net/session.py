@@ -25,7 +25,7 @@ from fastjournal.protocol import CONNECTION_CLOSED, ErrorCode, ServerConnection,
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER, MemoryAccount
 from fastjournald.admission.turn_budget import Share
-from fastjournald.engine.prefetch import missing_news
+from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
 from fastjournald.net.shared import Shared
@@ -121,7 +121,7 @@ class Session:
             self._engine.store.work += BATCH_WORK
             self.disconnect()
             return self._close(now)
-        if self.outbox.pieces or self.has_news():
+        if self.outbox.pieces or self.has_notifications():
             # backpressure: no reading from a client that does not read what was pushed to it
             self._next = Session._flushed
             return FLUSH
@@ -236,20 +236,20 @@ class Session:
         """
         self.outbox.put(self, data, pushed=pushed)
 
-    def has_news(self) -> bool:
+    def has_notifications(self) -> bool:
         """Whether the client listens to something that has changed, and may be told of it now."""
-        return not self._serving and self._notifications.has_news(self)
+        return not self._serving and self._notifications.has_notifications(self)
 
-    def missing_news(self) -> Missing | None:
+    def missing_notifications(self) -> Missing | None:
         """Return the values that have to be read before the next notifications; None: none."""
-        return missing_news(self._engine.context, self)
+        return missing_notifications(self._engine.context, self)
 
     def tell(self, now: int) -> bool:
         """Put some notifications into the outbox, where nothing else is in it; whether it did.
 
         They tell what stands there now, and not what did when it changed.
         """
-        if self.outbox.pieces or not self.has_news():
+        if self.outbox.pieces or not self.has_notifications():
             return False
         data = self._notifications.tell(self, now)
         if data:

@@ -172,7 +172,7 @@ class Transport:
     async def _close(self) -> None:
         """Tell the client that no more comes, and let it read what was sent."""
         session = self.session
-        while session.outbox.pieces or session.has_news():
+        while session.outbox.pieces or session.has_notifications():
             await self._flush()
         session.disconnect()
         await self._begin_sending()
@@ -253,9 +253,9 @@ class Transport:
         """Send all that is in the outbox, then some of the changes that the client listens to."""
         session, services = self.session, self._services
         await self._send_all()
-        if session.has_news():
-            await services.wait_news_turn()
-        while (missing := session.missing_news()) is not None:
+        if session.has_notifications():
+            await services.wait_notification_turn()
+        while (missing := session.missing_notifications()) is not None:
             await services.fetch(missing)
         if session.tell(self._runtime.clock.now_us()):
             await self._send_all()
@@ -263,14 +263,14 @@ class Transport:
     def wake(self) -> None:
         """Send, beside everything else, what the client did not ask for just now."""
         session = self.session
-        if not self._pushing and (session.outbox.pieces or session.has_news()):
+        if not self._pushing and (session.outbox.pieces or session.has_notifications()):
             self._pushing = True
             self._nursery.start_soon(self._send_pushed)
 
     async def _send_pushed(self) -> None:
         session = self.session
         try:
-            while session.outbox.pieces or session.has_news():
+            while session.outbox.pieces or session.has_notifications():
                 await self._flush()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             # the client is gone, and its session about to end

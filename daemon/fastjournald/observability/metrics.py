@@ -329,11 +329,11 @@ class Metrics(Collector):
             ("inflight", runtime.memory.bytes),
             ("limits", store.limits.bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
-            ("news", subscriptions.news_bytes),
+            ("news", subscriptions.notifications_bytes),
             ("pauses", store.pauses.bytes),
             ("subscriptions", subscriptions.subscriptions_bytes),
             ("tombstones", store.tombstones.bytes),
-            ("unmatched", subscriptions.queue_bytes + changes.bytes),
+            ("unmatched", subscriptions.expressions.bytes + changes.bytes),
             ("waits", engine.waiters.bytes),
         ):
             memory.add_metric([kind], size)

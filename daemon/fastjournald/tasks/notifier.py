@@ -13,7 +13,7 @@ from time import perf_counter
 
 import trio
 
-from fastjournal.limits import NEWS_TURNS_A_ROUND, WOKEN_A_ROUND
+from fastjournal.limits import NOTIFICATION_TURNS_A_ROUND, WOKEN_A_ROUND
 from fastjournald.engine.engine import Engine
 
 SLICE_SECONDS = 0.002
@@ -25,23 +25,23 @@ class Notifier:
 
     Args:
         engine: Where changes are noted.
-        wake: Called with a session that has news.
-        overrun: Called with a session that fell behind so far that its connection has to end.
+        wake: Called with a session that has notifications.
+        disconnect: Called with a slow consumer: its notifications take too much memory.
     """
 
     def __init__(
         self,
         engine: Engine,
         wake: Callable[[Hashable], None],
-        overrun: Callable[[Hashable], None],
+        disconnect: Callable[[Hashable], None],
     ) -> None:
         self._engine = engine
         self._wake = wake
-        self._overrun = overrun
+        self._disconnect = disconnect
         self._some = trio.Event()
         self._room = trio.lowlevel.ParkingLot()
         self._to_wake: dict[Hashable, None] = {}
-        self._turns = NEWS_TURNS_A_ROUND
+        self._turns = NOTIFICATION_TURNS_A_ROUND
         """Sessions that may still tell in this round."""
         self._telling = trio.lowlevel.ParkingLot()
         self._some_long = trio.Event()
@@ -67,9 +67,9 @@ class Notifier:
                 await self._some.wait()
             slice_over = perf_counter() + SLICE_SECONDS
             while engine.notifications.unmatched:
-                woken, overrun = engine.notifications.match()
-                for session in overrun:
-                    self._overrun(session)
+                woken, slow_consumers = engine.notifications.match()
+                for session in slow_consumers:
+                    self._disconnect(session)
                 if woken:
                     self._to_wake.update(dict.fromkeys(woken))
                     self._busy.set()
@@ -82,19 +82,19 @@ class Notifier:
 
     async def match_long(self) -> None:
         """Match in a thread, again and again, what takes long: RE2 lets others go on meanwhile."""
-        subscriptions = self._engine.subscriptions
-        subscriptions.defers_long = True
+        expressions = self._engine.subscriptions.expressions
+        expressions.defers_long = True
         while True:
-            match = subscriptions.next_long()
+            match = expressions.next_long()
             if match is None:
                 self._some_long = trio.Event()
                 await self._some_long.wait()
             else:
-                subscriptions.take_long(match, await trio.to_thread.run_sync(match.run))
+                expressions.take_long(match, await trio.to_thread.run_sync(match.run))
                 self.look()
 
-    async def wait_news_turn(self) -> None:
-        """Return when the caller may tell a session some of its news."""
+    async def wait_notification_turn(self) -> None:
+        """Return when the caller may deliver some notifications to a session."""
         self._busy.set()
         if self._turns and not self._telling:
             self._turns -= 1
@@ -104,11 +104,13 @@ class Notifier:
     async def pace(self) -> None:
         """Wake sessions and let them tell, a few in each round of the event loop."""
         while True:
-            self._turns = NEWS_TURNS_A_ROUND - len(self._telling.unpark(count=NEWS_TURNS_A_ROUND))
+            self._turns = NOTIFICATION_TURNS_A_ROUND - len(
+                self._telling.unpark(count=NOTIFICATION_TURNS_A_ROUND)
+            )
             for session in list(islice(self._to_wake, WOKEN_A_ROUND)):
                 del self._to_wake[session]
                 self._wake(session)
-            if self._turns == NEWS_TURNS_A_ROUND and not self._to_wake:
+            if self._turns == NOTIFICATION_TURNS_A_ROUND and not self._to_wake:
                 self._busy = trio.Event()
                 await self._busy.wait()
             await trio.lowlevel.checkpoint()

@@ -28,7 +28,7 @@ def auth(context: Context, session: Hashable, request: Request, now: int) -> str
     ended = b""
     if grant is None or grants.sessions.get(session) != grant:
         # it listens, waits and locks by the rights that it had
-        context.subscriptions.forget(session)
+        context.subscriptions.end_all(session)
         context.store.unlock_all(session, now)
         ended = _end_waits(context, session, AUTH_REQUIRED, now)
     if grant is not None:
@@ -57,7 +57,7 @@ def quit_(context: Context, session: Hashable, request: Request, now: int) -> by
         context.answer(waiter, nothing_due(context, waiter.request), now)[1]
         for waiter in context.waiters.of_session(session)
     ]
-    context.subscriptions.forget(session)
+    context.subscriptions.end_all(session)
     return b"".join(answers) + encode_success(request.identifier, now)
 
 

@@ -1,0 +1,130 @@
+"""Fan-out by expressions: sessions take turns, and long matches go to a thread. Pure.
+
+A costly expression makes nobody wait but who asked for it: each session has a queue of its own, and
+a session whose next match may take long waits for a thread (``LongMatch``), if there is one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import chain
+from typing import NamedTuple
+
+from fastjournal.limits import (
+    SEARCH_QUEUE_BYTES_MAX,
+    SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX,
+    SEARCH_QUEUE_TURN_STEPS,
+)
+from fastjournald.engine.pubsub.change_set import Change
+from fastjournald.engine.pubsub.expression_queue import OnHit
+from fastjournald.engine.pubsub.listener import Listener
+from fastjournald.engine.pubsub.regex_sets import CompiledSet
+from fastjournald.engine.pubsub.subscription import ExpressionSearch
+
+
+class LongMatch(NamedTuple):
+    """Matches that take long, so that others wait for them in a thread."""
+
+    listener: Listener
+    key: bytes
+    sets: list[CompiledSet]
+
+    def run(self) -> list[list[int]]:
+        """Return the expressions that each set finds; any thread may call it."""
+        return [compiled.match(self.key) for compiled in self.sets]
+
+
+class ExpressionFanOut:
+    """Round robin between the sessions that have keys to be matched with expressions."""
+
+    def __init__(self) -> None:
+        self._ready: OrderedDict[Listener, None] = OrderedDict()
+        """The next one first."""
+        self._long: OrderedDict[Listener, None] = OrderedDict()
+        """Sessions whose next match takes long."""
+        self.bytes = 0
+        """Memory of the keys of all."""
+        self.defers_long = False
+        """Whether matches that take long are left to whoever asks for the ``next_long``."""
+
+    def __len__(self) -> int:
+        """How many sessions have matches to be done here."""
+        return len(self._ready)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no key waits, also for no match that takes long."""
+        return not self._ready and not self._long
+
+    def add(self, listener: Listener, search: ExpressionSearch, change: Change) -> None:
+        """Let a changed key wait for a search of a session. O(1)."""
+        added = listener.expressions.add(search, change)
+        if added:
+            self.bytes += added
+            if listener not in self._long:
+                self._ready[listener] = None
+
+    def beyond_limit(self, listener: Listener) -> Listener | None:
+        """Return the session whose keys take too much memory, after some were added to one's."""
+        if listener.expressions.bytes > SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX:
+            return listener
+        if self.bytes > SEARCH_QUEUE_BYTES_MAX:
+            return max(chain(self._ready, self._long), key=lambda one: one.expressions.bytes)
+        return None
+
+    def drop(self, listener: Listener) -> None:
+        """Drop all keys of a session."""
+        self.bytes -= listener.expressions.clear()
+        self._ready.pop(listener, None)
+        self._long.pop(listener, None)
+
+    def run(self, left: int, on_hit: OnHit) -> int:
+        """Match, as long as steps are left; return how many are."""
+        while left > 0 and self._ready:
+            left -= self._turn(min(left, SEARCH_QUEUE_TURN_STEPS), on_hit)
+        return left
+
+    def _turn(self, steps: int, on_hit: OnHit) -> int:
+        """Carry on with the session whose turn it is; return in how many steps."""
+        listener = next(iter(self._ready))
+        queue = listener.expressions
+        done = 0
+        while done < steps and queue:
+            done += queue.match(steps - done, on_hit, defers_long=self.defers_long)
+            if queue.waits_long:
+                del self._ready[listener]
+                self._long[listener] = None
+                return done
+            matched = queue.pop_matched()
+            if matched is not None:
+                done += 1
+                self.bytes -= matched
+        if queue:
+            self._ready.move_to_end(listener)
+        else:
+            self._ready.pop(listener, None)
+        return done
+
+    def next_long(self) -> LongMatch | None:
+        """Return matches that take long: ``run`` them, and ``take_long``. O(1)."""
+        if not self._long:
+            return None
+        listener = next(iter(self._long))
+        return LongMatch(listener, *listener.expressions.long_match())
+
+    def take_long(self, match: LongMatch, found: list[list[int]]) -> None:
+        """Go on with the results of long matches, if anybody still waits for them."""
+        listener = match.listener
+        if listener in self._long:
+            del self._long[listener]
+            listener.expressions.take_results(match.key, dict(zip(match.sets, found, strict=True)))
+            self._ready[listener] = None
+            self._ready.move_to_end(listener, last=False)
+
+    def check(self, listeners: list[Listener]) -> None:
+        """Assert that the sessions with keys are these, and the bytes. O(n), for tests."""
+        assert not self._ready.keys() & self._long.keys()
+        assert self._ready.keys() | self._long.keys() == {
+            listener for listener in listeners if listener.expressions
+        }
+        assert self.bytes == sum(listener.expressions.bytes for listener in listeners)

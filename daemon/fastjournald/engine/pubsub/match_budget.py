@@ -1,0 +1,57 @@
+"""Matching budget: steps that a session may cost in a busy period. Pure.
+
+A busy period ends when nothing waits to be matched. A session whose subscriptions cost far more
+than their share in it loses them and is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import nlargest
+
+from fastjournal.limits import CHANGES_BYTES_MAX, MATCH_WORK_A_CHANGE, MATCH_WORK_MAX
+from fastjournald.engine.pubsub.listener import Listener
+
+ENDED_AT_A_TIME = 2
+"""Sessions whose subscriptions end in one go, where too many changes wait,"""
+
+ENDED_EACH = 1000
+"""after each so many changes that are matched meanwhile."""
+
+
+class MatchBudget:
+    """Work of matching in the busy period."""
+
+    def __init__(self) -> None:
+        self._period = 0
+        """Number of the busy period."""
+        self.matched = 0
+        """Changes that were matched in it."""
+        self._ended_at = -ENDED_EACH
+        """So many were when the costliest subscriptions ended last."""
+
+    def charge(self, listener: Listener, work: int) -> bool:
+        """Count steps for a session; return whether these are far more than its share. O(1)."""
+        if listener.period != self._period:
+            listener.period, listener.work = self._period, 0
+        listener.work += work
+        return listener.work > MATCH_WORK_MAX and self._is_costly(listener)
+
+    def costliest(self, listeners: Iterable[Listener], pending_bytes: int) -> list[Listener]:
+        """Return sessions that cost more than their share, where too much waits. O(sessions)."""
+        if pending_bytes <= CHANGES_BYTES_MAX or self.matched < self._ended_at + ENDED_EACH:
+            return []
+        self._ended_at = self.matched
+        costly = (listener for listener in listeners if self._is_costly(listener))
+        return nlargest(ENDED_AT_A_TIME, costly, key=lambda listener: listener.work)
+
+    def end_period(self) -> None:
+        """Begin anew: nothing waits to be matched."""
+        self._period += 1
+        self.matched = 0
+        self._ended_at = -ENDED_EACH
+
+    def _is_costly(self, listener: Listener) -> bool:
+        return listener.period == self._period and (
+            listener.work > MATCH_WORK_A_CHANGE * self.matched
+        )
