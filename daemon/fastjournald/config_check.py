@@ -1,4 +1,4 @@
-"""``--check-config``: what would stop a start with these options, without starting."""
+"""Configuration check (``--check-config``): what would stop a start with these options."""
 
 from __future__ import annotations
 

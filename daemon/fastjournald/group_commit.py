@@ -1,13 +1,13 @@
-"""Group commit: one write and one sync for all who wait.
+"""Group commit: one write and one sync for all sessions that wait.
 
-The first session that waits leads: it lets every other session that has work at this moment go
-first (one checkpoint), then writes and syncs what all of them appended; the others park until it
-is done. While a sync takes well under a millisecond it runs in the event loop, because handing it
-to a thread costs as much as the sync itself; on a slower disk it runs in a thread, and the next
-batch gathers meanwhile.
+The first session that waits is the commit leader: it lets every other session that has work at this
+moment go first (one checkpoint), then writes and syncs what all of them appended; the others park
+until it is done. While a sync takes well under a millisecond it runs in the event loop, because
+handing it to a thread costs as much as the sync itself; on a slower disk it runs in a thread, and
+the next batch gathers meanwhile.
 
-After the first failure the log is dead: the leader and all who wait get the same error, which
-ends the daemon, and nobody is told OK.
+After the first failure the log is dead: the leader and all that wait get the same error, which ends
+the daemon, and no client is told OK.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts of values by size, cheap enough for every commit."""
+"""Histogram: counts of values by powers of two, cheap enough for every commit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import accumulate
 
 
 class Histogram:
-    """How many values fall under each power of two.
+    """Counts of the values under each power of two.
 
     Args:
         exponent_max: Of the last bound, 2**exponent_max; what is larger is counted above all.

@@ -1,4 +1,4 @@
-"""What the process asks of the system: open files, and the file that says where it listens."""
+"""Resources of the process: the limit of open files, and the ready file with its addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOG = logging.getLogger("fastjournald")
 
 
 def write_ready_file(path: str, addresses: list[str]) -> None:
-    """Write one bound address a line, so that whoever waits sees all of them or no file.
+    """Write one bound address a line; a program that waits for it sees all of them or no file.
 
     Raises:
         ConfigError: It cannot be written.
@@ -33,7 +33,7 @@ def write_ready_file(path: str, addresses: list[str]) -> None:
 
 
 def remove_ready_file(path: str) -> None:
-    """Remove it, if it is there: whoever waits must not find an old one.
+    """Remove it, if it is there: a program that waits for it must not find an old one.
 
     Raises:
         ConfigError: It cannot be removed, or is something else than a ready file.

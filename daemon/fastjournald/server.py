@@ -121,7 +121,7 @@ class Server:
 
         Raises:
             ConfigError: An address cannot be listened on.
-            LogFailedError: The log failed; nobody was told OK for what it lost.
+            LogFailedError: The log failed; no client was told OK for what it lost.
         """
         config = self.runtime.config
         self.free_space.check()

@@ -1,4 +1,4 @@
-"""SIGHUP: reads the configuration anew, and lets count what can count without a restart."""
+"""Configuration reload (SIGHUP): reads options and certificates anew, and applies some of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RELOADED = frozenset(
 
 
 class Reloader:
-    """Changes a running server.
+    """Applies changed options to a running server.
 
     Args:
         server: It; its ``config`` changes.

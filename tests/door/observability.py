@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import Answer, HttpServer
-from fastjournald.observability.metrics import Metrics, domain_label, histogram
+from fastjournald.observability.metric_values import domain_label, histogram
+from fastjournald.observability.metrics import Metrics

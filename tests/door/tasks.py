@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from fastjournald.tasks.compactor import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Compactor, Pace
+from fastjournald.tasks.compactor import (
+    LATE_SHARE,
+    OTHERS_SHARE,
+    TURN_SECONDS_MAX,
+    CompactionPace,
+    Compactor,
+)
 from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.notifier import Notifier
 from fastjournald.tasks.turn_scheduler import TurnScheduler

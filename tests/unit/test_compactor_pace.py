@@ -6,19 +6,19 @@ import pytest
 import trio
 import trio.testing
 
-from tests.door.tasks import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, Pace
+from tests.door.tasks import LATE_SHARE, OTHERS_SHARE, TURN_SECONDS_MAX, CompactionPace
 
 SLICE = 0.001
 
 
-async def away(pace: Pace, pressure: float = 0.0, used: float = SLICE) -> float:
+async def away(pace: CompactionPace, pressure: float = 0.0, used: float = SLICE) -> float:
     """Return how long cleaning gives way."""
     began = trio.current_time()
     await pace.give_way(used, pressure)
     return trio.current_time() - began
 
 
-async def woken_late(pace: Pace, clock: trio.testing.MockClock, seconds: float) -> None:
+async def woken_late(pace: CompactionPace, clock: trio.testing.MockClock, seconds: float) -> None:
     """Give way while the event loop is busy for so long."""
     clock.autojump_threshold = float("inf")
     async with trio.open_nursery() as nursery:
@@ -29,19 +29,19 @@ async def woken_late(pace: Pace, clock: trio.testing.MockClock, seconds: float) 
 
 
 @pytest.fixture
-def pace() -> Pace:
-    return Pace()
+def pace() -> CompactionPace:
+    return CompactionPace()
 
 
 async def test_others_have_three_times_as_long(
-    pace: Pace, autojump_clock: trio.testing.MockClock
+    pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert await away(pace) == pytest.approx(OTHERS_SHARE * SLICE)
     assert await away(pace, used=2 * SLICE) == pytest.approx(2 * OTHERS_SHARE * SLICE)
 
 
 async def test_who_is_woken_late_stays_away_longer_and_forgets_it_again(
-    pace: Pace, autojump_clock: trio.testing.MockClock
+    pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     await woken_late(pace, autojump_clock, 0.1)
     waits = [await away(pace) for _ in range(40)]
@@ -51,11 +51,11 @@ async def test_who_is_woken_late_stays_away_longer_and_forgets_it_again(
 
 
 async def test_the_more_it_has_to_hurry_the_less_it_gives_way(
-    pace: Pace, autojump_clock: trio.testing.MockClock
+    pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     waits = []
     for pressure in (0.0, 0.25, 0.5, 0.75, 1.0):
-        fresh = Pace()
+        fresh = CompactionPace()
         fresh._late = 0.01
         waits.append(await away(fresh, pressure))
     assert waits == sorted(waits, reverse=True)
@@ -64,7 +64,7 @@ async def test_the_more_it_has_to_hurry_the_less_it_gives_way(
 
 
 async def test_in_a_hurry_it_has_half_of_what_others_had_and_no_more_than_a_bound(
-    pace: Pace, autojump_clock: trio.testing.MockClock
+    pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     autojump_clock.autojump_threshold = float("inf")
     turns = 0

@@ -14,7 +14,7 @@ Client = TypeVar("Client", bound=Hashable)
 
 
 class EvictionQueue(Generic[Client]):
-    """Connections that have shown nothing so far, by address; oldest first."""
+    """Queue of connections that have shown nothing so far, by address; oldest first."""
 
     def __init__(self) -> None:
         self._by_origin: dict[str, dict[Client, None]] = {}

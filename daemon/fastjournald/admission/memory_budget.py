@@ -4,8 +4,8 @@ Counted are the bytes of requests that have not arrived wholly, of requests that
 unsent reply, and of replies that the client has not taken. As long as all connections together hold
 less than ``bytes_max``, each may hold what one turn of it gathers. From there on memory is scarce:
 sessions read and gather ``SCARCE_BYTES`` at a time, larger values are refused with ``busy``, and
-``net.timeouts`` closes those who hold most without taking or giving a byte. A connection that holds
-little is served as ever.
+``net.timeouts`` closes those that hold most without taking or giving a byte. A connection that
+holds little is served as ever.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Turn budget: fair queueing of clients for the work of one turn of the event loop. Pure.
 
 A turn is what the event loop does between two looks at the sockets. Work is counted by the engine
-(``Store.work``), whoever does it. While a turn has budget left, each client is served at once.
+(``Store.work``). While a turn has budget left, each client is served at once.
 From there on clients wait, and begin in later turns in the order of what they have had so far: each
 has a virtual time that advances with the work done for it (start-time fair queueing). A client that
 was idle is set a little behind the clients that are always busy, and so comes before them. So a
 small request waits for about one turn, however many clients send as much as they can.
 
 While clients wait, virtual time advances with all work that is done, slowly. So new clients, each
-of them idle so far, do not come before those who wait for ever, however many connect.
+of them idle so far, do not come before clients that wait for ever, however many connect.
 
 One call of the engine may do more than what is left of a turn. The excess is a debt, which the next
 turns pay: in them only clients begin that were idle.
@@ -56,7 +56,7 @@ class Waiting:
 
 
 class TurnBudget:
-    """Decides which clients may begin in a turn.
+    """Budget of work for each turn, and the queue of clients that wait for one.
 
     Args:
         store: Counts the work.
@@ -145,7 +145,7 @@ class TurnBudget:
         self._aged = self._store.work
 
     def release(self) -> None:
-        """Wake those who may begin in the next turn: each asks ``admits`` again by itself."""
+        """Wake clients that may begin in the next turn: each asks ``admits`` again by itself."""
         self._age()
         room = TURN_WORK + min(0, self._over - self._store.work)
         queue = self._queue
@@ -159,7 +159,7 @@ class TurnBudget:
             heappop(queue)
 
     def _age(self) -> None:
-        """Advance virtual time for those who wait."""
+        """Advance virtual time for clients that wait."""
         work = self._store.work
         self._virtual += AGING * (work - self._aged) / (len(self._queue) + 1)
         self._aged = work

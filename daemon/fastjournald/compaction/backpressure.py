@@ -4,8 +4,8 @@ While the log is far larger than it should be (``policy.bytes_slowed``), a sessi
 requests that make it grow only in its turn. The bytes that compaction frees are shared out, in the
 order in which sessions came: a quarter of them, because records are larger than small requests, so
 the log shrinks while all go on slowly. A client that reads, completes or deletes goes on as ever.
-Where compaction frees nothing, because somebody reads the log or its disk fails, nobody waits: that
-would not help.
+Where compaction frees nothing, because somebody reads the log or its disk fails, no writer waits:
+that would not help.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Backpressure:
             if not self._turns and size < RELIEF * most:
                 self._open(size)
         step = writer.segment_bytes_max // LOOKS
-        # whoever is let go may fill what room there is
+        # writers that are admitted may fill what room there is
         self.look_at = writer.appended + (0 if self.closed else max(most - size, step))
 
     def freed(self, size: int) -> None:
@@ -141,7 +141,7 @@ class Backpressure:
         self.look_at = writer.appended + max(size // LOOKS, writer.segment_bytes_max)
 
     def end(self) -> None:
-        """The daemon stops: nobody waits any more."""
+        """Admit all that wait: the daemon stops."""
         self._ended = True
         self.look()
 
@@ -173,7 +173,7 @@ class Backpressure:
             self._admit()
 
     def _share(self, room: int, relieved: bool) -> None:
-        """Let go who fits into the room that there is, and one in any case if there is enough."""
+        """Admit writers that fit into the room there is, and one in any case if there is enough."""
         if relieved:
             self._rest()
         self._granted = max(self._granted, self._gone + int(GRANTED * room) - self._going)

@@ -1,4 +1,4 @@
-"""What ``--listen`` and ``--http`` take: ``HOST:PORT``, ``[HOST]:PORT``, ``unix:PATH``."""
+"""Addresses of ``--listen`` and ``--http``: ``HOST:PORT``, ``[HOST]:PORT``, ``unix:PATH``."""
 
 from __future__ import annotations
 

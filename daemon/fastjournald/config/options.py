@@ -29,8 +29,8 @@ SEGMENT_BYTES_MAX = 2**36
 """64 GiB: offsets have 40 bits, and a batch may go beyond the size."""
 NUMBER_MAX = 1_000_000_000
 PROGRAM_BYTES = 56 * 1024 * 1024
-"""Of memory-limit: for the program without any entry, 37 MiB, and what a usual load has on its
-way."""
+"""Part of memory-limit for the program itself: 37 MiB without any entry, and a usual load in
+flight."""
 
 Seconds = Annotated[int, Meta(ge=0, le=SECONDS_MAX)]
 SecondsNotNone = Annotated[int, Meta(ge=1, le=SECONDS_MAX)]
@@ -38,7 +38,7 @@ Bytes = Annotated[int, Meta(ge=0, le=BYTES_MAX)]
 
 
 class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What an administrator can set. Sizes are bytes; units are in the descriptions."""
+    """Options of an administrator. Sizes are bytes; other units are in the descriptions."""
 
     cmdlog_path: str = ""
     listen: list[str] = msgspec.field(default_factory=lambda: ["127.0.0.1:9923"])
@@ -51,7 +51,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     tls_client_ca: str = ""
     """Clients need a certificate that one of these authorities has signed."""
     auth_tokens: str = ""
-    """File of tokens; empty: nobody needs one."""
+    """File of tokens; empty: clients need none."""
     auth_timeout: SecondsNotNone = limits.AUTH_SECONDS
     """Seconds until AUTH."""
     insecure: bool = False

@@ -1,1 +1,1 @@
-"""Network shell: listeners, TLS, admission control, and the sessions of connected clients."""
+"""Network shell: listeners, TLS, transports, and the sessions of connected clients (sans-IO)."""

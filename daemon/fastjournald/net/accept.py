@@ -1,4 +1,4 @@
-"""Takes connections from a listener, also while the system has no descriptor for another."""
+"""Acceptor: takes connections from a listener, also when descriptors run out for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: lets clients in, serves each, and hands to each what the engine has for it."""
+"""Connections: admits clients, serves each, and delivers to each what the engine has for it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from fastjournald.config.options import Config, exposed_addresses
 from fastjournald.engine.authorization import RIGHTS, Grant, Grants
 
 TOKEN_BYTES_MIN = 16
-"""Of a token that stands there itself; a hash says nothing of the length."""
+"""Length of a token that stands there itself; a hash says nothing of the length."""
 
 PREFIXES_MAX = 1000
 
@@ -49,12 +49,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Security(NamedTuple):
-    """What the listeners and the engine are given."""
+    """TLS context of the listeners, and tokens of the engine."""
 
     tls: ssl.SSLContext | None = None
     """For TCP connections; None: they are plain."""
     grants: Grants | None = None
-    """None: nobody has to show a token."""
+    """None: clients have no token to show."""
 
 
 def load_security(config: Config) -> Security:

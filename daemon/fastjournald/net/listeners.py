@@ -1,4 +1,4 @@
-"""Addresses that the daemon listens on: ``HOST:PORT``, ``[HOST]:PORT``, ``unix:PATH``."""
+"""Listeners: sockets on ``HOST:PORT``, ``[HOST]:PORT`` and ``unix:PATH``, and their clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def listening(
         for text in addresses:
             bound = await listen(text, option, socket_mode)
             listeners += bound
-            # Whoever accepts on a listener closes it when it ends: then it has no name to ask for.
+            # The acceptor closes a listener when it ends: then it has no name to ask for.
             names = [
                 listener.socket.getsockname()
                 for listener in bound
@@ -92,7 +92,7 @@ def is_unix(stream: trio.SocketStream) -> bool:
 
 
 def peer_of(stream: trio.SocketStream) -> str:
-    """Return who connected, for the log: address and port, or process, user and group."""
+    """Return the name of a client, for the log: address and port, or process, user and group."""
     try:
         if is_unix(stream):
             size = _CREDENTIALS.size
@@ -117,7 +117,7 @@ def origin_of(stream: trio.SocketStream) -> str:
 
 
 def origin_of_host(host: str) -> str:
-    """Return the same for an IP address: whoever has one of IPv6 has a network of 64 bits."""
+    """Return the same for an IP address: a client with IPv6 has a network of 64 bits."""
     address = ip_address(host.partition("%")[0])
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:

@@ -34,7 +34,7 @@ class Log(Protocol):
 
 
 class Outbox:
-    """First in, first out; as marks only grow, what stands before a message never waits longer.
+    """FIFO queue of messages; as marks only grow, what stands before one never waits longer.
 
     Args:
         log: Marks are positions in it.

@@ -320,7 +320,7 @@ class RequestBatch:
         return self.unknown
 
     def _penalise(self, session: Hashable, _now: int) -> Step:
-        """Let the answer take its time, so that nobody guesses fast."""
+        """Delay the answer, so that tokens cannot be guessed fast."""
         self.quit = self._engine.context.auth_failures[session] >= limits.AUTH_FAILURES_MAX
         self._next = RequestBatch._refuse
         return PENALTY

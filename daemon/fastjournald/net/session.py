@@ -36,7 +36,7 @@ _State: TypeAlias = "Callable[[Session, int], Step]"
 
 
 class Session:
-    """A client's connection, from its first byte to its last. It is its own key in the engine.
+    """State machine of a client's connection. It is its own key in the engine.
 
     Args:
         shared: Engine, log and budgets.

@@ -27,7 +27,7 @@ SLICE_SESSIONS = 1000
 
 
 class Timeouts:
-    """Ends what no client may keep the daemon waiting for without end.
+    """Watcher of all connections.
 
     Args:
         runtime: Options, memory budget and counters.
@@ -85,7 +85,7 @@ class Timeouts:
             self._cut(transport, CloseReason.IDLE_TIMEOUT)
 
     def _make_room(self) -> None:
-        """Close those who hold most of all that stand still, until there is room."""
+        """Close those that hold most of all that stand still, until there is room."""
         still = self._memory.now - limits.SLOW_READER_SECONDS
         slow = [
             transport

@@ -23,8 +23,8 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST"}
 
 
 class _Context:
-    """A context that keeps what TLS wants to send: trio sends nothing of a handshake that fails,
-    and so not the alert that tells why."""
+    """TLS context that keeps unsent bytes: trio sends nothing of a handshake that fails, and so not
+    the alert that tells why."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
@@ -116,7 +116,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await self._tls.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Receive; after ``send_eof`` what comes is for nobody, and is not decrypted any more."""
+        """Receive; after ``send_eof`` bytes are dropped, and are not decrypted any more."""
         return await (self._socket if self._ended else self._tls).receive_some(max_bytes)
 
     async def send_eof(self) -> None:
@@ -132,7 +132,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
 
 class Handshakes:
-    """Lets clients in. Where too many are at it, the oldest that are not done make room.
+    """Handshakes in progress. Where these are too many, the oldest that are not done make room.
 
     Each step of a handshake computes for up to a millisecond, so a turn has only some of them.
     """
@@ -180,7 +180,7 @@ class Handshakes:
         return why_not
 
     def stop(self) -> None:
-        """The daemon stops: nobody who is not in comes in any more."""
+        """End all handshakes: the daemon stops."""
         self._why_cut = "the daemon stops"
         while (scope := self._begun.pop()) is not None:
             scope.cancel()

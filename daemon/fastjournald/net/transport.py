@@ -1,4 +1,4 @@
-"""Transport: moves the bytes of one session over a trio stream, and waits for what it waits for.
+"""Transport: moves the bytes of one session over a trio stream, and carries out its waits.
 
 ``Transport.converse`` is the write path, and all of it:
 
@@ -85,8 +85,8 @@ class Transport:
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
         self._sending = False
-        """Some task does. Not a ``trio.Lock``: to take one that nobody holds is one more turn of
-        the event loop, which costs as much as a small request."""
+        """Some task does. Not a ``trio.Lock``: to take a free one is a turn of the event loop more,
+        which costs as much as a small request."""
         self._senders = trio.lowlevel.ParkingLot()
         """Tasks that want to send next."""
         self._pushing = False

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server for pages that are only read: GET and HEAD, keep-alive, no bodies.
+"""HTTP server: HTTP/1.1 for pages that are only read, with GET, HEAD and keep-alive, no bodies.
 
 What a client sends is bounded in size and time, and an answer that a client does not take is
 dropped; nothing that it does reaches the rest of the daemon. h11 does the protocol, this the
@@ -100,7 +100,7 @@ class HttpServer:
                 if request is None:
                     return
                 on_request()
-                # who sends a body is answered before it, and not listened to afterwards
+                # a request with a body is answered before the body, and the last one
                 alone = isinstance(connection.next_event(), h11.EndOfMessage)
                 await self._answer(connection, stream, request, last=not alone)
                 if connection.states == {h11.SERVER: h11.DONE, h11.CLIENT: h11.DONE}:

@@ -1,79 +1,36 @@
-"""The daemon's figures in the form that Prometheus reads.
+"""Metrics: the daemon's counters in the form that Prometheus reads.
 
 Everything is counted where it happens, as plain integers; here they are only read. What takes a
-look at all domains is looked at in slices, so that a million of them hold nobody up.
+look at all domains is looked at in slices, so that a million of them do not hold up requests.
 """
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Iterator
-from heapq import heappush, heappushpop
-from pathlib import Path
-from time import perf_counter
 
-import msgspec
 import trio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
 )
 from prometheus_client.registry import Collector
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
-from fastjournal.printable import safe_text
-from fastjournal.protocol import Function
 from fastjournald.engine.backlog_age import oldest_due
-from fastjournald.engine.engine import Engine
-from fastjournald.histogram import Histogram
+from fastjournald.observability.domain_totals import Totals, total
+from fastjournald.observability.metric_values import (
+    domain_label,
+    function_name,
+    histogram,
+    resident_bytes,
+)
 from fastjournald.runtime import Runtime
-from fastjournald.tables.domain import Domain
 from fastjournald.tables.locks import LOCK_BYTES
 
-SLICE_SECONDS = 0.002
-"""So long are domains looked at before others have their turn."""
-
-STATM = Path("/proc/self/statm")
-
 CONNECTION_BYTES = 10_000
-"""Of a connection without TLS that waits for a request: session, tasks, and the stream."""
-
-
-class Totals(msgspec.Struct):
-    """What only a look at all domains tells."""
-
-    oldest_due_us: int | None = None
-    """Instant since which the oldest entry is due; None: none is."""
-    largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
-    """A heap of those with most waiting entries, with their number."""
-
-    def add(self, domain: Domain, oldest: int | None) -> None:
-        """Add one domain, and since when its oldest entry is due."""
-        if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
-            self.oldest_due_us = oldest
-        waiting = len(domain.ready) + len(domain.delayed)
-        if waiting:
-            item = (waiting, domain.name)
-            if len(self.largest) < METRICS_DOMAINS_MAX:
-                heappush(self.largest, item)
-            else:
-                heappushpop(self.largest, item)
-
-
-async def total(engine: Engine) -> Totals:
-    """Look at all domains, giving way to others every few milliseconds."""
-    totals = Totals()
-    turn_over = perf_counter() + SLICE_SECONDS
-    store = engine.store
-    for domain in list(store.domains.values()):
-        totals.add(domain, oldest_due(domain))
-        if perf_counter() > turn_over:
-            await trio.lowlevel.checkpoint()
-            turn_over = perf_counter() + SLICE_SECONDS
-    return totals
+"""Memory of a connection without TLS that waits for a request: session, task, and the stream."""
 
 
 class Metrics(Collector):
@@ -369,38 +326,6 @@ class Metrics(Collector):
             yield GaugeMetricFamily(
                 "process_resident_memory_bytes", "Resident memory of the daemon.", memory
             )
-
-
-def function_name(function: int) -> str:
-    """Return the label of a function; ``unknown`` where it has no name."""
-    return Function(function).name.lower() if function >= 0 else "unknown"
-
-
-def domain_label(name: bytes) -> str:
-    r"""Return a domain's name as text, another one for every name.
-
-    A backslash is ``\\``, a byte that is not UTF-8 is ``\xhh``, and what could disturb a terminal
-    is escaped too: people read the page by curl.
-    """
-    return safe_text(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
-
-
-def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
-    """Return a histogram; its values are multiples of ``unit``."""
-    *bounded, count = values.cumulative()
-    buckets = [(f"{2**at * unit:.9g}", float(number)) for at, number in enumerate(bounded)]
-    return HistogramMetricFamily(
-        name, text, [*buckets, ("+Inf", float(count))], values.total * unit
-    )
-
-
-def resident_bytes() -> int | None:
-    """Return how much memory of this process is in RAM; None: the system does not tell."""
-    try:
-        return int(STATM.read_text().split()[1]) * resource.getpagesize()
-    except OSError:
-        # no /proc, or no file can be opened: a figure less, and no reason to stop
-        return None
 
 
 def _age(instant: int | None, now: int) -> float:

@@ -1,9 +1,9 @@
 """Compactor: keeps the log small while requests go on, one sealed segment at a time.
 
-How a segment is compacted: ``compaction.compact_segment``. Reading, writing and syncing run in
+``compaction.compact_segment`` has the steps of a segment. Reading, writing and syncing run in
 threads; looking at records runs in the event loop, in slices of about a millisecond, with others'
-turns between them (``Pace``). A thread for that would not be kinder: it would hold the interpreter
-for as long, and at moments that nobody chooses.
+turns between them (``CompactionPace``). A thread for that would delay requests no less: it would
+hold the interpreter for as long, and at moments that cannot be chosen.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DEBT_SECONDS = 0.1
 """Between two looks at the compaction debt."""
 
 
-class Pace:
+class CompactionPace:
     """Shares the event loop between compaction and everybody else.
 
     Where there is little else to do compaction has a quarter of it. The more others have to do, the
@@ -97,7 +97,7 @@ class Compactor:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._pace = Pace()
+        self._pace = CompactionPace()
         self._debt = 0.0
         self._debt_at = -math.inf
 

@@ -1,8 +1,8 @@
 """Notifier: matches changes with subscriptions in slices, and wakes the sessions concerned.
 
 A hundred thousand may listen to one key. So in one round of the event loop only so many sessions
-are woken and only so many tell, each about so many bytes: whoever asks for something else in the
-meantime waits for these few.
+are woken and only so many tell, each about so many bytes: a client that asks for something else in
+the meantime waits for these few.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Scan runner: carries out range and regex scans in slices, beside everything else.
 
 A scan takes as long as it takes; what is bounded is how long it keeps others waiting. All scans
-share one turnstile, so that fifty of them hold the loop no longer than one: whoever waits in a
-round waits for one slice at most. They take their slices in turns, so a short scan is not behind a
-long one. Only so many gather replies at a time, because these are memory; the others wait to begin.
+share one turnstile, so that fifty of them hold the loop no longer than one: a request that waits in
+a round waits for one slice at most. They take their slices in turns, so a short scan is not behind
+a long one. Only so many gather replies at a time, because these are memory; the others wait to
+begin.
 
-The index that they go through is also brought up to date here, while nobody asks for anything.
+The index that they go through is also brought up to date here, while no request comes.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ SLICE_WORK = 2500
 """A slice ends with the first step that ends with so much work done: steps are far shorter."""
 
 SLICE_SECONDS = 0.001
-"""So long is the index brought up to date at a time, where nobody asks for anything."""
+"""So long is the index brought up to date at a time, where no request comes."""
 
 REST_ROUNDS = 3
 """Rounds of the event loop without a slice after each that has one. A request takes some rounds
 from its first byte to its reply; so it meets one slice or two, and not one in each of them. Where
-nobody else has work these rounds take a tenth of a slice."""
+no other client has work these rounds take a tenth of a slice."""
 
 STOP_SECONDS = 1.0
 """How long scans go on when the daemon stops; then they are told so."""
@@ -106,7 +107,7 @@ class ScanRunner:
             elif isinstance(outcome, Missing):
                 await self._fetch(outcome)
             if not self._runtime.turns.admits(share):
-                # not in its turn, where the scans of those who have had less would wait too
+                # not in its turn, where the scans of clients that have had less would wait too
                 await self._wait_turn(share, SLICE_WORK)
             async with self._turn:
                 outcome = await self._take_turn(scan, outcome, share)

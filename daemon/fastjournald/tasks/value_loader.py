@@ -98,7 +98,7 @@ class ValueLoader:
                     places,
                     dict(usage.replaced),
                 ),
-                # who stops does not wait for a disk that hangs
+                # the end of the daemon does not wait for a disk that hangs
                 abandon_on_cancel=True,
                 limiter=self._threads,
             )
@@ -109,7 +109,7 @@ class ValueLoader:
                 runtime.counters.values_read += 1
                 engine.store.warm_up(entry, place.job_id, value)
             elif engine.store.find(entry.key) is not entry or not isinstance(entry.value, Cold):
-                # nobody needs it any more, and cleaning may have taken its record away
+                # it is not needed any more, and compaction may have taken its record away
                 continue
             elif isinstance(value.__cause__, OSError) and value.__cause__.errno in _NO_ROOM:
                 no_room = True
@@ -143,15 +143,15 @@ class ValueLoader:
             self._told.add(place.position)
             LOG.error("event=not-readable job=%s error=%r", place.job_id.hex(), why)
 
-    # --- for those who wait ---------------------------------------------------------------------
+    # --- for waiting requests -------------------------------------------------------------------
 
     def look(self) -> None:
-        """The engine changed: perhaps those who wait need values."""
+        """The engine changed: perhaps waiting requests need values."""
         if self._runtime.engine.dispatcher.awaited:
             self._awaited.set()
 
     async def serve(self) -> None:
-        """Read what is to be handed out to those who wait, again and again."""
+        """Read what is to be handed out to waiting requests, again and again."""
         runtime = self._runtime
         engine = runtime.engine
         while True:
@@ -163,6 +163,6 @@ class ValueLoader:
             engine.dispatcher.values_read()
             runtime.after_requests(runtime.clock.now_us())
             if engine.store.values is not None:
-                # also where nobody waits any more who could be told
+                # also where no request waits any more that could be told
                 engine.store.values.unreadable.clear()
             await trio.lowlevel.checkpoint()

@@ -1,0 +1,51 @@
+"""Domain totals: figures for metrics that take a look at all domains, in slices."""
+
+from __future__ import annotations
+
+from heapq import heappush, heappushpop
+from time import perf_counter
+
+import msgspec
+import trio
+
+from fastjournal.limits import METRICS_DOMAINS_MAX
+from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.engine.engine import Engine
+from fastjournald.tables.domain import Domain
+
+SLICE_SECONDS = 0.002
+"""So long are domains looked at before others have their turn."""
+
+
+class Totals(msgspec.Struct):
+    """Figures that take a look at all domains."""
+
+    oldest_due_us: int | None = None
+    """Instant since which the oldest entry is due; None: none is."""
+    largest: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    """A heap of those with most waiting entries, with their number."""
+
+    def add(self, domain: Domain, oldest: int | None) -> None:
+        """Add one domain, and since when its oldest entry is due."""
+        if oldest is not None and (self.oldest_due_us is None or oldest < self.oldest_due_us):
+            self.oldest_due_us = oldest
+        waiting = len(domain.ready) + len(domain.delayed)
+        if waiting:
+            item = (waiting, domain.name)
+            if len(self.largest) < METRICS_DOMAINS_MAX:
+                heappush(self.largest, item)
+            else:
+                heappushpop(self.largest, item)
+
+
+async def total(engine: Engine) -> Totals:
+    """Look at all domains, giving way to others every few milliseconds."""
+    totals = Totals()
+    turn_over = perf_counter() + SLICE_SECONDS
+    store = engine.store
+    for domain in list(store.domains.values()):
+        totals.add(domain, oldest_due(domain))
+        if perf_counter() > turn_over:
+            await trio.lowlevel.checkpoint()
+            turn_over = perf_counter() + SLICE_SECONDS
+    return totals

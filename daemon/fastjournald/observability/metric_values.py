@@ -1,0 +1,46 @@
+"""Metric values: labels of functions and domains, histograms, and the memory of the process."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from prometheus_client.core import HistogramMetricFamily, Metric
+
+from fastjournal.printable import safe_text
+from fastjournal.protocol import Function
+from fastjournald.histogram import Histogram
+
+STATM = Path("/proc/self/statm")
+
+
+def function_name(function: int) -> str:
+    """Return the label of a function; ``unknown`` where it has no name."""
+    return Function(function).name.lower() if function >= 0 else "unknown"
+
+
+def domain_label(name: bytes) -> str:
+    r"""Return a domain's name as text, another one for every name.
+
+    A backslash is ``\\``, a byte that is not UTF-8 is ``\xhh``, and what could disturb a terminal
+    is escaped too: people read the page by curl.
+    """
+    return safe_text(name.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace"))
+
+
+def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
+    """Return a histogram; its values are multiples of ``unit``."""
+    *bounded, count = values.cumulative()
+    buckets = [(f"{2**at * unit:.9g}", float(number)) for at, number in enumerate(bounded)]
+    return HistogramMetricFamily(
+        name, text, [*buckets, ("+Inf", float(count))], values.total * unit
+    )
+
+
+def resident_bytes() -> int | None:
+    """Return how much memory of this process is in RAM; None: the system does not tell."""
+    try:
+        return int(STATM.read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        # no /proc, or no file can be opened: a figure less, and no reason to stop
+        return None
