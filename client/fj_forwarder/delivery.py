@@ -1,5 +1,4 @@
-"""Between the spool and the engine: records in, verdicts carried out. Blocking, no sockets,
-no clocks.
+"""Delivery between spool and engine: records in, dispositions carried out. No sockets or clocks.
 
 What the engine puts off is delayed in the store: forgotten here, and read again when it is due. So
 is what cannot be carried out: a dead record while ``dead/`` takes nothing, one that cannot be
@@ -24,12 +23,12 @@ from fastjournal.spool.dead import DeadDirectory, Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.writer import WRITES
-from fj_forwarder.delays import Settled, Stretch
-from fj_forwarder.engine import Engine
+from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.dispositions import Disposition
 from fj_forwarder.outgoing import Outcome, Outgoing
-from fj_forwarder.slotfile import SlotFile
-from fj_forwarder.store import SlotStore, Taken
-from fj_forwarder.verdicts import Verdict
+from fj_forwarder.retry_queue import Settled, Stretch
+from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.slot_store import SlotStore, Taken
 
 log = logging.getLogger("fj_forwarder")
 
@@ -70,7 +69,9 @@ class Delivery:
     Every method raises SpoolFailedError where the directory cannot be read any more.
     """
 
-    def __init__(self, spool: str, *, slot_seconds: int, engine: Engine, now_us: int) -> None:
+    def __init__(
+        self, spool: str, *, slot_seconds: int, engine: DeliveryEngine, now_us: int
+    ) -> None:
         self._engine = engine
         self._dead = DeadDirectory(spool)
         self._store = SlotStore(spool, slot_seconds=slot_seconds, put_aside=self._put_damage_aside)
@@ -157,21 +158,21 @@ class Delivery:
         outcome = self._engine.receive(reply, now_us)
         if outcome is None:
             return
-        record, result, error = outcome.record, outcome.verdict, outcome.error
-        if record is self._suspect and (result is not Verdict.HOLD or outcome.due_us):
+        record, result, error = outcome.record, outcome.disposition, outcome.error
+        if record is self._suspect and (result is not Disposition.HOLD or outcome.due_us):
             self._suspect = None
             self._store.delays.suspects_from_us = now_us  # the next one may fare as well
-        if result is Verdict.DONE:
+        if result is Disposition.DONE:
             self._erase(_Record(record.slot, record.offset, record.frame, record.tries))
             return
-        if result is Verdict.DEAD:
+        if result is Disposition.DEAD:
             code, _, sentence = error.partition(" ")
             self._bury(
                 _Record(record.slot, record.offset, record.frame, record.tries),
                 Settled(code, sentence),
             )
             return
-        if result is not Verdict.HOLD:
+        if result is not Disposition.HOLD:
             log.debug("a record is kept, to be sent again: %s", error)
         elif self._pause_told != self._engine.paused_until:
             self._pause_told = self._engine.paused_until
@@ -291,10 +292,10 @@ class Delivery:
                 record.tries,
                 record.losses,
                 record.skewed_us,
-                awaited=result in (Verdict.HOLD, Verdict.PASSED)
-                or (result is Verdict.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
+                awaited=result in (Disposition.HOLD, Disposition.PASSED)
+                or (result is Disposition.SUSPECT and record.tries < _SUSPECT_TRIES_AWAITED),
             )
-            if result is Verdict.SUSPECT:
+            if result is Disposition.SUSPECT:
                 self._store.delays.suspects_from_us = self._now_us + SUSPECT_GAP_US
                 if not record.was_suspect:
                     log.warning(

@@ -1,4 +1,4 @@
-"""The thin shell: files on one side, a connection on the other, the engine between them.
+"""Forwarder process: files on one side, a connection on the other, the engine between them.
 
 One task sends what the engine gives, one receives and erases, three wake them: the datagram socket,
 inotify, a timer. Whatever is missing of the first two, the timer finds the records.
@@ -30,7 +30,7 @@ from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.engine import Engine
+from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.watch import Source, Watch
 
 log = logging.getLogger("fj_forwarder")
@@ -69,7 +69,9 @@ class Forwarder:
         self._settings = settings
         self._holds_spool = holds_spool
         self._is_taken_away = False
-        self._engine = Engine(in_flight_max=settings.in_flight_max, random=Random(settings.seed))
+        self._engine = DeliveryEngine(
+            in_flight_max=settings.in_flight_max, random=Random(settings.seed)
+        )
         self._start_us = time.time_ns() // 1000
         self._start = time.monotonic()
         self._delivery = Delivery(

@@ -1,4 +1,4 @@
-"""The command ``fj-forwarder``: options, the lock, exit codes.
+"""Command line of ``fj-forwarder``: options, the lock, exit codes.
 
 Exit codes: 0 stopped or done, 64 bad usage, 74 I/O error or, with ``--once``, a slot that could
 not be read, 75 another forwarder holds the spool.

@@ -1,4 +1,4 @@
-"""A record on its way to the daemon, and the results of sending it."""
+"""Outgoing record on its way to the daemon, and the outcomes of sending it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from fj_forwarder.verdicts import Verdict
+from fj_forwarder.dispositions import Disposition
 
 if TYPE_CHECKING:
-    from fj_forwarder.slotfile import SlotFile
+    from fj_forwarder.slot_file import SlotFile
 
 
 class Outgoing(msgspec.Struct, gc=False):
@@ -38,10 +38,10 @@ class Outgoing(msgspec.Struct, gc=False):
 
 
 class Outcome(NamedTuple):
-    """Verdict on a record: what to do with it."""
+    """Disposition on a record: what to do with it."""
 
     record: Outgoing
-    verdict: Verdict
+    disposition: Disposition
     error: str
     """The reply's error; empty for success."""
     due_us: int = 0

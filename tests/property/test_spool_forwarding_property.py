@@ -27,9 +27,9 @@ from fastjournal.protocol import (
 )
 from fastjournal.spool import DeadDirectory, Reason
 from fastjournal.spool import format as form
-from fj_forwarder import delays, delivery, store
+from fj_forwarder import delivery, retry_queue, slot_store
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.engine import Engine
+from fj_forwarder.delivery_engine import DeliveryEngine
 
 START_US = 1_795_161_600_000_000
 SLOT_NAMES = [f"20261120T{hour:02d}0000Z.fjs" for hour in range(8, 24)]
@@ -67,7 +67,7 @@ class World:
     def start(self) -> None:
         """Start a forwarder; the one before was killed."""
         self.server = None
-        self.engine = Engine(in_flight_max=self.in_flight_max, random=self.random)
+        self.engine = DeliveryEngine(in_flight_max=self.in_flight_max, random=self.random)
         self.delivery = Delivery(
             str(self.directory), slot_seconds=3600, engine=self.engine, now_us=self.now_us
         )
@@ -188,9 +188,9 @@ def key_of(frame: bytes) -> bytes:
 
 def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
-    monkeypatch.setattr(store, "OPEN_SLOTS_MAX", random.choice((2, 3, 256)))
+    monkeypatch.setattr(slot_store, "OPEN_SLOTS_MAX", random.choice((2, 3, 256)))
     stretches_max = random.choice((1, 4, 64, 16_384))
-    monkeypatch.setattr(delays.Delays.__init__, "__defaults__", (stretches_max,))
+    monkeypatch.setattr(retry_queue.RetryQueue.__init__, "__defaults__", (stretches_max,))
     full = random.random() < 0.3
     put = DeadDirectory.put
 

@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder import slotfile
-from fj_forwarder.delays import Stretch
-from fj_forwarder.slotfile import SlotFile
+from fj_forwarder import slot_file
+from fj_forwarder.retry_queue import Stretch
+from fj_forwarder.slot_file import SlotFile
 
 NAME = "20261120T080000Z.fjs"
 
@@ -30,7 +30,7 @@ class KilledError(Exception):
 
 
 class KillingOs:
-    """The module ``os`` as slotfile sees it: before the n-th write the process is killed."""
+    """The module ``os`` as slot_file sees it: before the n-th write the process is killed."""
 
     def __init__(self) -> None:
         self.calls_left = -1
@@ -68,10 +68,10 @@ class SlotMachine(RuleBasedStateMachine):
         self.taken: dict[int, Piece] = {}
         self.os = KillingOs()
         self.patches: list[Any] = [
-            mock.patch.object(slotfile, "RELEASE_BYTES", 300),
-            mock.patch.object(slotfile, "RECORD_BYTES_MAX", 700),
-            mock.patch.object(slotfile, "punch_hole", self.os.punch_hole),
-            mock.patch.object(slotfile, "os", self.os),
+            mock.patch.object(slot_file, "RELEASE_BYTES", 300),
+            mock.patch.object(slot_file, "RECORD_BYTES_MAX", 700),
+            mock.patch.object(slot_file, "punch_hole", self.os.punch_hole),
+            mock.patch.object(slot_file, "os", self.os),
         ]
         for patch in self.patches:
             patch.start()

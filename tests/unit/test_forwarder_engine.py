@@ -1,4 +1,4 @@
-"""The forwarder's engine with a virtual clock: order, windows, pauses, verdicts."""
+"""The forwarder's engine with a virtual clock: order, windows, pauses, dispositions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fastjournal.protocol import (
     ServerConnection,
     encode_request,
 )
-from fj_forwarder.engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, Engine
+from fj_forwarder.delivery_engine import IN_FLIGHT_BYTES_MAX, PAUSE_US_MIN, DeliveryEngine
+from fj_forwarder.dispositions import SKEW_PATIENCE_US, Disposition, disposition_of
 from fj_forwarder.outgoing import Outcome, Outgoing
-from fj_forwarder.verdicts import SKEW_PATIENCE_US, Verdict, verdict
 
 NOW = 1_795_161_600_000_000
 
@@ -47,12 +47,12 @@ class Bench:
     in_flight_max: int = 4
     now: int = NOW
     seed: int = 1
-    engine: Engine = field(init=False)
+    engine: DeliveryEngine = field(init=False)
     server: ServerConnection = field(init=False)
     delayed: list[Outcome] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.engine = Engine(in_flight_max=self.in_flight_max, random=Random(self.seed))
+        self.engine = DeliveryEngine(in_flight_max=self.in_flight_max, random=Random(self.seed))
         self.server = ServerConnection()
 
     def offer(self, *numbers: int) -> None:
@@ -73,11 +73,11 @@ class Bench:
             assert self.engine.receive(Reply(requests[0].identifier), self.now) is None
         raise AssertionError("a second NOP")
 
-    def reply(self, identifier: int, error: str = "", flags: int = 0) -> Verdict | None:
+    def reply(self, identifier: int, error: str = "", flags: int = 0) -> Disposition | None:
         outcome = self.engine.receive(Reply(identifier, flags, error=error), self.now)
         if outcome is not None and outcome.due_us:
             self.delayed.append(outcome)
-        return None if outcome is None else outcome.verdict
+        return None if outcome is None else outcome.disposition
 
     def lose(self) -> bool:
         """End the connection; return whether the daemon is well."""
@@ -116,7 +116,7 @@ def test_no_more_than_the_window_is_in_flight_and_a_reply_makes_room() -> None:
     assert list(bench.sent()) == [1, 2]
     assert bench.sent() == {}
     assert bench.engine.next_due(NOW) is None
-    assert bench.reply(2) is Verdict.DONE
+    assert bench.reply(2) is Disposition.DONE
     assert bench.engine.next_due(NOW) == NOW
     assert bench.sent() == {3: 3}
 
@@ -129,7 +129,7 @@ def test_room_counts_records_and_bytes_and_comes_back() -> None:
     assert bench.engine.room() == (3, 0)
     bench.engine.take(NOW)
     assert bench.engine.room() == (3, 0)
-    assert bench.reply(1) is Verdict.DONE
+    assert bench.reply(1) is Disposition.DONE
     assert bench.engine.room() == (4, IN_FLIGHT_BYTES_MAX)
 
 
@@ -142,7 +142,7 @@ def test_identifiers_wrap_around_leave_out_0_and_those_in_flight() -> None:
         bench.offer(number)
         (identifier,) = bench.sent().values()
         seen.append(identifier)
-        assert bench.reply(identifier) is Verdict.DONE
+        assert bench.reply(identifier) is Disposition.DONE
     assert seen[:65_534] == list(range(2, 65_536))
     assert seen[65_534:] == [2, 3, 4, 5, 6]
 
@@ -154,7 +154,7 @@ def test_a_reply_nobody_waits_for_and_a_notification_change_nothing() -> None:
     assert bench.reply(9) is None
     assert bench.reply(1, flags=Flag.LISTEN) is None
     assert bench.engine.in_flight == 1
-    assert bench.reply(1) is Verdict.DONE
+    assert bench.reply(1) is Disposition.DONE
     assert bench.reply(1) is None
 
 
@@ -196,7 +196,7 @@ def test_a_daemon_that_takes_nothing_holds_all_with_growing_pauses(code: str) ->
     pauses = []
     for _ in range(15):
         for identifier in bench.sent().values():
-            assert bench.reply(identifier, f"{code} a sentence") is Verdict.HOLD
+            assert bench.reply(identifier, f"{code} a sentence") is Disposition.HOLD
         assert bench.sent() == {}
         due = bench.engine.next_due(bench.now)
         assert due is not None
@@ -234,7 +234,7 @@ def test_a_late_success_of_the_time_before_the_pause_does_not_end_it() -> None:
     bench.offer(1, 2, 3)
     sent = bench.sent()
     bench.reply(sent[1], "busy")
-    assert bench.reply(sent[2]) is Verdict.DONE
+    assert bench.reply(sent[2]) is Disposition.DONE
     assert bench.sent() == {}
     bench.now = bench.engine.paused_until
     assert bench.sent() == {}  # 3 is still in flight, and the window is one
@@ -259,8 +259,8 @@ def test_a_locked_record_waits_alone_and_leaves_the_engine() -> None:
     bench = Bench()
     bench.offer(1, 2)
     sent = bench.sent()
-    assert bench.reply(sent[1], "locked") is Verdict.LATER
-    assert bench.reply(sent[2]) is Verdict.DONE
+    assert bench.reply(sent[1], "locked") is Disposition.LATER
+    assert bench.reply(sent[2]) is Disposition.DONE
     assert (bench.engine.waiting, bench.engine.in_flight) == (0, 0)
     assert bench.engine.room() == (4, IN_FLIGHT_BYTES_MAX)
     bench.offer(3)
@@ -286,17 +286,17 @@ def test_a_delayed_record_waits_longer_each_time() -> None:
 def test_clock_skew_is_kept_for_an_hour_and_then_dead() -> None:
     bench = Bench()
     bench.engine.offer([record(1, timestamp=NOW + 10 * SKEW_PATIENCE_US)])
-    verdicts: list[Verdict | None] = []
-    while not verdicts or verdicts[-1] is not Verdict.DEAD:
-        verdicts.append(bench.reply(bench.sent()[1], "clock-skew"))
+    dispositions: list[Disposition | None] = []
+    while not dispositions or dispositions[-1] is not Disposition.DEAD:
+        dispositions.append(bench.reply(bench.sent()[1], "clock-skew"))
         bench.wait_delayed()
-    assert set(verdicts[:-1]) == {Verdict.SKEWED}
+    assert set(dispositions[:-1]) == {Disposition.SKEWED}
     assert SKEW_PATIENCE_US < bench.now - NOW < SKEW_PATIENCE_US + 2 * RETRY_PAUSE_US_MAX
 
 
-@pytest.mark.parametrize(("age_us", "wanted"), [(0, Verdict.SKEWED), (1, Verdict.DEAD)])
+@pytest.mark.parametrize(("age_us", "wanted"), [(0, Disposition.SKEWED), (1, Disposition.DEAD)])
 def test_clock_skew_of_a_record_older_than_an_hour_is_dead_at_once(
-    age_us: int, wanted: Verdict
+    age_us: int, wanted: Disposition
 ) -> None:
     bench = Bench()
     bench.engine.offer([record(1, timestamp=NOW - SKEW_PATIENCE_US - age_us)])
@@ -305,47 +305,49 @@ def test_clock_skew_of_a_record_older_than_an_hour_is_dead_at_once(
 
 SET, OVERWRITE = Function.SET, Flag.OVERWRITE
 TABLE = [
-    ("", SET, 0, Verdict.DONE),
-    ("stale", SET, 0, Verdict.DONE),
-    ("stale", Function.DELETE, 0, Verdict.DONE),
-    ("exists", SET, 0, Verdict.DONE),
-    ("exists", SET, OVERWRITE, Verdict.DEAD),
-    ("exists", Function.RENAME, 0, Verdict.DEAD),
-    ("exists", Function.LINK, 0, Verdict.DEAD),
-    ("not-found", Function.DELETE, 0, Verdict.DONE),
-    ("not-found", Function.ADD, 0, Verdict.DEAD),
-    ("too-large", SET, 0, Verdict.DEAD),
-    ("type-mismatch", Function.ADD, 0, Verdict.DEAD),
-    ("unknown-function", 99, 0, Verdict.DEAD),
-    ("overflow", Function.ADD, 0, Verdict.DEAD),
-    ("lease-lost", Function.RELEASE, 0, Verdict.DEAD),
-    ("not-owner", Function.UNLOCK, 0, Verdict.DEAD),
-    ("bad-key", SET, 0, Verdict.DEAD),
-    ("bad-value", SET, 0, Verdict.DEAD),
-    ("bad-regex", SET, 0, Verdict.DEAD),
-    ("bad-cursor", SET, 0, Verdict.DEAD),
-    ("bad-request", SET, 0, Verdict.DEAD),
-    ("bad-weather", SET, 0, Verdict.DEAD),
-    ("clock-skew", SET, 0, Verdict.SKEWED),
-    ("locked", SET, 0, Verdict.LATER),
-    ("worked-on", Function.RENAME, 0, Verdict.LATER),
-    ("forbidden", SET, 0, Verdict.LATER),
-    ("a-code-of-the-future", SET, 0, Verdict.LATER),
-    ("read-only", SET, 0, Verdict.HOLD),
-    ("not-persisted", SET, 0, Verdict.HOLD),
-    ("not-readable", Function.KICK, 0, Verdict.LATER),
-    ("busy", SET, 0, Verdict.HOLD),
-    ("shutting-down", SET, 0, Verdict.HOLD),
-    ("auth-required", SET, 0, Verdict.HOLD),
-    ("auth-failed", SET, 0, Verdict.HOLD),
-    ("auth-of-the-future", SET, 0, Verdict.HOLD),
-    ("unsupported-version", SET, 0, Verdict.HOLD),
+    ("", SET, 0, Disposition.DONE),
+    ("stale", SET, 0, Disposition.DONE),
+    ("stale", Function.DELETE, 0, Disposition.DONE),
+    ("exists", SET, 0, Disposition.DONE),
+    ("exists", SET, OVERWRITE, Disposition.DEAD),
+    ("exists", Function.RENAME, 0, Disposition.DEAD),
+    ("exists", Function.LINK, 0, Disposition.DEAD),
+    ("not-found", Function.DELETE, 0, Disposition.DONE),
+    ("not-found", Function.ADD, 0, Disposition.DEAD),
+    ("too-large", SET, 0, Disposition.DEAD),
+    ("type-mismatch", Function.ADD, 0, Disposition.DEAD),
+    ("unknown-function", 99, 0, Disposition.DEAD),
+    ("overflow", Function.ADD, 0, Disposition.DEAD),
+    ("lease-lost", Function.RELEASE, 0, Disposition.DEAD),
+    ("not-owner", Function.UNLOCK, 0, Disposition.DEAD),
+    ("bad-key", SET, 0, Disposition.DEAD),
+    ("bad-value", SET, 0, Disposition.DEAD),
+    ("bad-regex", SET, 0, Disposition.DEAD),
+    ("bad-cursor", SET, 0, Disposition.DEAD),
+    ("bad-request", SET, 0, Disposition.DEAD),
+    ("bad-weather", SET, 0, Disposition.DEAD),
+    ("clock-skew", SET, 0, Disposition.SKEWED),
+    ("locked", SET, 0, Disposition.LATER),
+    ("worked-on", Function.RENAME, 0, Disposition.LATER),
+    ("forbidden", SET, 0, Disposition.LATER),
+    ("a-code-of-the-future", SET, 0, Disposition.LATER),
+    ("read-only", SET, 0, Disposition.HOLD),
+    ("not-persisted", SET, 0, Disposition.HOLD),
+    ("not-readable", Function.KICK, 0, Disposition.LATER),
+    ("busy", SET, 0, Disposition.HOLD),
+    ("shutting-down", SET, 0, Disposition.HOLD),
+    ("auth-required", SET, 0, Disposition.HOLD),
+    ("auth-failed", SET, 0, Disposition.HOLD),
+    ("auth-of-the-future", SET, 0, Disposition.HOLD),
+    ("unsupported-version", SET, 0, Disposition.HOLD),
 ]
 
 
 @pytest.mark.parametrize(("code", "function", "flags", "wanted"), TABLE)
-def test_each_code_has_its_verdict(code: str, function: int, flags: int, wanted: Verdict) -> None:
-    assert verdict(code, function, flags) is wanted
+def test_each_code_has_its_disposition(
+    code: str, function: int, flags: int, wanted: Disposition
+) -> None:
+    assert disposition_of(code, function, flags) is wanted
 
 
 def test_the_table_covers_every_code() -> None:
@@ -355,7 +357,7 @@ def test_the_table_covers_every_code() -> None:
 @pytest.mark.parametrize("bad", [0, 32_768])
 def test_a_window_without_room_for_identifiers_is_refused(bad: int) -> None:
     with pytest.raises(ValueError, match="in_flight_max"):
-        Engine(in_flight_max=bad, random=Random(0))
+        DeliveryEngine(in_flight_max=bad, random=Random(0))
 
 
 def test_next_due_is_never_before_now_also_after_a_pause_that_is_over() -> None:
@@ -411,11 +413,11 @@ def test_a_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_
     bench.now = bench.engine.paused_until
     assert list(bench.sent()) == [1]
     assert bench.lose(), "the daemon is well"
-    assert [(o.record.offset, o.verdict) for o in bench.delayed] == [(1, Verdict.SUSPECT)]
+    assert [(o.record.offset, o.disposition) for o in bench.delayed] == [(1, Disposition.SUSPECT)]
     assert bench.engine.next_due(bench.now) == bench.now, "no pause"
     sent = bench.sent()
     assert list(sent) == [2]
-    assert bench.reply(sent[2]) is Verdict.DONE
+    assert bench.reply(sent[2]) is Disposition.DONE
 
 
 def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_found() -> None:
@@ -431,7 +433,7 @@ def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_foun
             assert losses <= 3
             bench.lose()  # nothing of this flight is answered
         for number, identifier in sent.items():
-            if poison not in sent and bench.reply(identifier) is Verdict.DONE:
+            if poison not in sent and bench.reply(identifier) is Disposition.DONE:
                 done.append(number)
         bench.now = max(bench.now, bench.engine.paused_until)
     assert [o.record.offset for o in bench.delayed] == [poison]
@@ -451,7 +453,7 @@ def test_a_suspect_that_is_answered_is_none_any_more() -> None:
     bench.sent()
     bench.lose()
     assert bench.wait_delayed() == [1]
-    assert bench.reply(bench.sent()[1], "locked") is Verdict.LATER
+    assert bench.reply(bench.sent()[1], "locked") is Disposition.LATER
     assert bench.delayed[0].record.losses == 0
 
 
@@ -462,12 +464,12 @@ def test_a_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(c
     for number in range(6):
         sent = bench.sent()
         assert number in sent
-        assert bench.reply(sent[number], f"{code} a sentence") is Verdict.DEAD
+        assert bench.reply(sent[number], f"{code} a sentence") is Disposition.DEAD
         assert bench.lose(), "the daemon is well"
         assert bench.engine.next_due(bench.now) == bench.now, "no pause"
     sent = bench.sent()
     assert list(sent) == [6]
-    assert bench.reply(sent[6]) is Verdict.DONE
+    assert bench.reply(sent[6]) is Disposition.DONE
     assert list(bench.sent()) == [7], "not alone"
     assert bench.delayed == []
 
@@ -510,7 +512,7 @@ def test_a_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost
         bench.lose()
         passed = bench.engine.skip(bench.now)
     assert len(bench.delayed) == SKIP_AFTER
-    assert [outcome.verdict for outcome in passed] == [Verdict.PASSED]
+    assert [outcome.disposition for outcome in passed] == [Disposition.PASSED]
     assert passed[0].record.offset in sent
     assert passed[0].record.losses < SUSPECT_LOSSES
 
@@ -523,7 +525,7 @@ def test_a_suspect_that_is_answered_busy_is_none_any_more() -> None:
         bench.lose()
         bench.now = max(bench.now, bench.engine.paused_until)
     assert bench.wait_delayed() == [1]
-    assert bench.reply(bench.sent()[1], "busy") is Verdict.HOLD
+    assert bench.reply(bench.sent()[1], "busy") is Disposition.HOLD
     assert [outcome.record.losses for outcome in bench.delayed] == [0]
 
 
@@ -551,7 +553,7 @@ def test_a_record_that_alone_is_busy_waits_behind_the_others() -> None:
     done: list[int] = []
     for _ in range(40):
         for number, identifier in bench.sent().items():
-            if bench.reply(identifier, "busy" if number == 0 else "") is Verdict.DONE:
+            if bench.reply(identifier, "busy" if number == 0 else "") is Disposition.DONE:
                 done.append(number)
         bench.now = max(bench.now, bench.engine.paused_until)
     assert done == list(range(1, 10))
@@ -559,8 +561,8 @@ def test_a_record_that_alone_is_busy_waits_behind_the_others() -> None:
     assert bench.wait_delayed() == [0]
     bench.offer(10, 11)
     sent = bench.sent()
-    assert bench.reply(sent[10]) is Verdict.DONE
-    assert bench.reply(sent[0], "busy") is Verdict.HOLD
+    assert bench.reply(sent[10]) is Disposition.DONE
+    assert bench.reply(sent[0], "busy") is Disposition.HOLD
     assert bench.engine.paused_until <= bench.now
 
 

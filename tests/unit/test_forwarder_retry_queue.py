@@ -19,12 +19,12 @@ from fastjournal.protocol import (
     encode_request,
 )
 from fastjournal.spool import format as form
-from fj_forwarder import delays
-from fj_forwarder.delays import Delays, Settled, Stretch
+from fj_forwarder import retry_queue
 from fj_forwarder.delivery import Delivery
-from fj_forwarder.engine import Engine
-from fj_forwarder.search import Search
-from fj_forwarder.slotfile import SlotFile
+from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.poison_search import PoisonSearch
+from fj_forwarder.retry_queue import RetryQueue, Settled, Stretch
+from fj_forwarder.slot_file import SlotFile
 from tests.unit.test_forwarder_slotfile import open_slot, records, write
 
 START_US = 1_795_161_600_000_000
@@ -45,7 +45,7 @@ def test_a_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(6)))
-    queue = Delays(stretches_max=2)
+    queue = RetryQueue(stretches_max=2)
     places = give_back_all(file)
     for number, (start, end) in enumerate(places):
         losses = SUSPECT_LOSSES if number in (1, 3) else 0
@@ -69,7 +69,7 @@ def test_a_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(4)))
-    queue = Delays(stretches_max=2)
+    queue = RetryQueue(stretches_max=2)
     places = give_back_all(file)
     for start, end in places:
         queue.add(file, Stretch(start, end, START_US, 1, SUSPECT_LOSSES))
@@ -82,7 +82,7 @@ def test_a_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
 
 def test_folding_keeps_apart_what_is_delivered_and_only_to_be_erased(tmp_path: Path) -> None:
     file = open_slot(write(tmp_path, *records(8)))
-    queue = Delays(stretches_max=2)
+    queue = RetryQueue(stretches_max=2)
     places = give_back_all(file)
     for number, (start, end) in enumerate(places):
         settled = Settled("", "") if number % 2 else None
@@ -96,7 +96,7 @@ def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_de
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An ADD that is sent twice is added twice."""
-    monkeypatch.setattr(delays.Delays.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(retry_queue.RetryQueue.__init__, "__defaults__", (2,))
     frames = [
         encode_request(
             Request(
@@ -112,7 +112,7 @@ def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_de
         for number in range(10)
     ]
     write(tmp_path, *map(form.encode_record, frames))
-    engine = Engine(in_flight_max=10, random=Random(1))
+    engine = DeliveryEngine(in_flight_max=10, random=Random(1))
     delivery = Delivery(str(tmp_path), slot_seconds=3600, engine=engine, now_us=START_US)
     fails = True
     erase = SlotFile.erase
@@ -139,7 +139,7 @@ def test_records_that_could_not_be_erased_are_not_sent_again_however_many_are_de
 
 
 def test_search_does_not_pass_over_the_same_record_each_time() -> None:
-    search = Search(Random(7))
+    search = PoisonSearch(Random(7))
     passed = []
     for _ in range(100):
         for _ in range(SKIP_AFTER):

@@ -10,9 +10,9 @@ import pytest
 
 from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder import holes, slotfile
-from fj_forwarder.slotfile import SlotFile
-from fj_forwarder.store import SlotStore
+from fj_forwarder import punch_hole, slot_file
+from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.slot_store import SlotStore
 
 NAME = "20261120T080000Z.fjs"
 START_S = 1_795_161_600
@@ -94,14 +94,14 @@ def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> N
 
 @pytest.fixture
 def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slotfile, "RELEASE_BYTES", 16_384)
+    monkeypatch.setattr(slot_file, "RELEASE_BYTES", 16_384)
 
 
 def can_punch(directory: Path) -> bool:
     path = directory / "probe"
     path.write_bytes(b"x" * 65_536)
     with path.open("r+b") as file:
-        able = holes.punch_hole(file.fileno(), 0, 65_536)
+        able = punch_hole.punch_hole(file.fileno(), 0, 65_536)
     path.unlink()
     return able
 
@@ -109,7 +109,7 @@ def can_punch(directory: Path) -> bool:
 @pytest.mark.usefixtures("small_release")
 def test_an_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     if not can_punch(tmp_path):
-        pytest.skip("this file system has no holes")
+        pytest.skip("this file system has no punch_hole")
     path = write(tmp_path, *records(3000))
     size = path.stat().st_size
     file = open_slot(path)
@@ -141,7 +141,7 @@ def test_nothing_behind_a_pending_record_is_released(tmp_path: Path) -> None:
 def test_a_file_system_without_holes_changes_nothing_but_the_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slotfile, "punch_hole", lambda *_: False)
+    monkeypatch.setattr(slot_file, "punch_hole", lambda *_: False)
     path = write(tmp_path, *records(1000))
     wanted = bytearray(path.read_bytes())
     file = open_slot(path)
@@ -161,7 +161,7 @@ def erase_until_killed(
 ) -> int:
     """Erase until so many other writes were done; return how many records were erased."""
     left = calls
-    pwrite, punch = os.pwrite, holes.punch_hole
+    pwrite, punch = os.pwrite, punch_hole.punch_hole
 
     def count() -> None:
         nonlocal left
@@ -188,7 +188,7 @@ def erase_until_killed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", counting_pwrite)
-        patch.setattr(slotfile, "punch_hole", counting_punch)
+        patch.setattr(slot_file, "punch_hole", counting_punch)
         with pytest.raises(KilledError):
             erase()
     file.close()
@@ -216,7 +216,7 @@ def test_a_run_before_a_torn_piece_ends_with_a_whole_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     parts = records(10)
-    monkeypatch.setattr(slotfile, "RELEASE_BYTES", sum(map(len, parts[:-1])))
+    monkeypatch.setattr(slot_file, "RELEASE_BYTES", sum(map(len, parts[:-1])))
     path = write(tmp_path, *parts, b"P\0\0", *records(1))
     aside = PutAside()
     file = open_slot(path, aside)
@@ -233,8 +233,8 @@ def test_a_run_longer_than_a_record_may_be_is_released_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_punch(tmp_path):
-        pytest.skip("this file system has no holes")
-    monkeypatch.setattr(slotfile, "RECORD_BYTES_MAX", 40_000)
+        pytest.skip("this file system has no punch_hole")
+    monkeypatch.setattr(slot_file, "RECORD_BYTES_MAX", 40_000)
     path = write(tmp_path, *records(2000))
     file = open_slot(path)
     taken = file.take(10_000, 10**9)

@@ -14,10 +14,10 @@ from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool import Spool
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.slots import Survey, survey
-from fj_forwarder import store as module
-from fj_forwarder.delays import Stretch
-from fj_forwarder.slotfile import SlotFile
-from fj_forwarder.store import SlotStore
+from fj_forwarder import slot_store as module
+from fj_forwarder.retry_queue import Stretch
+from fj_forwarder.slot_file import SlotFile
+from fj_forwarder.slot_store import SlotStore
 
 MINUTE_US = 60_000_000
 

@@ -20,7 +20,7 @@ from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
 from fj_cli.commands.spool_status import command
-from fj_forwarder.store import SlotStore
+from fj_forwarder.slot_store import SlotStore
 
 NAME = "20261120T080000Z.fjs"
 GROUP = 54_321

@@ -1,4 +1,4 @@
-"""Releases parts of a file from the disk (fallocate, punch hole), where the file system can."""
+"""Hole punching (fallocate): parts of a file leave the disk, where the file system can."""
 
 from __future__ import annotations
 

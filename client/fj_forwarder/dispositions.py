@@ -1,4 +1,4 @@
-"""Verdicts: the effect of a reply on the record that was sent; the table of docs/spool.md."""
+"""Dispositions: the effect of a reply on the record that was sent; the table of docs/spool.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SKEW_PATIENCE_US: Final = 3_600_000_000
 """So long a record refused as clock-skew is kept: clocks are set right within an hour, or never."""
 
 
-class Verdict(Enum):
+class Disposition(Enum):
     """Action for a record after a reply."""
 
     DONE = "done"
@@ -33,27 +33,27 @@ class Verdict(Enum):
 
 
 _BY_CODE: Final = {
-    "": Verdict.DONE,
-    "stale": Verdict.DONE,
-    "too-large": Verdict.DEAD,
-    "type-mismatch": Verdict.DEAD,
-    "unknown-function": Verdict.DEAD,
-    "overflow": Verdict.DEAD,
-    "lease-lost": Verdict.DEAD,
-    "not-owner": Verdict.DEAD,
-    "not-found": Verdict.DEAD,
-    "exists": Verdict.DEAD,
-    "clock-skew": Verdict.SKEWED,
-    "locked": Verdict.LATER,
-    "worked-on": Verdict.LATER,
-    "forbidden": Verdict.LATER,
-    "read-only": Verdict.HOLD,
-    "not-persisted": Verdict.HOLD,
-    "busy": Verdict.HOLD,
-    "shutting-down": Verdict.HOLD,
-    "auth-required": Verdict.HOLD,
-    "auth-failed": Verdict.HOLD,
-    "unsupported-version": Verdict.HOLD,
+    "": Disposition.DONE,
+    "stale": Disposition.DONE,
+    "too-large": Disposition.DEAD,
+    "type-mismatch": Disposition.DEAD,
+    "unknown-function": Disposition.DEAD,
+    "overflow": Disposition.DEAD,
+    "lease-lost": Disposition.DEAD,
+    "not-owner": Disposition.DEAD,
+    "not-found": Disposition.DEAD,
+    "exists": Disposition.DEAD,
+    "clock-skew": Disposition.SKEWED,
+    "locked": Disposition.LATER,
+    "worked-on": Disposition.LATER,
+    "forbidden": Disposition.LATER,
+    "read-only": Disposition.HOLD,
+    "not-persisted": Disposition.HOLD,
+    "busy": Disposition.HOLD,
+    "shutting-down": Disposition.HOLD,
+    "auth-required": Disposition.HOLD,
+    "auth-failed": Disposition.HOLD,
+    "unsupported-version": Disposition.HOLD,
 }
 
 
@@ -72,18 +72,18 @@ CLOSING: Final = frozenset(
 was sent behind."""
 
 
-def verdict(code: str, function: int, flags: int) -> Verdict:
+def disposition_of(code: str, function: int, flags: int) -> Disposition:
     """Return what the error code ``code`` (empty: success) means for a request.
 
     A code that this version does not know keeps the record, and lets the others pass.
     """
     found = _BY_CODE.get(code)
     if code == "exists" and function == Function.SET and not flags & OVERWRITE:
-        return Verdict.DONE
+        return Disposition.DONE
     if code == "not-found" and function == Function.DELETE:
-        return Verdict.DONE  # the tombstone is left all the same
+        return Disposition.DONE  # the tombstone is left all the same
     if found is not None:
         return found
     if code.startswith("auth-"):
-        return Verdict.HOLD
-    return Verdict.DEAD if code.startswith("bad-") else Verdict.LATER
+        return Disposition.HOLD
+    return Disposition.DEAD if code.startswith("bad-") else Disposition.LATER

@@ -1,4 +1,4 @@
-"""All slots of a spool: which to read next, which rest, which are over and can go."""
+"""Slot store of a spool: which slots to read next, which rest, which are over and can go."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, SlotName, spool_failed, survey
-from fj_forwarder.delays import Delays, Due, Stretch
-from fj_forwarder.slotfile import PutAside, SlotFile
+from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
+from fj_forwarder.slot_file import PutAside, SlotFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ class SlotStore:
         self._directory = directory
         self._slot_seconds = slot_seconds
         self._put_aside = put_aside
-        self.delays = Delays()
+        self.delays = RetryQueue()
         self._open: list[SlotFile] = []
         """Slots that were begun, oldest first."""
         self._resting: dict[str, SlotFile] = {}

@@ -1,4 +1,4 @@
-"""The search for good records among poisonous ones: how many records are passed over untried."""
+"""Search for good records among poison messages: how many records are passed over untried."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 from fastjournal.limits import SKIP_AFTER, SKIP_MAX
 
 
-class Search:
+class PoisonSearch:
     """Counts suspects in a row; from ``SKIP_AFTER`` on more and more records are passed over.
 
     The number is drawn: from none to twice the power of two that it is on average. Records that

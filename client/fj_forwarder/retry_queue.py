@@ -1,4 +1,4 @@
-"""The retry queue: which stretches of which slots wait for their next try. Pure, and bounded.
+"""Retry queue: which stretches of which slots wait for their next try. Pure, and bounded.
 
 What is delayed is forgotten: of a record nothing is kept but where it is, when it is due and how
 often it was tried, as a *stretch* of its slot. When that is due the record is read again from disk.
@@ -26,7 +26,7 @@ from fastjournal.limits import RETRY_PAUSE_US_MAX, STRETCHES_MAX, SUSPECT_LOSSES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fj_forwarder.slotfile import SlotFile
+    from fj_forwarder.slot_file import SlotFile
 
 
 class Settled(NamedTuple):
@@ -86,7 +86,7 @@ class Due(NamedTuple):
     stretch: Stretch
 
 
-class Delays:
+class RetryQueue:
     """All stretches of one spool.
 
     Args:

@@ -1,4 +1,4 @@
-"""One slot in the forwarder's hands: reading, erasing, releasing its space, deleting it.
+"""Slot file of a spool: reading, erasing, releasing its space, deleting it.
 
 Only the holder of forwarder.lock changes slots like this. Everything survives a kill between any
 two calls: what was sent and not erased is sent again, what was put aside and not erased is put
@@ -26,12 +26,12 @@ from fastjournal.spool.format import (
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import Slot, SlotName, leads_to, open_slot, spool_failed
-from fj_forwarder.holes import punch_hole
+from fj_forwarder.punch_hole import punch_hole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fj_forwarder.delays import Stretch
+    from fj_forwarder.retry_queue import Stretch
 
 log = logging.getLogger("fj_forwarder")
 

@@ -15,7 +15,7 @@ Poison: a record at which the daemon ends the connection must hold up no other. 
 connection begins with a NOP: once that is answered the daemon is well, and it is a record that ends
 connections. Those that had no reply when two connections ended are tried alone; one that ends a
 connection alone is a *suspect* and waits, and the next one goes at once. Where one suspect follows
-the other, records are passed over untried, to find the good ones behind (``search``).
+the other, records are passed over untried, to find the good ones behind (``poison_search``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from fastjournal.limits import (
     SUSPECT_LOSSES,
 )
 from fastjournal.protocol import Flag, Function, Reply, Request, encode_request
+from fj_forwarder.dispositions import CLOSING, SKEW_PATIENCE_US, Disposition, disposition_of
 from fj_forwarder.outgoing import Loss, Outcome, Outgoing
-from fj_forwarder.search import Search
-from fj_forwarder.verdicts import CLOSING, SKEW_PATIENCE_US, Verdict, verdict
+from fj_forwarder.poison_search import PoisonSearch
 
 PAUSE_US_MIN: Final = 100_000
 """The first pause."""
@@ -52,7 +52,7 @@ PASSED_TRIES: Final = 3
 _LISTEN: Final = int(Flag.LISTEN)
 
 
-class Engine:
+class DeliveryEngine:
     """Decides; see the module.
 
     Args:
@@ -87,7 +87,7 @@ class Engine:
         """The record in flight is tried alone."""
         self._takes = False
         """A record was taken or refused for itself since the last pause of all."""
-        self._search = Search(random)
+        self._search = PoisonSearch(random)
         self._refusing_since = 0
         """Since when the daemon has refused everything; 0: it does not."""
         self.paused_until = 0
@@ -148,7 +148,7 @@ class Engine:
             record = self._queue.popleft()
             if not record.was_suspect:  # it was not tried alone, however often it was lost
                 record.losses = min(record.losses, SUSPECT_LOSSES - 1)
-            passed.append(self._put_off(record, Verdict.PASSED, "", now_us))
+            passed.append(self._put_off(record, Disposition.PASSED, "", now_us))
         return passed
 
     def stop_skipping(self) -> None:
@@ -174,8 +174,8 @@ class Engine:
         self._proven, self._alone = True, False
         self._last_code = reply.code
         record.losses = 0
-        result = self._judge(reply.code, record, now_us) if reply.error else Verdict.DONE
-        if result is Verdict.HOLD:
+        result = self._judge(reply.code, record, now_us) if reply.error else Disposition.DONE
+        if result is Disposition.HOLD:
             return self._refused_all(record, reply.error, now_us)
         self._search.found_good()
         self._refusing_since = 0
@@ -183,7 +183,7 @@ class Engine:
             self._failures = 0
             self._takes = True
             self._window = min(self._window * 2, self._in_flight_max)
-        if result in (Verdict.DONE, Verdict.DEAD):
+        if result in (Disposition.DONE, Disposition.DEAD):
             self._bytes -= len(record.frame)
             return Outcome(record, result, reply.error)
         return self._put_off(record, result, reply.error, now_us)
@@ -197,7 +197,7 @@ class Engine:
         if code in CLOSING:  # said why: no fault of those behind
             self._returned += unanswered
             self._begin_epoch()
-            stay = verdict(code, Function.SET, 0) is Verdict.DEAD
+            stay = disposition_of(code, Function.SET, 0) is Disposition.DEAD
             self._refusing_since = self._refusing_since if stay else 0
             return Loss([], stay)
         for record in unanswered:
@@ -213,7 +213,7 @@ class Engine:
             return Loss([], stay=True)
         if not unanswered[0].was_suspect:
             self._search.found_suspect()
-        suspect = self._put_off(unanswered[0], Verdict.SUSPECT, "", now_us)
+        suspect = self._put_off(unanswered[0], Disposition.SUSPECT, "", now_us)
         return Loss([suspect], stay=True)
 
     def has_to_leave(self, now_us: int) -> bool:
@@ -246,18 +246,18 @@ class Engine:
             self._queue.extendleft(self._returned)
             self._returned.clear()
 
-    def _judge(self, code: str, record: Outgoing, now_us: int) -> Verdict:
-        result = verdict(code, record.function, record.flags)
-        if result is Verdict.SKEWED:
+    def _judge(self, code: str, record: Outgoing, now_us: int) -> Disposition:
+        result = disposition_of(code, record.function, record.flags)
+        if result is Disposition.SKEWED:
             record.skewed_us = record.skewed_us or now_us
             if now_us - min(record.skewed_us, record.timestamp) > SKEW_PATIENCE_US:
-                return Verdict.DEAD
+                return Disposition.DEAD
         return result
 
     def _hear_probe(self, code: str, now_us: int) -> None:
         self._probe = 0
         self._last_code = code
-        if code and verdict(code, Function.NOP, 0) is Verdict.HOLD:
+        if code and disposition_of(code, Function.NOP, 0) is Disposition.HOLD:
             self._refuses(now_us)
             self._hold(self._epoch, now_us)
             return
@@ -270,9 +270,9 @@ class Engine:
         if not record.tries or not self._takes:
             self._hold(record.epoch, now_us)
         if record.tries or record.holds >= HOLDS_MAX:
-            return self._put_off(record, Verdict.HOLD, error, now_us)
+            return self._put_off(record, Disposition.HOLD, error, now_us)
         self._returned.append(record)
-        return Outcome(record, Verdict.HOLD, error)
+        return Outcome(record, Disposition.HOLD, error)
 
     def _refuses(self, now_us: int) -> None:
         self._refusing_since = self._refusing_since or now_us
@@ -299,9 +299,9 @@ class Engine:
         self._in_doubt = True
         self._last_code = ""
 
-    def _put_off(self, record: Outgoing, result: Verdict, error: str, now_us: int) -> Outcome:
+    def _put_off(self, record: Outgoing, result: Disposition, error: str, now_us: int) -> Outcome:
         self._bytes -= len(record.frame)
-        is_passed = result is Verdict.PASSED
+        is_passed = result is Disposition.PASSED
         due_us = now_us + self._pause(
             min(record.tries, PASSED_TRIES) if is_passed else record.tries
         )
