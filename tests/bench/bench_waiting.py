@@ -1,4 +1,4 @@
-"""Instructions of SET and of NEXT + DELETE while many entries wait, in and out of order.
+"""Instructions of SET, of NEXT + DELETE and of scans while many entries wait, in and out of order.
 
     python -m tests.bench.bench_waiting [--entries N] [--vs OTHER/bin/python]
 
@@ -6,6 +6,10 @@ The entries wait in one domain; those that are set and handed out while instruct
 come in the order of work (ascending), or at random places in it, by a priority and an instant drawn
 for each. NEXT always takes the first ones. Counted as in bench_instructions.py, in windows of 256
 and batches of 64; the log is not synced. This is what the sorted lists of a domain cost.
+
+Then a client scans: a GET of a range makes the key index, and from then on each window of SETs is
+followed by a GET of the first 64 keys, which has to merge the new keys and URIs into it. This is
+what the key index costs: the whole first scan, for each key; and a SET with its share of a GET.
 """
 
 from __future__ import annotations
@@ -17,7 +21,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from fastjournal.protocol import ClientConnection, Flag, Function, Reply, Request, encode_request
+from fastjournal.protocol import (
+    QUERY_SHIFT,
+    ClientConnection,
+    Flag,
+    Function,
+    Query,
+    Reply,
+    Request,
+    encode_request,
+)
 from tests.bench.bench_beanstalkd import BATCH, BODY, DELETE, WINDOW, WORKED_ON, Ours
 from tests.bench.bench_instructions import CountedDaemon
 
@@ -61,6 +74,19 @@ class Producer(Ours):
             ]
             self._answers(b"".join(frames), batch)
         return count / (time.perf_counter() - started)
+
+    def scan(self) -> None:
+        """Ask for the first keys in byte order."""
+        flags = Query.RANGE << QUERY_SHIFT
+        self._answers(
+            encode_request(Request(Function.GET.value, 0, flags, second_key=b"", count=BATCH)), 1
+        )
+
+    def put_and_scan(self, count: int) -> None:
+        """Set entries, with a scan after each window."""
+        for _ in range(0, count, WINDOW):
+            self.put(WINDOW)
+            self.scan()
 
     def _answers(self, requests: bytes, number: int) -> list[Reply]:
         self._socket.sendall(requests)
@@ -106,10 +132,19 @@ def measure(python: str, entries: int, *, ascending: bool) -> dict[str, float]:
             put = daemon.count() / COUNTED
             client.take(COUNTED)
             taken = daemon.count() / COUNTED
+            client.scan()
+            first = daemon.count() / (2 * entries)
+            client.put_and_scan(COUNTED)
+            scanned = daemon.count() / COUNTED
             client.close()
         finally:
             daemon.stop()
-    return {f"SET, {order}": put, f"a job of a NEXT of 64 and its DELETE, {order}": taken}
+    return {
+        f"SET, {order}": put,
+        f"a job of a NEXT of 64 and its DELETE, {order}": taken,
+        f"a key in the first scan, {order}": first,
+        f"SET with its share of a scan, {order}": scanned,
+    }
 
 
 def main() -> None:
