@@ -131,6 +131,12 @@ PAUSED_BYTES_MAX = 64 * 1024 * 1024
 PAUSE_BYTES = 540
 """Memory of a paused domain, besides its name."""
 
+RETRY_DELAY_US = 1_000_000
+"""Delay after the first failed attempt of an entry, unless the worker names another."""
+
+RETRY_DELAY_US_MAX = 3_600_000_000
+"""Longest delay after a failed attempt: it doubles with each of them."""
+
 LIMIT_MAX = (1 << 63) - 1
 """Largest number in a LIMIT: intervals are added to instants, and JSON readers have 64 bits."""
 

@@ -266,7 +266,8 @@ class Function(IntEnum):
     RELEASE = (
         13,
         Declaration(
-            text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl",
+            text="give a leased entry back: WORKED_ON + TIMEOUT token; TTL: not before now + ttl. "
+            "With a value (string, at most 4,096 bytes) the attempt failed. See below",
             access=Access(Right.NEXT, Scope.KEY),
             retry=_done("lease-lost", "not-found"),
             log=LogEffect.SHRINKS,

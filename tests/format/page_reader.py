@@ -90,6 +90,7 @@ class Entry:
     first_due: int = 0
     taken: list[Any] = field(default_factory=list)
     erases: bool = False
+    error: bytes | None = None
 
     def __post_init__(self) -> None:
         further = [self.uri, *self.links]
@@ -257,7 +258,7 @@ class Log:
 
     def _apply(self, record: Record) -> None:
         if record.command in (ADD, SCHEDULE):
-            self._place(record.job_id, Entry(*unpack(record.content)[:19]))
+            self._place(record.job_id, Entry(*unpack(record.content)[:20]))
             return
         job = self.jobs.get(record.job_id)
         if job is None:
@@ -319,6 +320,8 @@ class Log:
             job.expires = fields[1]
         elif tag == "delay":
             job.not_before = fields[1]
+        elif tag == "failed":
+            job.attempts, job.error = fields[1:]
         elif tag == "value":
             job.value, job.timestamp, job.modified = fields[1], fields[2], time
         elif tag == "resize":

@@ -96,6 +96,16 @@ def ask_every_function(client: RawClient) -> None:
     ask(client, Function.DELETE, b"work:100:0:0", timeout=token, **held)
     for key, ttl in ((b"work:101:0:1", None), (b"work:102:0:2", HOUR)):
         ask(client, Function.RELEASE, key, timeout=lease(client, key), ttl=ttl, **held)
+    failed = build(
+        Function.RELEASE,
+        b"work:101:0:10",
+        b"error",
+        timeout=lease(client, b"work:101:0:10"),
+        ttl=HOUR,
+        **held,
+    )
+    failed.value_type = ValueType.STRING
+    assert client.ask(failed).code == ""
     token = lease(client, b"work:101:0:4")
     ask(client, Function.TOUCH, b"work:101:0:4", timeout=token, ttl=2 * HOUR, **held)
     lease(client, b"work:102:0:5")

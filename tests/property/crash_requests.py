@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from fastjournal.protocol import Flag, Function
+from fastjournal.protocol import Flag, Function, ValueType
 from fastjournal.protocol.messages import Request
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
@@ -83,4 +83,14 @@ def draw_request(
     if function in DEAD_LETTER:
         return dead_letter_request(draw, function, key, token, at)
     ttl = draw.choice((None, SECOND, 20 * SECOND))
-    return request(function, key, flags=flags, at=at, timeout=token, ttl=ttl)
+    error = draw.choice((None, b"boom", b"")) if function == Function.RELEASE else None
+    return request(
+        function,
+        key,
+        error,
+        kind=ValueType.STRING,
+        flags=flags,
+        at=at,
+        timeout=token,
+        ttl=ttl,
+    )

@@ -92,6 +92,7 @@ def entry_at(
         *(entry.uri, tuple(entry.links or ()), entry.value_type, value, entry.timestamp),
         *(entry.created, entry.modified, entry.arrival, entry.not_before, entry.expires),
         *(entry.extra.ttl, attempts, token, entry.superseded, reason, first_due),
+        entry.extra.error,
         *(entry.priority, entry.domain.name),
     )
 

@@ -62,7 +62,7 @@ from tests.property.model_parts import (
 )
 from tests.property.model_scans import Scans
 from tests.property.model_values import Values
-from tests.property.model_work import Work
+from tests.property.model_work import REASON_BYTES_MAX, Work
 
 
 class Model(Values, Keys, Work, Scans):
@@ -195,6 +195,7 @@ class Model(Values, Keys, Work, Scans):
             here.first_due = first_due
             here.not_before = min(here.not_before, first_due + bound)
         here.attempts, here.buried, here.reason, here.token = 0, False, b"", 0
+        here.error = None
         here.writes += 1
         domain = here.parts.domain if here.parts and self.is_due(here) else None
         known = domain in [*self.turns, *self.pauses]
@@ -329,9 +330,22 @@ class Model(Values, Keys, Work, Scans):
 
     def do_release(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)
-        e = self.leased(session, r, token_of(r, needed=True))
-        if e.parts is not None and r.ttl is not None:
-            e.not_before = max(min(e.parts.timestamp, e.not_before), self.later(r.ttl))
+        token = token_of(r, needed=True)
+        refuse("bad-value", r.value_type not in (None, ValueType.STRING))
+        refuse("too-large", len(r.value) > REASON_BYTES_MAX)
+        e = self.leased(session, r, token)
+        delay, failed, rules = r.ttl, r.value_type is not None, self.rules
+        if failed and delay is None:
+            delay = min(rules.retry_delay_us << min(e.attempts, 64), rules.retry_delay_us_max)
+        if failed:
+            e.attempts, e.error = min(e.attempts + 1, 0xFFFF), r.value
+        most = self.limit(e.parts.domain, "attempts") if e.parts else 0
+        if failed and 0 < most <= e.attempts:
+            self.end_lease(e)
+            e.buried, e.reason = True, r.value
+            return Reply()
+        if e.parts is not None and delay is not None:
+            e.not_before = max(min(e.parts.timestamp, e.not_before), self.later(delay))
         self.end_lease(e)
         return Reply()
 
@@ -378,7 +392,9 @@ class Model(Values, Keys, Work, Scans):
         elif state == "delayed" and self.is_due(e):
             state = "ready"
         reason = e.reason.decode("utf-8", "replace") if e.buried else None
+        error = None if e.error is None else e.error.decode("utf-8", "replace")
         facts = {"state": state, "attempts": e.attempts, "buried_reason": reason}
+        facts["last_error"] = error
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(facts).encode())])
 
     def due_since(self, due: list[Entry]) -> list[int]:

@@ -27,6 +27,8 @@ class Rules:
     value_bytes_max: int = 1_000_000
     postpone_us_max: int = 3600 * 1_000_000
     interval_us_default: int = 0
+    retry_delay_us: int = 1_000_000
+    retry_delay_us_max: int = 3600 * 1_000_000
     jobs_default: int = 0
 
 
@@ -58,6 +60,8 @@ class Entry:
     attempts: int = 0
     buried: bool = False
     reason: bytes = b""
+    error: bytes | None = None
+    """Of the last attempt that failed."""
     token: int = 0
     token_before: int = 0
     first_due: int = 0

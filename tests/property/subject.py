@@ -425,6 +425,7 @@ STATS_FIELDS = (
     "state",
     "attempts",
     "buried_reason",
+    "last_error",
     "interval_us",
     "jobs_max",
     "paused_until",

@@ -68,7 +68,9 @@ OPTIONS: list[click.Parameter] = [
     ),
     _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
     _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
-    _number("--max-attempts", unit="N", help="Lost leases until buried; 0: no limit.  [0]"),
+    _number("--max-attempts", unit="N", help="Failed attempts until buried; 0: no limit.  [0]"),
+    _number("--retry-delay", unit="S", help="Delay after a first failed attempt; doubles.  [1]"),
+    _number("--retry-delay-max", unit="S", help="Longest delay after a failed attempt.  [3600]"),
     click.Option(
         ["--default-interval"],
         type=float,

@@ -77,6 +77,10 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     default_lease: SecondsNotNone = limits.LEASE_US_DEFAULT // 1_000_000
     """Seconds."""
     max_attempts: Annotated[int, Meta(ge=0, le=0xFFFF)] = 0
+    retry_delay: Seconds = limits.RETRY_DELAY_US // 1_000_000
+    """Seconds."""
+    retry_delay_max: Seconds = limits.RETRY_DELAY_US_MAX // 1_000_000
+    """Seconds."""
     default_interval: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 0
     """Seconds, also a fraction of one, between two hand-outs of a domain without LIMIT; 0: none."""
     default_jobs: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
@@ -107,6 +111,8 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             reply_bytes_max=self.max_reply,
             lease_us_default=self.default_lease * 1_000_000,
             attempts_max=self.max_attempts,
+            retry_delay_us=self.retry_delay * 1_000_000,
+            retry_delay_us_max=self.retry_delay_max * 1_000_000,
             interval_us_default=round(self.default_interval * 1_000_000),
             jobs_default=self.default_jobs,
             tombstone_ttl_us=self.tombstone_ttl * 1_000_000,

@@ -15,6 +15,9 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     lease_us_default: int = limits.LEASE_US_DEFAULT
     attempts_max: int = 0
     """Lost leases after which an entry is buried; 0: no limit."""
+    retry_delay_us: int = limits.RETRY_DELAY_US
+    """After the first failed attempt; doubled for each further one."""
+    retry_delay_us_max: int = limits.RETRY_DELAY_US_MAX
     interval_us_default: int = 0
     """Least time between two hand-outs of a domain; 0: no limit."""
     jobs_default: int = 0

@@ -212,10 +212,23 @@ class Store(Leasing):
 
     # --- leases and lives that end --------------------------------------------------------------
 
-    def end_lease(self, entry: Entry, now: int, *, ran_out: bool, delayed: bool = False) -> None:
-        """A lease ran out or was given back: the entry waits again, is buried, or is dropped.
+    def end_lease(
+        self,
+        entry: Entry,
+        now: int,
+        *,
+        ran_out: bool = False,
+        error: bytes | None = None,
+        delayed: bool = False,
+    ) -> None:
+        """End a lease: the entry waits again, is buried, or is dropped.
 
-        ``delayed``: it was given back with a new instant, which stands in the entry already.
+        Args:
+            entry: Which.
+            now: The present.
+            ran_out: Nobody released it: a lost lease counts as an attempt.
+            error: The attempt failed with it; None: it was released, or ran out.
+            delayed: It has a new instant, which stands in the entry already.
         """
         if ran_out:
             self.leases_lost += 1
@@ -226,15 +239,23 @@ class Store(Leasing):
         if entry.expires:
             self.watch_expiry(entry)
         extra = entry.own()
-        if ran_out:
+        if error is not None:
+            extra.error = error
+        if ran_out or error is not None:
+            is_last = self.is_last_attempt(entry)
             extra.attempts += 1
-            if entry.journal and 0 < self.attempts_max_of(entry.domain) <= extra.attempts:
-                self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX)
-                self.journal.buried(entry, now)
+            if is_last:
+                self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX if error is None else error)
+                if error is None:
+                    self.journal.buried(entry, now)
+                else:
+                    self.journal.failed(entry, now, delayed=delayed)
                 return
         # behind work, a URI may be put off anew from here
         extra.first_due = max(entry.not_before, min(now, token))
-        if delayed:
+        if error is not None:
+            self.journal.failed(entry, now, delayed=delayed)
+        elif delayed:
             self.journal.released_with_delay(entry, now)
         else:
             self.journal.lease_over(entry, now)
@@ -245,6 +266,11 @@ class Store(Leasing):
         """Return after how many failed attempts an entry of a domain is buried; 0: never."""
         limit = domain.limit
         return self.attempts_max if limit is None else limit.attempts or self.attempts_max
+
+    def is_last_attempt(self, entry: Entry) -> bool:
+        """Whether an entry is buried if one more attempt fails."""
+        attempts = entry.extra.attempts + 1
+        return entry.journal and 0 < self.attempts_max_of(entry.domain) <= attempts
 
     def _is_dropped(self, entry: Entry, now: int) -> bool:
         """Let an entry go as its lease ends, if newer work took its URI or its life is over."""

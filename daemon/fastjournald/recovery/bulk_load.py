@@ -161,6 +161,7 @@ class _Loading:
             superseded=job.superseded,
             links=more.links or None,
             reason=more.reason,
+            error=more.error,
             first_due=more.first_due,
         )
         if more.cold_bytes:

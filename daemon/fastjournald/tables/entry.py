@@ -81,6 +81,8 @@ class Extra(msgspec.Struct, gc=False):
     links: list[bytes] | None = None
     reason: bytes | None = None
     """Why it is buried."""
+    error: bytes | None = None
+    """Error of the last failed attempt; None: none failed, or only by a lost lease."""
     first_due: int = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     waits_until: int = 0

@@ -24,6 +24,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Delay,
     Erasure,
     Extend,
+    Failed,
     Lease,
     Limit,
     Link,
@@ -262,6 +263,23 @@ class Journal:
             self._encode.operation(Delay(entry.job_id, entry.not_before), now),
             self._encode.timeout(entry.job_id, now),
         )
+        self._append(b"".join(parts), len(parts), now)
+
+    def failed(self, entry: Entry, now: int, *, delayed: bool) -> None:
+        """An attempt failed with the entry's error: it waits again, or is a dead letter now."""
+        if entry.run is None:
+            return
+        encode, job_id = self._encode, self.records.amend(entry)
+        parts = [
+            encode.operation(Failed(job_id, entry.extra.attempts, entry.extra.error or b""), now)
+        ]
+        if delayed:
+            parts.append(encode.operation(Delay(job_id, entry.not_before), now))
+        if entry.reason is None:
+            parts.append(encode.timeout(job_id, now))
+        else:
+            parts.append(encode.failure(job_id, entry.reason, now))
+        parts.insert(0, encode.operation(Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
 
     def extended(self, entry: Entry, now: int) -> None:

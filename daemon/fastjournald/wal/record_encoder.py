@@ -16,7 +16,7 @@ from fastjournal.cmdlog.format.packed_entry import unpack_facts
 from fastjournal.cmdlog.format.records import encode_job, encode_result, encode_simple, encode_time
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, encode_removal_time
 from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
-from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry
+from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry, Extra
 from fastjournald.wal.workq_headers import WorkqHeaders
 
 _pack_serial = Struct(">Q").pack
@@ -61,6 +61,15 @@ class JobIds:
         self._entry_serial = self.next_serial()
         job_id = entry.run = self._prefix + _pack_serial(_SERIAL_BASE | self._entry_serial)
         return job_id
+
+
+def _last_fields(
+    extra: Extra, taken: tuple[int, ...] | None, *, erases: bool
+) -> tuple[object, ...]:
+    """Return the last fields of an envelope, but for those that have their default."""
+    if extra.error is not None:
+        return (taken or (), erases, extra.error)
+    return (taken or (), erases) if erases or taken is not None else ()
 
 
 class RecordEncoder:
@@ -118,7 +127,7 @@ class RecordEncoder:
                 0 if taken is None else extra.superseded,
                 extra.reason,
                 extra.first_due,
-                *((taken or (), erases) if erases or taken is not None else ()),
+                *_last_fields(extra, taken, erases=erases),
             )
         )
         domain = entry.domain.name

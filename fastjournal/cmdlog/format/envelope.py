@@ -62,6 +62,8 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     erases: bool = False
     """Whether a tombstone stood under its key, which is gone by this: where the entry goes without
     one, compaction has to say so in its place."""
+    error: bytes | None = None
+    """Error of the last failed attempt; None: none failed."""
 
 
 class Completion(msgspec.Struct, array_like=True, gc=False):

@@ -149,6 +149,15 @@ class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
     not_before: int
 
 
+class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
+    """RELEASE with a value: an attempt of that job failed; the end of its lease follows."""
+
+    job_id: bytes
+    attempts: _Number
+    """With this one."""
+    error: bytes
+
+
 class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
     """ADD or NOT: what that job's value is now, of the same type."""
 
@@ -191,7 +200,7 @@ SegmentOperation: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
 GroupHead: TypeAlias = Lease | Batch
 KeyOperation: TypeAlias = Tombstone | Erasure
 DomainOperation: TypeAlias = Pause | Limit
-Change: TypeAlias = Extend | Touch | Delay | Value | Resize | Link | Rename
+Change: TypeAlias = Extend | Touch | Delay | Failed | Value | Resize | Link | Rename
 Operation: TypeAlias = SegmentOperation | GroupHead | KeyOperation | DomainOperation | Change
 
 # --- encoding -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Delay,
     Erasure,
     Extend,
+    Failed,
     Limit,
     Link,
     Operation,
@@ -62,6 +63,8 @@ def _change(state: ReplayState, job: ReplayedEntry, change: Change, time: int) -
         more.expires = change.expires
     elif isinstance(change, Delay):
         job.not_before = change.not_before
+    elif isinstance(change, Failed):
+        more.attempts, more.error = change.attempts, change.error
     elif isinstance(change, Link):
         state.link(job, change.key)
     elif isinstance(change, Rename):

@@ -21,6 +21,7 @@ class ColdFields(msgspec.Struct, gc=False):
     attempts: int = 0
     """Leases that ran out."""
     reason: bytes | None = None
+    error: bytes | None = None
     first_due: int = 0
     taken: tuple[bytes, ...] = ()
     erases: bool = False
@@ -153,6 +154,7 @@ def replayed_entry(
         or entry.first_due
         or entry.attempts
         or entry.reason is not None
+        or entry.error is not None
         or entry.erases
         or entry.links
         or entry.ttl
@@ -164,6 +166,7 @@ def replayed_entry(
             ttl=entry.ttl,
             attempts=entry.attempts,
             reason=entry.reason,
+            error=entry.error,
             first_due=entry.first_due,
             taken=_taken(entry),
             erases=entry.erases,

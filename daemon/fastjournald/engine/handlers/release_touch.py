@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
-from fastjournal.protocol import ErrorCode, Reply, Request
+from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, REASON_BYTES_MAX
+from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, HALF_TOKEN, LOCKED, READ_ONLY, token_of
+from fastjournald.engine.settings import Settings
 
+_NO_STRING = f"{ErrorCode.BAD_VALUE} the error of a failed attempt is a string"
+_TOO_LARGE = f"{ErrorCode.TOO_LARGE} an error has at most {REASON_BYTES_MAX} bytes"
 _NO_TTL = f"{ErrorCode.BAD_REQUEST} TOUCH needs TTL"
 
 
 def release(context: Context, session: Hashable, request: Request, now: int) -> str:
-    """Give a leased entry back; TTL: it must not start before now + ttl."""
+    """Release a lease; TTL: a new delay. A value: the attempt failed with that error."""
     if not request.key or len(request.key) > KEY_BYTES_MAX:
         return BAD_KEY
     token = token_of(request)
@@ -22,6 +25,13 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         return HALF_TOKEN
     if isinstance(token, str):
         return token
+    error = None
+    if request.value_type is not None:
+        error = request.value
+        if request.value_type != ValueType.STRING:
+            return _NO_STRING
+        if len(error) > REASON_BYTES_MAX:
+            return _TOO_LARGE
     store = context.store
     entry = store.find(request.key)
     if entry is None:
@@ -30,15 +40,24 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         return LOCKED
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
-    parts = None if request.ttl is None else parse_journal_key(entry.key)
-    if request.ttl is not None and parts is not None:
+    delay = request.ttl
+    if error is not None:
+        if store.is_last_attempt(entry):
+            delay = None
+        elif delay is None:
+            delay = _back_off(context.settings, entry.extra.attempts)
+    parts = None if delay is None else parse_journal_key(entry.key)
+    if delay is not None and parts is not None:
         # below its timestamp where max-postpone has brought it forward: that holds on
         earliest = min(parts.timestamp, entry.not_before)
-        entry.not_before = max(earliest, min(now + request.ttl, INSTANT_MAX))
-        store.end_lease(entry, now, ran_out=False, delayed=True)
-    else:
-        store.end_lease(entry, now, ran_out=False)
+        entry.not_before = max(earliest, min(now + delay, INSTANT_MAX))
+    store.end_lease(entry, now, error=error, delayed=parts is not None)
     return ""
+
+
+def _back_off(settings: Settings, attempts: int) -> int:
+    """Return the delay after a failed attempt: doubled for each one before it."""
+    return min(settings.retry_delay_us << min(attempts, 64), settings.retry_delay_us_max)
 
 
 def touch(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:

@@ -90,6 +90,7 @@ def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
 
 def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
     lock = store.locks.held(entry.key, now)
+    error = entry.extra.error
     segment, offset = unpack_position(entry.position)
     return {
         "keys": [key.decode("utf-8", "backslashreplace") for key in entry.all_keys()],
@@ -98,6 +99,7 @@ def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
         "priority": entry.priority,
         "attempts": entry.extra.attempts,
         "buried_reason": None if entry.reason is None else entry.reason.decode("utf-8", "replace"),
+        "last_error": error if error is None else error.decode("utf-8", "replace"),
         "superseded": bool(entry.superseded),
         "timestamp": entry.timestamp,
         "created": entry.created,

@@ -114,8 +114,13 @@ def _peeked(_request: Request, reply: Reply) -> Jobs:
     return Jobs(None, None if entries else reply.timeout, entries)
 
 
-def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Call[None]:
+def release(
+    key: str | bytes, token: int, *, delay_us: int | None = None, error: str | None = None
+) -> Call[None]:
     """Release a leased entry: it waits again.
+
+    With an ``error`` the attempt failed: the daemon counts it, keeps the error, delays the entry
+    longer with each failure, and buries it at the domain's max attempts.
 
     Where it was sent again after a lost connection, ``lease-lost`` and ``not-found`` count as
     done: the entry is no longer held, as was asked.
@@ -123,7 +128,9 @@ def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Cal
     Args:
         key: Any of its keys.
         token: Its lease token.
-        delay_us: It is due again that many microseconds from now; None: as before.
+        delay_us: It is due again that many microseconds from now; None: as before, or with an
+            ``error`` after the daemon's back-off.
+        error: Why the attempt failed, at most 4,096 bytes of UTF-8; None: it did not.
 
     Raises:
         RefusedError: ``lease-lost``, ``not-found``.
@@ -132,6 +139,8 @@ def release(key: str | bytes, token: int, *, delay_us: int | None = None) -> Cal
         Function.RELEASE,
         flags=token_flag(token),
         key=key_bytes(key),
+        value_type=None if error is None else ValueType.STRING,
+        value=b"" if error is None else _reason(error),
         timeout=microseconds("token", token),
         ttl=microseconds("delay_us", delay_us),
     )
