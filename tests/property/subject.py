@@ -7,9 +7,12 @@ replies are decoded, so that flags and fields are those that a client sees.
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from typing import Any
+
+import msgspec
 
 from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.cmdlog.recovery.recover import recover
@@ -23,6 +26,7 @@ from tests.door.recovery import load_engine, value_limit
 from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold
 from tests.property.model import Model
 from tests.property.model_parts import Rules
+from tests.property.value_watch import ValueWatch
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -68,12 +72,21 @@ class EngineSubject:
     cold = False
     """Whether every value leaves memory as soon as it may."""
 
+    persists = False
+    """Whether all that is SET is persistent: only what the log has may leave memory."""
+
+    watch: ValueWatch | None = None
+    """Notes whether the engine looks at values that may have left memory."""
+
     def __init__(self, rules: Rules, *, checks: bool = True, cold: bool | None = None) -> None:
         self.checks = checks
         known = Settings.__struct_fields__
         given = {k: v for k, v in asdict(rules).items() if k in known}
         if self.cold if cold is None else cold:
             given |= {"memory_bytes_max": 1, "cold_bytes_min": 1}
+        elif self.watch is not None:
+            # what is in memory is counted, and nothing has to leave it
+            given |= {"memory_bytes_max": 1 << 62, "cold_bytes_min": 1}
         self.settings = Settings(**given)
         self.read = 0
         """Values read from the disk."""
@@ -116,8 +129,12 @@ class EngineSubject:
     def check(self) -> None:
         """Every invariant holds."""
         if self.checks:
-            self.engine.check()
-            self.shell.check()
+            with self._unwatched():
+                self.engine.check()
+                self.shell.check()
+
+    def _unwatched(self) -> AbstractContextManager[None]:
+        return self.watch.paused() if self.watch is not None else nullcontext()
 
     def _append(self, data: bytes, records: int, now: int) -> int:
         return self.writer.append(data, records, now)
@@ -152,6 +169,8 @@ class EngineSubject:
         return {key: timestamp for key, timestamp in found.items() if timestamp is not None}
 
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None:
+        if self.persists and request.function == Function.SET:
+            request = msgspec.structs.replace(request, flags=request.flags | Flag.PERSIST)
         asked = decode_request(encode_request(request))
         data = self.engine.handle(session, asked, now)
         self.check()
@@ -192,21 +211,25 @@ class EngineSubject:
     def fetch(self, missing: Missing | None) -> None:
         """Read what is on the disk only."""
         for entry in missing.entries if missing else ():
-            assert isinstance(entry.value, Cold)
-            place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
-            value = read_value(self.disk, LOG, place)
-            self.engine.store.warm_up(entry, entry.job_id, value)
+            with self._unwatched():
+                assert isinstance(entry.value, Cold)
+                place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
+                value = read_value(self.disk, LOG, place)
+                self.engine.store.warm_up(entry, entry.job_id, value)
             self.read += 1
         self.check()
 
     def evict(self) -> None:
         """Let every value leave memory that may; all that was appended is durable."""
-        if self.engine.store.values is not None:
-            self.writer.write()
-            self.writer.sync()
-            while self.engine.store.evict(self.writer.durable_at, 1000):
-                pass
-            self.check()
+        with self._unwatched():
+            if self.engine.store.values is not None:
+                self.writer.write()
+                self.writer.sync()
+                while self.engine.store.evict(self.writer.durable_at, 1000):
+                    pass
+                self.check()
+            if self.watch is not None:
+                self.watch.end_request(self.engine.store)
 
     def advance(self, now: int) -> None:
         self.engine.advance(now)
@@ -264,6 +287,18 @@ class Subject:
     def under(self, **rules: int) -> Subject:
         """A fresh one of the same kind with these settings."""
         return Subject(type(self.target)(Rules(**rules)))
+
+    @contextmanager
+    def checked_once(self) -> Iterator[None]:
+        """Check at the end of the block, not after each request: for many entries at a time."""
+        target = self.target
+        if isinstance(target, EngineSubject):
+            target.checks = False
+            yield
+            target.checks = True
+            target.check()
+        else:
+            yield
 
     def later(self, us: int) -> None:
         """Move the clock."""

@@ -70,6 +70,7 @@ def test_without_a_token_a_lease_is_ended_and_its_token_is_lost(s: Subject) -> N
     assert s.release(JOB, token) == "lease-lost"
 
 
+@pytest.mark.warm_only
 def test_without_a_token_a_waiting_entry_is_set_aside(s: Subject) -> None:
     later = b"a:1:%d:z" % (START + 60 * SECOND)
     for key in (JOB, later):
@@ -186,16 +187,19 @@ def test_a_token_that_is_over_is_lease_lost(s: Subject) -> None:
     assert s.meta(JOB).attempts == 1
 
 
+@pytest.mark.warm_only
 def test_nothing_there_is_not_found(s: Subject) -> None:
     assert s.bury(JOB) == "not-found"
     assert s.bury(JOB, 1) == "not-found"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.bury(key) == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
 def test_only_one_of_worked_on_and_timeout_is_bad_request(
     s: Subject, flags: int, timeout: int | None
@@ -213,6 +217,7 @@ def test_a_reason_over_its_limit_is_too_large(s: Subject) -> None:
     assert s.bury(JOB, reason=b"r" * REASON_BYTES_MAX) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("at", [0, START + 999 * SECOND])
 def test_bury_does_not_look_at_the_timestamp(s: Subject, at: int) -> None:
     s.set(JOB)

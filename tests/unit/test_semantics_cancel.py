@@ -101,6 +101,7 @@ def test_cancel_of_nothing_is_not_found_and_changes_nothing(s: Subject) -> None:
     assert cancel(s, 4).code == "not-found", "it was answered already"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 def test_cancel_without_count_is_bad_request(s: Subject) -> None:
     wait(s, 0)

@@ -19,6 +19,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
     return Subject(request.param(Rules()))
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.delete(key) == "bad-key"
@@ -65,6 +66,7 @@ def test_an_entry_worked_on_can_be_deleted_without_a_token(s: Subject) -> None:
 # --- nothing there --------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 4 DELETE")
 def test_deleting_nothing_is_not_found_and_leaves_a_tombstone(s: Subject) -> None:
     assert s.delete(b"p", at=START) == "not-found"
@@ -72,12 +74,14 @@ def test_deleting_nothing_is_not_found_and_leaves_a_tombstone(s: Subject) -> Non
     assert s.set(b"p", at=START + 1) == ""
 
 
+@pytest.mark.warm_only
 def test_an_older_delete_of_nothing_leaves_a_newer_tombstone(s: Subject) -> None:
     s.delete(b"p", at=START)
     assert s.delete(b"p", at=START - 5) == "not-found"
     assert s.set(b"p", at=START) == "stale"
 
 
+@pytest.mark.warm_only
 def test_a_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=SECOND)
     s.delete(b"p", at=START)
@@ -89,24 +93,28 @@ def test_a_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
+@pytest.mark.warm_only
 def test_overwrite_of_nothing_is_not_found_and_removes_a_tombstone(s: Subject) -> None:
     s.delete(b"p", at=START)
     assert s.delete(b"p", at=START + 1, flags=Flag.OVERWRITE) == "not-found"
     assert s.set(b"p", at=START) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 def test_with_a_token_and_nothing_there_no_tombstone_is_left(s: Subject) -> None:
     assert s.delete(b"p", token=START, at=START) == "not-found"
     assert s.set(b"p", at=START - 5) == ""
 
 
+@pytest.mark.warm_only
 def test_with_a_token_and_nothing_there_a_tombstone_stays(s: Subject) -> None:
     s.delete(b"p", at=START)
     assert s.delete(b"p", token=START, at=START, flags=Flag.OVERWRITE) == "not-found"
     assert s.set(b"p", at=START) == "stale"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE of a missing key")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
 def test_deleting_nothing_from_the_future_changes_nothing(s: Subject, flags: int) -> None:
@@ -130,6 +138,7 @@ def test_overwrite_leaves_no_tombstone(s: Subject) -> None:
     assert s.set(b"p", b"again", at=START) == ""
 
 
+@pytest.mark.warm_only
 def test_overwrite_does_not_make_an_older_delete_win(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.delete(b"p", at=START - 1, flags=Flag.OVERWRITE) == "stale"
@@ -160,6 +169,7 @@ def test_a_token_is_compared_for_equality(s: Subject, difference: int) -> None:
     assert s.value(JOB) == b"v"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("token", [0, START])
 def test_a_token_for_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
     s.set(JOB)
@@ -236,11 +246,13 @@ def test_only_one_of_worked_on_and_timeout_is_bad_request(
 # --- which error, where several apply -------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_not_found_comes_before_clock_skew(s: Subject) -> None:
     assert s.delete(b"p", at=START + 999 * SECOND) == "not-found"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_a_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     s.set(JOB)
@@ -249,6 +261,7 @@ def test_a_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     assert s.delete(JOB, at=START + 60 * SECOND + 1) == "clock-skew"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_lease_lost_comes_before_stale(s: Subject) -> None:
     s.set(JOB, at=START)

@@ -36,6 +36,7 @@ def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
     assert s.get(b"p").pairs == [Pair(b"p", ValueType.STRING, b"")]
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.get(key).code == "bad-key"

@@ -46,6 +46,7 @@ def test_what_is_not_buried_does_not_count(s: Subject) -> None:
     assert s.kick(b"p") == 0
 
 
+@pytest.mark.warm_only
 def test_nothing_there_is_not_found(s: Subject) -> None:
     assert s.ask(request(Function.KICK, JOB)).code == "not-found"
 
@@ -100,20 +101,24 @@ def test_at_most_count_of_them(s: Subject) -> None:
     assert s.kick_domain(b"a", 65_535) == 3
 
 
+@pytest.mark.warm_only
 def test_an_unknown_domain_has_nothing_to_kick(s: Subject) -> None:
     assert s.kick_domain(b"none", 9) == 0
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"", b"a:b", b"k" * 4097])
 def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.ask(request(Function.KICK, uri=domain)).code == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 def test_neither_a_key_nor_a_domain_is_bad_request(s: Subject) -> None:
     assert s.ask(request(Function.KICK)).code == "bad-request"
 
 
+@pytest.mark.warm_only
 def test_an_oversize_key_is_bad_key(s: Subject) -> None:
     assert s.ask(request(Function.KICK, b"k" * 4097)).code == "bad-key"
 

@@ -228,6 +228,7 @@ def test_a_released_plain_entry_has_no_delay(s: Subject) -> None:
     assert s.meta(b"p").not_before == 0
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("flags", "timeout"), [(0, None), (Flag.WORKED_ON, None), (0, START), (Flag.OVERWRITE, START)]
@@ -238,6 +239,7 @@ def test_release_needs_a_token(s: Subject, flags: int, timeout: int | None) -> N
     assert reply.code == "bad-request"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("token", [0, 1])
 def test_release_of_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
     s.set(JOB)
@@ -251,10 +253,12 @@ def test_release_with_another_token_is_lease_lost(s: Subject) -> None:
     assert s.delete(JOB, token=token) == ""
 
 
+@pytest.mark.warm_only
 def test_release_of_nothing_is_not_found(s: Subject) -> None:
     assert s.release(JOB, 1) == "not-found"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.release(key, 1) == "bad-key"
@@ -320,6 +324,7 @@ def test_touch_without_ttl_is_bad_request(s: Subject) -> None:
     assert s.touch(JOB, s.lease()).code == "bad-request"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
 def test_only_one_of_worked_on_and_timeout_is_bad_request(
@@ -338,6 +343,7 @@ def test_touch_with_a_wrong_token_is_lease_lost(s: Subject, token: int) -> None:
     assert s.touch(JOB, token, ttl=1).code == "lease-lost"
 
 
+@pytest.mark.warm_only
 def test_touch_of_nothing_is_not_found(s: Subject) -> None:
     assert s.touch(JOB, 1, ttl=1).code == "not-found"
     assert s.touch(JOB, ttl=1).code == "not-found"

@@ -256,6 +256,7 @@ def test_limit_attempts_buries(s: Subject) -> None:
 # --- the value -----------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 def test_limit_changes_only_what_is_named(s: Subject) -> None:
     limit(s, interval_us=SECOND)
     limit(s, jobs=3)
@@ -264,6 +265,7 @@ def test_limit_changes_only_what_is_named(s: Subject) -> None:
     assert (numbers["interval_us"], numbers["jobs_max"]) == (SECOND, 3)
 
 
+@pytest.mark.warm_only
 def test_limit_0_is_the_default(s: Subject) -> None:
     s = s.under(interval_us_default=7, jobs_default=2)
     limit(s, interval_us=SECOND, jobs=5)
@@ -287,6 +289,7 @@ def test_limit_default_jobs_holds_for_every_domain(s: Subject) -> None:
     assert s.jobs(count=9) == [JOB, OTHER]
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize(
     "value",
     [
@@ -309,11 +312,13 @@ def test_limit_refuses_unknown_names_and_bad_numbers(s: Subject, value: bytes) -
     assert s.stats(b"a")["jobs_max"] == 0
 
 
+@pytest.mark.warm_only
 def test_limit_needs_a_string(s: Subject) -> None:
     assert s.ask(request(Function.LIMIT, b"a", b"{}", kind=ValueType.BUFFER)).code == "bad-value"
     assert s.ask(request(Function.LIMIT, b"a")).code == "bad-value"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"", b"a:b", b"a" * 4097])
 def test_limit_needs_a_domain(s: Subject, domain: bytes) -> None:
     assert limit(s, domain, jobs=1) == "bad-key"

@@ -13,7 +13,7 @@ from fastjournal.protocol import ClientConnection
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.functions import Right
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Grant, Grants
+from tests.door.engine import Grant, Grants, missing_notifications
 from tests.door.places import patch_module
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, SESSION, START, EngineSubject, Subject, request
@@ -53,8 +53,13 @@ class Listening(Subject):
         self.match()
         connection = ClientConnection()
         while self.engine.notifications.has_notifications(session):
-            connection.receive_data(self.engine.notifications.tell(session, self.now))
+            connection.receive_data(self.tell(session))
         return connection.next_events()
+
+    def tell(self, session: Hashable = ME) -> bytes:
+        """One piece of what a session is told."""
+        self.subject.fetch(missing_notifications(self.engine.context, session))
+        return self.engine.notifications.tell(session, self.now)
 
     def told(self, session: Hashable = ME) -> Told:
         """The same, in short."""
@@ -88,6 +93,7 @@ def test_a_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
     assert s.told() == [], "once"
 
 
+@pytest.mark.warm_only
 def test_a_get_that_finds_nothing_listens_to_nothing(s: Listening) -> None:
     assert s.listen_to(b"p").code == "not-found"
     s.set(b"p")
@@ -169,7 +175,7 @@ def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Liste
     s.match()
     s.set(b"p", b"2", at=START + 2, flags=Flag.OVERWRITE)
     connection = ClientConnection()
-    connection.receive_data(s.engine.notifications.tell(ME, s.now))
+    connection.receive_data(s.tell())
     (told,) = connection.next_events()
     assert told.pairs
     assert told.pairs[0].value == b"2"
@@ -405,11 +411,7 @@ def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
         s.listen_to(b"p%d" % number, identifier=number)
         s.set(b"p%d" % number, bytes(1000), at=START + 1, flags=Flag.OVERWRITE)
     s.match()
-    assert (
-        NOTIFICATIONS_TURN_BYTES
-        <= len(s.engine.notifications.tell(ME, s.now))
-        < NOTIFICATIONS_TURN_BYTES + 2000
-    )
+    assert NOTIFICATIONS_TURN_BYTES <= len(s.tell()) < NOTIFICATIONS_TURN_BYTES + 2000
     assert s.engine.notifications.has_notifications(ME)
     assert len(s.told()) > 100
 
@@ -471,9 +473,7 @@ def test_what_a_token_was_told_early_is_told_as_gone_too() -> None:
     s.ask(request(Function.DELETE, JOB, at=START + 1), session="all")
     s.match()
     s.ask(put(JOB, b"1", uri=URI, at=START + 2), session="all")
-    assert s.engine.notifications.tell("a", s.now), (
-        "with the value, while its change is not matched"
-    )
+    assert s.tell("a"), "with the value, while its change is not matched"
     s.ask(request(Function.DELETE, JOB, at=START + 3), session="all")
     assert s.told("a") == [(7, URI, None)]
 
@@ -524,6 +524,7 @@ def test_an_expression_listens_to_every_key_that_it_matches(s: Listening) -> Non
     assert sorted(s.told()) == [(7, b"a1", b"a1"), (7, b"bz", b"bz")]
 
 
+@pytest.mark.warm_only
 def test_an_expression_that_is_none_listens_to_nothing(s: Listening) -> None:
     assert s.listen_to(b"(", flags=Query.REGEX << QUERY_SHIFT).code == "bad-regex"
     assert len(s.engine.subscriptions) == 0
@@ -580,6 +581,7 @@ def test_add_not_and_truncate_are_told_under_all_keys() -> None:
     assert s.told() == []
 
 
+@pytest.mark.warm_only
 def test_add_that_creates_is_told() -> None:
     s = listening_to_everything()
     s.ask(request(Function.ADD, b"n", b"\2", kind=ValueType.INTEGER, flags=Flag.OVERWRITE))

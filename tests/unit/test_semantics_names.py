@@ -24,6 +24,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 # --- LINK -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "link", "code"),
@@ -52,6 +53,7 @@ def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> Non
     assert s.set(JOB, at=START) == "stale"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 12 LINK")
 @pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
 def test_a_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
@@ -73,6 +75,7 @@ def test_a_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> No
     assert s.set(LINK, at=START + 50) == "stale", "the tombstone under the link has stayed"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_an_entry_has_at_most_64_links(s: Subject) -> None:
     s.set(JOB)
@@ -80,6 +83,7 @@ def test_an_entry_has_at_most_64_links(s: Subject) -> None:
     assert s.link(JOB, b"0") == "exists"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("LINK and RENAME: Bounds of links")
 def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     s.set(JOB)
@@ -156,6 +160,7 @@ def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_o
 # --- RENAME ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(
     ("key", "to", "code"),
@@ -202,6 +207,7 @@ def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
     assert s.jobs(b"b") == [to]
 
 
+@pytest.mark.warm_only("tells whether an entry is persistent")
 def test_a_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None:
     s.set(b"p")
     s.rename(b"p", JOB)
@@ -277,6 +283,7 @@ def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subje
     assert s.set(MOVED, at=START) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule(
     "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
 )
@@ -288,6 +295,7 @@ def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s:
     assert s.rename(JOB, MOVED, at=START + 7) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     s.set(JOB)
@@ -307,6 +315,7 @@ def test_a_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -
     assert s.jobs(count=5) == [OTHER]
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("to", [URI, LINK, b"other's uri"])
 def test_a_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
     s.set(JOB, uri=URI)

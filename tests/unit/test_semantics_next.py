@@ -64,6 +64,7 @@ def test_next_returns_meta_if_asked(s: Subject) -> None:
     )
 
 
+@pytest.mark.warm_only
 def test_plain_entries_are_never_returned(s: Subject) -> None:
     s.set(b"p")
     s.set(b"a:256:0:x")
@@ -113,6 +114,7 @@ def test_a_count_of_0_asks_only_when_there_will_be_more(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"a:1", b"d" * 4097])
 def test_what_cannot_be_a_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.next(domain).code == "bad-key"
@@ -252,12 +254,14 @@ def test_a_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) ->
 # --- nothing due ----------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Flags of a reply: 13 COUNT")
 def test_nothing_at_all_is_success_with_count_0_and_no_timeout(s: Subject) -> None:
     reply = s.next()
     assert (reply.error, reply.pairs, reply.timeout) == ("", [], None)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
 def test_next_at_is_the_smallest_future_timestamp(s: Subject) -> None:
     for after in (9, 4, 7):
@@ -378,12 +382,14 @@ def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
     assert (reply.error, reply.pairs, reply.timeout) == ("", [], START + 60 * SECOND)
 
 
+@pytest.mark.warm_only
 def test_a_wait_without_ttl_has_no_end(s: Subject) -> None:
     s.listen()
     s.later(365 * 24 * 3600 * SECOND)
     assert s.serve() == []
 
 
+@pytest.mark.warm_only
 def test_a_wait_of_0_is_over_at_once(s: Subject) -> None:
     s.listen(ttl=0)
     [(_, reply)] = s.serve()
@@ -399,6 +405,7 @@ def test_a_batch_for_any_domain_does_not_take_what_an_earlier_one_waits_for(s: S
     assert served == [("first", [b"b:1:0:x"]), ("second", [JOB])]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("NEXT: Long polling (LISTEN)")
 def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     s.listen(session="one", identifier=5)

@@ -47,6 +47,7 @@ def test_ttl_0_resumes(s: Subject) -> None:
     assert s.jobs(b"a") == [JOB]
 
 
+@pytest.mark.warm_only
 def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
     assert s.pause(b"a", 0) == ""
 
@@ -62,6 +63,7 @@ def test_a_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> N
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.warm_only
 def test_a_pause_can_last_to_the_end_of_time(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", U64_MAX)
@@ -142,6 +144,7 @@ def test_its_leases_and_lives_end_as_ever(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("PAUSE: Next-at of a paused domain")
 def test_next_at_is_the_end_of_the_pause_where_something_is_ready_then(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
@@ -152,6 +155,7 @@ def test_next_at_is_the_end_of_the_pause_where_something_is_ready_then(s: Subjec
         s.later(2 * SECOND)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("PAUSE: Next-at of a paused domain")
 def test_next_at_is_what_comes_after_the_pause_where_nothing_is_ready_then(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 20 * SECOND))
@@ -169,6 +173,7 @@ def test_next_at_is_the_end_of_a_lease_where_that_is_all_there_is(s: Subject) ->
     assert s.next().timeout == START + 30 * SECOND
 
 
+@pytest.mark.warm_only
 def test_next_at_of_any_domain_is_the_first_of_all(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -180,6 +185,7 @@ def test_next_at_of_any_domain_is_the_first_of_all(s: Subject) -> None:
     assert s.next().timeout == START + 20 * SECOND
 
 
+@pytest.mark.warm_only
 def test_what_is_buried_or_in_no_queue_does_not_count_for_next_at(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
@@ -188,6 +194,7 @@ def test_what_is_buried_or_in_no_queue_does_not_count_for_next_at(s: Subject) ->
     assert s.next(b"a").timeout is None
 
 
+@pytest.mark.warm_only
 def test_ready_entries_of_a_paused_domain_are_still_due_in_stats(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -196,6 +203,7 @@ def test_ready_entries_of_a_paused_domain_are_still_due_in_stats(s: Subject) -> 
         assert (numbers["due"], numbers["waiting"], numbers["oldest_due_us"]) == (1, 1, 3)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("STATS: `paused_until`")
 def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
     assert s.stats(b"a")["paused_until"] == 0
@@ -253,11 +261,13 @@ def test_other_work_on_a_uri_waits_for_a_lease_in_a_paused_domain(s: Subject) ->
     assert s.jobs() == [OTHER]
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"", b"a:b", JOB, b"k" * 4097])
 def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.pause(domain, 1) == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 def test_without_ttl_it_is_bad_request(s: Subject) -> None:
     assert s.pause(b"a", None) == "bad-request"

@@ -113,6 +113,7 @@ def test_peek_leaves_out_what_next_does(s: Subject) -> None:
     assert keys(peek(s)) == keys(peek(s, b"a")) == []
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"a:", b"d" * 4097])
 def test_peek_of_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert peek(s, domain).code == "bad-key"
@@ -158,6 +159,7 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
     assert keys(peek(s, flags=Flag.DATA)) == [JOB, b"a:2:0:y"]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("PEEK: The cost is that of the entries returned")
 @pytest.mark.bounded_work("PEEK")
 @pytest.mark.parametrize("name", [b"d:1:0:%d", b"d%d:1:0:x"], ids=["one domain", "many"])

@@ -69,6 +69,7 @@ def test_an_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
     assert keys(s.range()) == [b"a", b"b", b"\xff\xff"]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
 def test_what_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
     s.plain(b"b")
@@ -76,6 +77,7 @@ def test_what_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
         assert (reply.error, reply.pairs, reply.cursor, reply.timeout) == ("", [], None, None)
 
 
+@pytest.mark.warm_only
 def test_a_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
@@ -117,12 +119,14 @@ def test_an_expression_matches_bytes(s: ScanSubject) -> None:
     assert keys(s.regex(b"\xe9")) == [b"a\xe9z"]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-regex`")
 def test_what_is_no_expression_is_bad_regex_with_the_reason(s: ScanSubject) -> None:
     assert s.regex(b"(").code == "bad-regex"
     assert s.regex(b"[").code == "bad-regex"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
 def test_an_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
     assert engine.regex(b"(").error == "bad-regex missing ): ("
@@ -183,6 +187,7 @@ def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> Non
     assert s.range(count=2).cursor is not None
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-cursor`")
 @pytest.mark.parametrize("cursor", [b"", b"none", b"\0" * 30, b"k" * 5000])
 def test_what_the_daemon_did_not_give_is_bad_cursor(s: ScanSubject, cursor: bytes) -> None:
@@ -196,6 +201,7 @@ def test_a_damaged_cursor_is_bad_cursor(engine: ScanSubject) -> None:
     assert engine.cursor(cursor[:-1] + bytes([cursor[-1] ^ 1])).error.startswith("bad-cursor ")
 
 
+@pytest.mark.warm_only("tells whether an entry is persistent")
 def test_without_data_only_the_type_comes_and_meta_when_asked_for(s: ScanSubject) -> None:
     s.set(JOB, b"one", kind=ValueType.STRING)
     assert s.range().pairs == [Pair(JOB, ValueType.STRING)]
@@ -276,7 +282,8 @@ def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
 
 @pytest.mark.rule("GET: Of many keys at most 1,000 are leased")
 def test_a_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSubject) -> None:
-    s.plain(*(b"k%05d" % number for number in range(SCAN_LEASES_MAX + 2)))
+    with s.checked_once():
+        s.plain(*(b"k%05d" % number for number in range(SCAN_LEASES_MAX + 2)))
     first = s.range(timeout=SECOND)
     assert len(keys(first)) == SCAN_LEASES_MAX
     second = s.cursor(first.cursor, timeout=SECOND)

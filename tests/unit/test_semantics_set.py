@@ -32,12 +32,12 @@ def test_a_set_stores_the_value_under_its_key(s: Subject) -> None:
 @pytest.mark.parametrize(
     ("kind", "data"),
     [
-        (ValueType.VOID, b""),
+        pytest.param(ValueType.VOID, b"", marks=pytest.mark.warm_only),
         (ValueType.BUFFER, b"\x00\xff"),
         (ValueType.STRING, "ä".encode()),
-        (ValueType.INTEGER, b"123"),
-        (ValueType.FLOAT, b"x"),
-        (ValueType.BOOLEAN, b"\x07"),
+        pytest.param(ValueType.INTEGER, b"123", marks=pytest.mark.warm_only),
+        pytest.param(ValueType.FLOAT, b"x", marks=pytest.mark.warm_only),
+        pytest.param(ValueType.BOOLEAN, b"\x07", marks=pytest.mark.warm_only),
     ],
 )
 def test_the_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: bytes) -> None:
@@ -46,12 +46,14 @@ def test_the_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: by
     assert (pair.value_type, pair.value) == (kind, data)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-key`", "Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.set(key) == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("uri", [b"", b"u" * 4097, JOB])
 def test_an_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: bytes) -> None:
@@ -65,6 +67,7 @@ def test_keys_and_uris_of_4096_bytes_are_taken(s: Subject) -> None:
     assert s.value(b"u" * 4096) == b"v"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-value`", "Values: 0 void")
 @pytest.mark.parametrize(
     ("data", "kind"), [(None, 0), (b"x", 6), (b"x", 255), (b"x", ValueType.VOID)]
@@ -122,6 +125,7 @@ def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 64 priority")
+@pytest.mark.warm_only("tells whether an entry is persistent")
 def test_a_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
     s.set(b"p")
     meta = s.meta(b"p")
@@ -154,6 +158,7 @@ def test_both_persist_bits_mean_persist(s: Subject, flag: Flag) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
+@pytest.mark.warm_only("tells whether an entry is persistent")
 def test_expiry_ttl_and_persistence_are_the_new_sets(s: Subject) -> None:
     s.set(b"p", flags=Flag.PERSIST, timeout=START + 9 * SECOND, ttl=5)
     s.set(b"p", flags=Flag.OVERWRITE, at=START + 1)
@@ -249,6 +254,7 @@ def test_a_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> 
     assert s.value(b"p") == b"one"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule(
     "Errors: `clock-skew`",
     "Last writer wins (timestamps, tombstones): `clock-skew`",
@@ -283,6 +289,7 @@ def test_a_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
     assert s.set(JOB, at=START) == "stale"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
 def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=SECOND)
@@ -293,6 +300,7 @@ def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
     assert s.set(b"p", at=START) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
 def test_the_oldest_tombstones_go_first(s: Subject) -> None:
     s = s.under(tombstones_max=2)
@@ -304,24 +312,28 @@ def test_the_oldest_tombstones_go_first(s: Subject) -> None:
 # --- which error, where several apply -------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_bad_arguments_come_before_all_other_errors(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", None, at=START + 999 * SECOND) == "bad-value"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_clock_skew_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START + 999 * SECOND) == "clock-skew"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
 def test_stale_comes_before_exists(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.set(b"p", at=START - 1) == "stale"
 
 
+@pytest.mark.warm_only
 def test_a_stale_uri_comes_before_an_existing_key(s: Subject) -> None:
     s.set(JOB, at=START, uri=URI)
     s.set(OTHER, at=START - 5)
@@ -409,6 +421,7 @@ def test_a_key_that_is_a_further_key_of_another_entry_exists(
     assert s.value(URI) == b"one"
 
 
+@pytest.mark.warm_only
 def test_an_older_set_on_a_further_key_is_stale(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     assert s.set(URI, at=START - 1) == "stale"

@@ -27,33 +27,39 @@ def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
     assert {name: numbers[name] for name in NONE} == {**NONE, **expected}
 
 
+@pytest.mark.warm_only
 def test_an_empty_daemon_has_zeros(s: Subject) -> None:
     numbers = s.stats()
     assert_numbers(numbers)
     assert (numbers["domains"], numbers["oldest_due_us"]) == (0, 0)
 
 
+@pytest.mark.warm_only
 def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
     numbers = s.stats(b"none")
     assert_numbers(numbers)
     assert numbers["oldest_due_us"] == 0
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
 def test_what_cannot_be_a_domain_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.ask(request(Function.STATS, key)).code == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_stats_of_what_cannot_be_an_entry_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.ask(request(Function.STATS, key, flags=Flag.DATA)).code == "bad-key"
 
 
+@pytest.mark.warm_only
 def test_stats_of_the_longest_domain_is_told(s: Subject) -> None:
     assert_numbers(s.stats(b"d" * 4096))
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("STATS: `due`", "STATS: `delayed`")
 def test_waiting_is_due_or_delayed(s: Subject) -> None:
     s.set(JOB)
@@ -85,6 +91,7 @@ def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> No
     assert_numbers(s.stats(b"a"), entries=1, waiting=1, due=1)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("STATS: `entries`", "STATS: `domains`")
 def test_a_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
     s.set(JOB)
@@ -101,6 +108,7 @@ def test_plain_entries_are_neither_waiting_nor_due(s: Subject) -> None:
     assert_numbers(s.stats(), entries=1, worked_on=1)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("STATS: `oldest_due_us`")
 def test_oldest_due_is_how_long_the_oldest_due_entry_has_been_due(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
@@ -138,6 +146,7 @@ def test_oldest_due_does_not_count_what_is_worked_on(s: Subject) -> None:
     assert s.stats()["oldest_due_us"] == 0
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 17 STATS")
 def test_stats_is_one_pair_with_the_key_asked_for(s: Subject) -> None:
     s.set(JOB)
@@ -176,6 +185,7 @@ def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
     assert "max-attempts" in facts["buried_reason"]
 
 
+@pytest.mark.warm_only
 def test_with_data_an_entry_that_is_not_there_is_not_found() -> None:
     s = Subject(EngineSubject(Rules()))
     assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
@@ -184,6 +194,7 @@ def test_with_data_an_entry_that_is_not_there_is_not_found() -> None:
 # --- NOP, QUIT, AUTH, and what is not there -------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 0 NOP")
 @pytest.mark.parametrize("function", [Function.NOP, Function.QUIT, Function.AUTH])
 def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:

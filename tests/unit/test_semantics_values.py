@@ -43,6 +43,7 @@ def told(reply: Reply) -> bytes:
 # --- ADD ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
 def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.add(key, i(1), INTEGER).code == "bad-key"
@@ -50,6 +51,7 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.truncate(key, 1) == "bad-key"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
 @pytest.mark.parametrize(
     ("kind", "value"),
@@ -66,6 +68,7 @@ def test_what_is_added_is_an_integer_or_a_float(s: Subject, kind: int, value: by
     assert s.value(b"none") is None
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Values: 3 integer")
 @pytest.mark.parametrize(
     ("stored", "added", "total"),
@@ -87,6 +90,7 @@ def test_the_sum_has_the_stored_width(
     assert s.value(b"p") == total
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Errors: `overflow`", "Functions: 5 ADD")
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("sign", [1, -1])
@@ -101,6 +105,7 @@ def test_a_sum_that_does_not_fit_is_overflow_and_changes_nothing(
     assert told(s.add(b"p", i(-sign, 1), INTEGER)) == i(edge - sign, width)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Values: 4 float")
 @pytest.mark.parametrize(
     ("stored", "added", "total"),
@@ -125,6 +130,7 @@ def test_floats_are_added_as_doubles_and_rounded_to_the_stored_width(
     assert told(s.add(b"p", added, FLOAT)).hex() == total
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 def test_no_number_stays_none(s: Subject) -> None:
     s.set(b"p", f(math.nan, 4), kind=FLOAT)
@@ -133,6 +139,7 @@ def test_no_number_stays_none(s: Subject) -> None:
     assert math.isnan(struct.unpack(">d", told(s.add(b"q", f(-math.inf), FLOAT)))[0])
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
 @pytest.mark.parametrize(
     ("stored", "added"),
@@ -156,12 +163,12 @@ def test_a_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, ad
 @pytest.mark.parametrize(
     ("kind", "stored", "added_kind", "added"),
     [
-        (INTEGER, i(1), FLOAT, f(1.0)),
-        (FLOAT, f(1.0), INTEGER, i(1)),
+        pytest.param(INTEGER, i(1), FLOAT, f(1.0), marks=pytest.mark.warm_only),
+        pytest.param(FLOAT, f(1.0), INTEGER, i(1), marks=pytest.mark.warm_only),
         (STRING, b"1", INTEGER, i(1)),
         (BUFFER, i(1), INTEGER, i(1)),
-        (BOOLEAN, b"\1", INTEGER, i(1)),
-        (ValueType.VOID, b"", FLOAT, f(1.0)),
+        pytest.param(BOOLEAN, b"\1", INTEGER, i(1), marks=pytest.mark.warm_only),
+        pytest.param(ValueType.VOID, b"", FLOAT, f(1.0), marks=pytest.mark.warm_only),
     ],
 )
 def test_another_type_is_type_mismatch(
@@ -172,6 +179,7 @@ def test_another_type_is_type_mismatch(
     assert s.value(b"p") == stored
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule(
     "Values: Stored bytes that a function cannot read are `bad-value`",
     "ADD, NOT and TRUNCATE: Types and forms",
@@ -184,6 +192,7 @@ def test_stored_bytes_that_are_no_number_are_bad_value(
     assert s.add(b"p", i(1) if kind == INTEGER else f(1.0), kind).code == "bad-value"
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 5 ADD")
 def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> None:
     assert s.add(b"p", i(3, 2), INTEGER).code == "not-found"
@@ -192,6 +201,7 @@ def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> Non
     assert told(s.add(b"p", i(4, 8), INTEGER, flags=Flag.OVERWRITE)) == i(7, 2)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject) -> None:
     timeout, ttl = s.now + SECOND, SECOND
@@ -203,6 +213,7 @@ def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject)
     assert s.meta(b"q").state == 1
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
@@ -211,6 +222,7 @@ def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
     assert s.jobs(b"a") == [b"a:1:%d:x" % s.now]
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
 def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START + 50)
@@ -220,6 +232,7 @@ def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None
     assert s.set(b"p", at=START + 1) == ""
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 5 ADD")
 def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER, uri=URI)
@@ -234,6 +247,7 @@ def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) ->
     assert pair.meta == s.meta(JOB)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule(
     "Metadata block, 68 bytes: 16 modified",
     "Last writer wins (timestamps, tombstones): ADD, NOT and TRUNCATE are never `stale`",
@@ -250,6 +264,7 @@ def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -
     assert meta.created == START
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
 def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     at = START + 60 * SECOND + 1
@@ -262,6 +277,7 @@ def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     assert s.truncate(b"p", 1, at=at) == "clock-skew"
 
 
+@pytest.mark.warm_only
 def test_what_is_worked_on_or_buried_can_be_changed(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER)
     token = s.lease()
@@ -275,6 +291,7 @@ def test_what_is_worked_on_or_buried_can_be_changed(s: Subject) -> None:
 # --- NOT ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("Functions: 6 NOT")
 def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
     s.set(b"p", b"\0", kind=BOOLEAN, at=START)
@@ -289,9 +306,11 @@ def test_not_flips_a_boolean_and_returns_it(s: Subject) -> None:
 @pytest.mark.parametrize(
     ("kind", "stored", "code"),
     [
-        *((INTEGER, b"\1", "type-mismatch"), (BUFFER, b"\0", "type-mismatch")),
-        *((BOOLEAN, b"\2", "bad-value"), (BOOLEAN, b"", "bad-value")),
-        (BOOLEAN, b"\0\1", "bad-value"),
+        pytest.param(INTEGER, b"\1", "type-mismatch", marks=pytest.mark.warm_only),
+        (BUFFER, b"\0", "type-mismatch"),
+        pytest.param(BOOLEAN, b"\2", "bad-value", marks=pytest.mark.warm_only),
+        pytest.param(BOOLEAN, b"", "bad-value", marks=pytest.mark.warm_only),
+        pytest.param(BOOLEAN, b"\0\1", "bad-value", marks=pytest.mark.warm_only),
     ],
 )
 def test_not_takes_one_byte_0_or_1_of_a_boolean(
@@ -302,6 +321,7 @@ def test_not_takes_one_byte_0_or_1_of_a_boolean(
     assert s.value(b"p") == stored
 
 
+@pytest.mark.warm_only
 def test_not_of_nothing_is_not_found_with_overwrite_too(s: Subject) -> None:
     assert s.flip(b"p", flags=Flag.OVERWRITE).code == "not-found"
     assert s.value(b"p") is None
@@ -352,6 +372,7 @@ def test_the_size_is_at_most_max_value(s: Subject) -> None:
     assert s.value(b"p") == b"abc" + bytes(999_997)
 
 
+@pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
 def test_only_buffers_and_strings_have_a_size(s: Subject) -> None:
     for number, kind in enumerate((ValueType.VOID, INTEGER, FLOAT, BOOLEAN)):
@@ -360,5 +381,6 @@ def test_only_buffers_and_strings_have_a_size(s: Subject) -> None:
         assert s.truncate(key, 1) == "type-mismatch"
 
 
+@pytest.mark.warm_only
 def test_truncate_of_nothing_is_not_found(s: Subject) -> None:
     assert s.truncate(b"p", 1) == "not-found"
