@@ -35,7 +35,7 @@ _ADVICE = {
 def command(directory: str, as_json: bool | None) -> int:
     """Read every byte of the log or snapshot DIR and check it; changes nothing.
 
-    Exit code 1 where anything is wrong: each diagnostic has the file, the offset and what to do. A
+    Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
     snapshot is held against its manifest too.
     """
     from fastjournal.cmdlog.locks import lock_to_read
