@@ -1,14 +1,16 @@
-"""Making the data source known to a Spark session, with both of its views.
+"""Registration of the data source with one Spark session, with both of its views.
 
 A data source hands out rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
-groups the records of all segments (``fastjournal.spark.entries_view``). So
-``DataFrameReader.load`` is taught, once in this process, to answer for that view of this format
-with that job. All other reads pass through it unchanged.
+groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session
+gives out readers whose ``load`` answers for that view of this format with that job. Other sessions,
+and PySpark's own classes, are as they were.
 """
 
 from __future__ import annotations
 
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrameReader
@@ -20,29 +22,58 @@ from fastjournal.spark.source import FastjournalSource
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_plain_load = DataFrameReader.load
+
+class ViewReader(DataFrameReader):
+    """Reader of a registered session: knows the view ``entries`` too."""
+
+    def load(self, *args: Any, **options: Any) -> DataFrame:
+        """Load a table, as ``DataFrameReader.load`` does."""
+        frame = super().load(*args, **options)
+        given = _options(frame)
+        if given is None or str(given.get("view")).lower() != "entries":
+            return frame
+        found = entries(frame.sparkSession, given.get("path"), mode=given.get("mode") or "failfast")
+        return found.select(*(f"`{name}`" for name in frame.columns))
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("fastjournal")`` known to a session.
+    """Make ``spark.read.format("fastjournal")`` known to a session, and to no other.
 
     Args:
         spark: Any session of PySpark 4; where it pushes filters down, that is switched on.
     """
-    spark.dataSource.register(FastjournalSource)
+    with _active(spark):
+        spark.dataSource.register(FastjournalSource)
     if hasattr(DataSourceReader, "pushFilters"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    DataFrameReader.load = _load  # type: ignore[method-assign]  # on purpose: see the module
+    reader = spark.read
+    # that of Spark Connect is another class: there, ask fastjournal.spark.entries for the view
+    if isinstance(reader, DataFrameReader) and not isinstance(reader, ViewReader):
+        session: Any = type(spark)
+        spark.__class__ = _with_views(session)
 
 
-@wraps(_plain_load)
-def _load(self: DataFrameReader, *args: Any, **options: Any) -> DataFrame:
-    frame = _plain_load(self, *args, **options)
-    given = _options(frame)
-    if given is None or str(given.get("view")).lower() != "entries":
-        return frame
-    found = entries(frame.sparkSession, given.get("path"), mode=given.get("mode") or "failfast")
-    return found.select(*(f"`{name}`" for name in frame.columns))
+@contextmanager
+def _active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one: Spark asks that one whether a data source is there already."""
+    if not hasattr(spark, "_jsparkSession"):
+        yield
+        return
+    sessions = spark._get_j_spark_session_class(spark._jvm)
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+
+
+@cache
+def _with_views(session: type) -> type:
+    """Return the class of a session whose readers know the view ``entries``."""
+    name = f"{session.__name__}WithViews"
+    return type(name, (session,), {"read": property(ViewReader)})
 
 
 def _options(frame: DataFrame) -> Any | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import fastjournal.spark
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import Extend
 from fastjournal.cmdlog.format.segments import segment_name
@@ -173,6 +174,41 @@ def test_chain_of_segments_is_checked_by_the_view_entries(
 def test_an_unknown_option_names_what_is_allowed(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="view=nothing is not one of records, entries"):
         read(spark, tmp_path, "nothing")
+
+
+def test_register_changes_nothing_but_its_session(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    segment = SegmentBuilder()
+    segment.entry(b"plain")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    assert read(spark, tmp_path, "entries").count() == 1
+    fastjournal.spark.register(spark)
+    assert read(spark, tmp_path, "entries").count() == 1
+    assert isinstance(spark, SparkSession)
+    assert isinstance(read(spark, tmp_path, "entries"), DataFrame)
+    assert DataFrameReader.load.__module__.startswith("pyspark.")
+    assert SparkSession.read.fget.__module__.startswith("pyspark.")
+    # another session knows neither the data source nor the view
+    other = SparkSession(spark.sparkContext, spark._jsparkSession.newSession())
+    with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
+        read(other, tmp_path, "records")
+
+
+def test_register_makes_another_session_know_both_views(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import SparkSession
+
+    segment = SegmentBuilder()
+    segment.entry(b"plain")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    other = SparkSession(spark.sparkContext, spark._jsparkSession.newSession())
+    fastjournal.spark.register(other)
+    assert read(other, tmp_path, "entries").count() == 1
+    assert read(other, tmp_path, "records").count() == 2
+    assert fastjournal.spark.entries(other, tmp_path).count() == 1
 
 
 def test_other_formats_load_as_before(spark: SparkSession, tmp_path: Path) -> None:
