@@ -19,16 +19,18 @@ from fastjournal.limits import (
     UNERASED_MAX,
 )
 from fastjournal.protocol import Reply, decode_request
-from fastjournal.spool.dead import DeadDirectory, Reason
+from fastjournal.spool.dead import Reason
 from fastjournal.spool.format import RECORD_OVERHEAD
 from fastjournal.spool.reader import Piece
 from fastjournal.spool.writer import WRITES
+from fj_forwarder.dead_letters import DeadLetters
 from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.dispositions import Disposition
 from fj_forwarder.outgoing import Outcome, Outgoing
 from fj_forwarder.retry_queue import Settled, Stretch
 from fj_forwarder.slot_file import SlotFile
-from fj_forwarder.slot_store import SlotStore, Taken
+from fj_forwarder.slot_store import SlotStore
+from fj_forwarder.taken import Taken
 
 log = logging.getLogger("fj_forwarder")
 
@@ -73,7 +75,7 @@ class Delivery:
         self, spool: str, *, slot_seconds: int, engine: DeliveryEngine, now_us: int
     ) -> None:
         self._engine = engine
-        self._dead = DeadDirectory(spool)
+        self._dead_letters = DeadLetters(spool)
         self._store = SlotStore(spool, slot_seconds=slot_seconds, put_aside=self._put_damage_aside)
         self._now_us = self._wall_us = now_us
         self._next_rescan_us = now_us
@@ -81,17 +83,17 @@ class Delivery:
         """Nothing was found before this instant, whatever is due."""
         self._suspect: Outgoing | None = None
         """The one suspect that is in memory."""
-        self._dead_from_us = 0
-        """Before this instant dead/ is not tried again: it took nothing."""
-        self._dead_error: SpoolFailedError | None = None
         self._unerased = 0
         self._pause_told = 0
         self.exhausted = False
         """The last look at the spool found nothing, though there was room."""
         self.done = 0
         """Records that were answered and erased."""
-        self.dead = 0
+
+    @property
+    def dead(self) -> int:
         """Records and pieces of damage that went to dead/."""
+        return self._dead_letters.count
 
     @property
     def delayed(self) -> int:
@@ -197,15 +199,15 @@ class Delivery:
         Raises:
             SpoolFailedError: It still does not; the records are pending, for the next start.
         """
-        if self._dead_error is None:
+        if self._dead_letters.error is None:
             return
-        self._dead_from_us = 0
+        self._dead_letters.retry_now()
         for due in list(self._store.delays):
             if due.stretch.settled is not None and due.stretch.alive:
                 for taken in self._store.take_one(due, self._now_us):
                     self._outgoing(taken)
-                if self._dead_error is not None:
-                    raise self._dead_error
+                if self._dead_letters.error is not None:
+                    raise self._dead_letters.error
 
     def check_all_was_read(self) -> None:
         """Refuse to call a spool sent while a slot of it could not be opened or read.
@@ -334,7 +336,7 @@ class Delivery:
         reason = Reason(
             slot.name, offset, len(frame), "frame", settled.code, settled.sentence, self._wall_us
         )
-        if not self._put_aside(frame, reason):
+        if not self._dead_letters.put(frame, reason, self._now_us):
             self._delay_settled(record, settled)
             return
         try:
@@ -345,27 +347,10 @@ class Delivery:
     def _put_damage_aside(self, slot: SlotFile, piece: Piece, code: str, sentence: str) -> bool:
         size = len(piece.data)
         reason = Reason(slot.name, piece.offset, size, "damage", code, sentence, self._wall_us)
-        if self._put_aside(piece.data, reason):
+        if self._dead_letters.put(piece.data, reason, self._now_us):
             return True
         due_us = self._now_us + RESCAN_US
         self._store.delays.add(
             slot, Stretch(piece.offset, piece.end, due_us, settled=Settled(code, sentence))
         )
         return False
-
-    def _put_aside(self, raw: bytes, reason: Reason) -> bool:
-        """Put bytes into dead/; False: it takes nothing now."""
-        if self._now_us < self._dead_from_us:
-            return False
-        try:
-            name = self._dead.put(raw, reason)
-        except SpoolFailedError as error:
-            if self._dead_error is None:
-                log.error("%s; it stays in the spool, and is tried again", error)
-            self._dead_error = error
-            self._dead_from_us = self._now_us + RESCAN_US
-            return False
-        self._dead_error = None
-        self.dead += 1
-        log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
-        return True

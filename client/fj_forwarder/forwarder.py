@@ -16,14 +16,11 @@ from typing import Final
 
 import trio
 
-from fastjournal.client.aio.streams import close_stream, open_stream
+from fastjournal.client.aio.streams import close_stream
 from fastjournal.client.core.access import Access
 from fastjournal.client.core.address import Address
 from fastjournal.errors import (
-    CannotConnectError,
-    ConfigError,
     ProtocolError,
-    RefusedError,
     SpoolFailedError,
 )
 from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
@@ -31,11 +28,11 @@ from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.delivery_engine import DeliveryEngine
+from fj_forwarder.servers import Servers
 from fj_forwarder.watch import Source, Watch
 
 log = logging.getLogger("fj_forwarder")
 
-CONNECT_SECONDS_MAX: Final = 10.0
 SILENCE_SECONDS_MAX: Final = 60.0
 """A daemon that owes replies and sends nothing for so long is gone."""
 STOP_SECONDS_MAX: Final = 5.0
@@ -80,7 +77,7 @@ class Forwarder:
             engine=self._engine,
             now_us=self._start_us,
         )
-        self._server = 0
+        self._servers = Servers(settings.servers, settings.load_access)
         self._woken = trio.Event()
         self._stopping = False
         self._last_heard = 0.0
@@ -146,7 +143,9 @@ class Forwarder:
     async def _work(self) -> None:
         """Connect whenever there is something to send, and send it."""
         while await self._wait_for_work():
-            stream = await self._connect()
+            stream = await self._servers.connect(
+                level=logging.DEBUG if self._told_well else logging.INFO
+            )
             if stream is None:
                 self._delivery.lost(self._now_us())
                 continue
@@ -157,10 +156,10 @@ class Forwarder:
             if lost:
                 self._told_well = self._delivery.lost(self._now_us())
                 if self._told_well:
-                    log.debug("%s: connection lost: %s", self._address(), lost)
+                    log.debug("%s: connection lost: %s", self._servers.current, lost)
                 else:
-                    log.warning("%s: connection lost: %s", self._address(), lost)
-                    self._server += 1
+                    log.warning("%s: connection lost: %s", self._servers.current, lost)
+                    self._servers.move_on()
 
     async def _wait_for_work(self) -> bool:
         """Return True when something may be sent now, False when there is nothing to wait for."""
@@ -174,29 +173,6 @@ class Forwarder:
             if self._is_finished():
                 return False
             await self._wait(now_us)
-
-    async def _connect(self) -> trio.abc.Stream | None:
-        """Try each server once, beginning with the last one that was good."""
-        for _ in self._settings.servers:
-            address = self._address()
-            try:
-                access = self._settings.load_access()
-                stream = await open_stream(address, access, CONNECT_SECONDS_MAX)
-            except (CannotConnectError, ConfigError) as error:
-                log.warning("%s", error)
-                self._server += 1
-            except RefusedError as error:
-                log.error("%s: %s: %s", address, error.code, error)
-                self._server += 1
-            else:
-                log.log(
-                    logging.DEBUG if self._told_well else logging.INFO, "%s: connected", address
-                )
-                return stream
-        return None
-
-    def _address(self) -> Address:
-        return self._settings.servers[self._server % len(self._settings.servers)]
 
     async def _session(self, stream: trio.abc.Stream) -> str:
         """Send and receive until the connection is lost (return why) or all is done ("")."""
@@ -241,11 +217,11 @@ class Forwarder:
 
     def _leaves(self, now_us: int) -> bool:
         """Whether this daemon is left for the next one, since it refuses everything."""
-        if len(self._settings.servers) < 2 or not self._engine.has_to_leave(now_us):
+        if len(self._servers) < 2 or not self._engine.has_to_leave(now_us):
             return False
-        log.warning("%s: it refuses everything, the next server is tried", self._address())
+        log.warning("%s: it refuses everything, the next server is tried", self._servers.current)
         self._engine.leave()
-        self._server += 1
+        self._servers.move_on()
         return True
 
     async def _receive(self, stream: trio.abc.Stream) -> str:

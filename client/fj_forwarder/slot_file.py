@@ -19,14 +19,12 @@ from fastjournal.errors import SpoolFailedError
 from fastjournal.spool.format import (
     ERASED_BYTE,
     HEAD_BYTES,
-    RECORD_BYTES_MAX,
     RECORD_OVERHEAD,
-    blank_ends,
     erased_ends,
 )
 from fastjournal.spool.reader import Kind, Piece, SlotReader
 from fastjournal.spool.slots import Slot, SlotName, leads_to, open_slot, spool_failed
-from fj_forwarder.punch_hole import punch_hole
+from fj_forwarder.slot_space import SlotSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +32,6 @@ if TYPE_CHECKING:
     from fj_forwarder.retry_queue import Stretch
 
 log = logging.getLogger("fj_forwarder")
-
-RELEASE_BYTES: Final = 1024 * 1024
-"""An erased run at the start is released when it has grown by this much: one call for thousands
-of records."""
-
-_NOWHERE: Final = 1 << 62
 
 PutAside = Callable[["SlotFile", Piece, str, str], bool]
 """Takes the slot, a piece of damage, a
@@ -59,17 +51,13 @@ class SlotFile:
     """
 
     __slots__ = (
-        "_blocked_at",
-        "_can_release",
         "_descriptor",
         "_inode",
-        "_last_record",
         "_outstanding",
         "_put_aside",
         "_reader",
-        "_released",
+        "_space",
         "_suspects",
-        "_unreleased",
         "delayed",
         "name",
         "path",
@@ -99,15 +87,7 @@ class SlotFile:
         """Pending stretches that wait on the disk, by the ``id`` of the stretch."""
         self._suspects: set[int] = set()
         """Offsets of the suspects that are remembered one by one."""
-        self._unreleased = 0
-        """Erased bytes that are not released, wherever in the file."""
-        self._released = -1
-        """Everything from the first record to this byte is released; -1: no record was seen."""
-        self._last_record = -1
-        """Where the last record that was read starts."""
-        self._can_release = True
-        self._blocked_at = _NOWHERE
-        """The first pending record, where that kept space from being released."""
+        self._space = SlotSpace(slot.path)
 
     @property
     def outstanding(self) -> int:
@@ -165,18 +145,13 @@ class SlotFile:
             )
             if not pieces:
                 break
-            if self._released < 0:
-                self._released = pieces[0].offset
             for piece in pieces:
-                if piece.kind is not Kind.DAMAGE:
-                    self._last_record = piece.offset
+                self._space.add_read(piece)
                 if piece.kind is Kind.PENDING:
                     self._outstanding.add(piece.offset)
                     bytes_max -= len(piece.data)
                     found.append(piece)
-                elif piece.kind is Kind.ERASED:
-                    self._unreleased += piece.end - piece.offset
-                else:
+                elif piece.kind is Kind.DAMAGE:
                     self._bury(piece, torn=final or settled)
         return found
 
@@ -217,7 +192,7 @@ class SlotFile:
     def drop(self, stretch: Stretch) -> None:
         """A stretch waits no more; it may have become a part of another one meanwhile."""
         stretch.alive = False
-        self._blocked_at = _NOWHERE
+        self._space.unblock()
         if self.delayed.pop(id(stretch), None) is not None and stretch.is_exact:
             self._suspects.discard(stretch.start)
 
@@ -263,13 +238,11 @@ class SlotFile:
         except OSError as error:
             raise spool_failed("erase a record", self.path, error) from error
         self._outstanding.discard(offset)
-        self._unreleased += frame_bytes + RECORD_OVERHEAD
-        if self._unreleased >= RELEASE_BYTES and self._can_release and offset <= self._blocked_at:
+        self._space.add_erased(frame_bytes + RECORD_OVERHEAD)
+        if self._space.is_due(offset):
             pending = (stretch.start for stretch in self.delayed.values())
-            first = min(chain((self._last_record,), self._outstanding, pending))
-            self._release(first)
-            is_blocked = self._unreleased >= RELEASE_BYTES and first != self._last_record
-            self._blocked_at = first if is_blocked else _NOWHERE
+            first = min(chain((self._space.last_record,), self._outstanding, pending))
+            self._space.release(self._descriptor, first)
 
     def wait_for_writes(self) -> None:
         """Return when every write that had begun is over.
@@ -325,56 +298,13 @@ class SlotFile:
         sentence = "a torn write" if torn else "bytes that are no whole record"
         if not self._put_aside(self, piece, code, sentence):
             return
-        self._unreleased += size
+        self._space.add_erased(size)
         log.warning("%s: %d bytes at offset %d are no record", self.path, size, piece.offset)
         if size < RECORD_OVERHEAD:
             return  # too short for a record; found again after a restart, and put aside again
         head, crc = erased_ends(piece.data[HEAD_BYTES:-4])
         with self._translating("erase damage"):
             os.pwrite(self._descriptor, head + piece.data[HEAD_BYTES:-4] + crc, piece.offset)
-
-    def _release(self, end: int) -> None:
-        """Make the erased run up to ``end`` one blank, and its frame a hole.
-
-        The run ends where a whole record starts: until its CRC is written a blank counts only
-        because it leads to one.
-        """
-        while end - self._released >= RELEASE_BYTES:
-            part_end = self._boundary(end)
-            if part_end - self._released < RELEASE_BYTES:
-                return
-            with self._translating("release space"):
-                self._blank(self._released, part_end)
-            if not self._can_release:
-                return
-            self._unreleased -= part_end - self._released
-            self._released = part_end
-
-    def _boundary(self, end: int) -> int:
-        """Return ``end``, or the last start of a record that one blank can reach."""
-        limit = self._released + RECORD_BYTES_MAX
-        if end <= limit:
-            return end
-        reader = SlotReader(self.path, self._descriptor, start=self._released)
-        best = self._released
-        while pieces := reader.read(4096):
-            for piece in pieces:
-                if piece.offset > limit:
-                    return best
-                if piece.kind is not Kind.DAMAGE:
-                    best = piece.offset
-        return best
-
-    def _blank(self, start: int, end: int) -> None:
-        head, crc = blank_ends(end - start)
-        before = os.pread(self._descriptor, HEAD_BYTES, start)
-        os.pwrite(self._descriptor, head, start)
-        hole = start + HEAD_BYTES
-        if punch_hole(self._descriptor, hole, end - 4 - hole):
-            os.pwrite(self._descriptor, crc, end - 4)
-        else:
-            os.pwrite(self._descriptor, before, start)
-            self._can_release = False
 
     @contextmanager
     def _translating(self, action: str) -> Iterator[None]:

@@ -7,19 +7,20 @@ import logging
 import os
 from bisect import insort
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.limits import OPEN_SLOTS_MAX, RESCAN_US
-from fastjournal.spool.reader import Piece
 from fastjournal.spool.slots import SLOT_SUFFIX, TEMPORARY_SUFFIX, SlotName, spool_failed, survey
+from fj_forwarder.left_out import LeftOutSlots
 from fj_forwarder.retry_queue import Due, RetryQueue, Stretch
 from fj_forwarder.slot_file import PutAside, SlotFile
+from fj_forwarder.taken import Taken, TakenRecords
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 log = logging.getLogger("fj_forwarder")
 
@@ -30,20 +31,9 @@ LISTING_US_PER_NAME: Final = 20
 """So long no listing follows another one, for each name in the directory: some ten times of what
 listing it costs. A backlog of 100,000 slots is so listed each 2 s, and not each time."""
 
-TOLD_MAX: Final = 1000
-"""Names of which the log has been told; with more, some may be told of again."""
-
 _ALL: Final = 1 << 62
 
 _start = attrgetter("start_s")
-
-
-class Taken(NamedTuple):
-    """A pending record, its slot, and what it waited in, if it did."""
-
-    slot: SlotFile
-    piece: Piece
-    stretch: Stretch | None = None
 
 
 class SlotStore:
@@ -66,12 +56,7 @@ class SlotStore:
         """Slots that were read and closed: they wait for what is delayed, or for their writers."""
         self._known: list[SlotName] = []
         """Slots that were listed and are not begun yet, newest first."""
-        self._refused: set[str] = set()
-        """Slots that could not be opened or read; left out until ``retry_refused``."""
-        self._failures: dict[str, SpoolFailedError] = {}
-        """By name, the last error of each slot that could not be opened or read since."""
-        self._told: set[str] = set()
-        """Names that could not be opened, or are nothing of a spool: each is told of once."""
+        self._left_out = LeftOutSlots()
         self._newest_s = 0
         self._listed_us = self._list_from_us = 0
         self._is_look_owed = False
@@ -86,8 +71,7 @@ class SlotStore:
 
     def left_out(self) -> list[SpoolFailedError]:
         """Return why slots were left out that could not be opened or read since, oldest first."""
-        failures = sorted(self._failures.items())
-        return [e for _, e in failures if not isinstance(e.__cause__, FileNotFoundError)]
+        return self._left_out.failures()
 
     def next_look_us(self) -> int | None:
         """Return when the directory is to be listed, where that came too soon; None: it did not."""
@@ -108,13 +92,13 @@ class SlotStore:
         self._list_from_us = now_us + LISTING_US_PER_NAME * (len(names) + found.ignored_count)
         self.ignored = found.ignored_count
         for name in found.ignored:
-            self._tell(name, f"{self._directory}/{name}: nothing of a spool; it is left alone")
-        self._refused &= names
-        self._failures = {name: e for name, e in self._failures.items() if name in names}
-        self._told &= names | set(found.ignored)
+            self._left_out.tell(
+                name, f"{self._directory}/{name}: nothing of a spool; it is left alone"
+            )
+        self._left_out.forget_gone(names, set(found.ignored))
         taken_away = self._taken_away()
         begun = {file.name for file in self._open if file not in taken_away}
-        begun |= self._refused | self._resting.keys()
+        begun |= self._left_out.unopened | self._resting.keys()
         self._known = [slot for slot in reversed(found.slots) if slot.name not in begun]
         newest = [slot.start_s for slot in found.slots[-1:]] + [f.start_s for f in self._open[-1:]]
         self._newest_s = max(newest, default=0)
@@ -130,9 +114,9 @@ class SlotStore:
         sources = [self._take_new, self._take_due]
         if not self._new_first:
             sources.reverse()
-        half = _Haul(count_max - count_max // 2, bytes_max - bytes_max // 2)
+        half = TakenRecords(count_max - count_max // 2, bytes_max - bytes_max // 2)
         sources[0](half, now_us)
-        rest = _Haul(half.count + count_max // 2, half.size + bytes_max // 2)
+        rest = TakenRecords(half.count + count_max // 2, half.size + bytes_max // 2)
         sources[1](rest, now_us)
         sources[0](rest, now_us)
         return half.taken + rest.taken
@@ -147,7 +131,7 @@ class SlotStore:
 
     def take_suspect(self, bytes_max: int, now_us: int) -> list[Taken]:
         """Return one suspect that is due, if there is one."""
-        haul = _Haul(1, bytes_max)
+        haul = TakenRecords(1, bytes_max)
         while haul.has_room and (due := self.delays.first_suspect(now_us)):
             if not self._take_stretch(due, haul, now_us):
                 break
@@ -155,7 +139,7 @@ class SlotStore:
 
     def take_one(self, due: Due, now_us: int) -> list[Taken]:
         """Return what is pending in one stretch, due or not."""
-        haul = _Haul(_ALL, _ALL)
+        haul = TakenRecords(_ALL, _ALL)
         while due.stretch.alive and self._take_stretch(due, haul, now_us):
             pass
         return haul.taken
@@ -167,14 +151,14 @@ class SlotStore:
 
     def retry_refused(self) -> None:
         """Let the next ``refresh`` list the slots again that could not be opened, and rested."""
-        self._refused.clear()
+        self._left_out.retry_unopened()
 
     def take_behind_torn(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
         """Look behind what has been incomplete since the last read: a write may have been torn."""
-        haul = _Haul(count_max, bytes_max)
+        haul = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
             if haul.has_room and file.waiting_bytes and now_us >= file.retry_us:
-                with self._leaving_out(file, now_us):
+                with self._left_out.catching(file, now_us):
                     file.wait_for_writes()
                     haul.add(file, file.take(haul.count, haul.size, settled=True))
         return haul.taken
@@ -187,7 +171,7 @@ class SlotStore:
             count_max: At most so many records.
             bytes_max: Stop after so many bytes.
         """
-        haul = _Haul(count_max, bytes_max)
+        haul = TakenRecords(count_max, bytes_max)
         for file in list(self._open):
             if haul.has_room and self._is_over(file, wall_us):
                 self._finish(file, haul)
@@ -199,7 +183,7 @@ class SlotStore:
             with contextlib.suppress(OSError):
                 grown = os.stat(file.path, follow_symlinks=False).st_size > file.position
                 if (grown or not file.delayed) and self._make_room() and self._wake(file):
-                    self._finish(file, _Haul(0, 0))
+                    self._finish(file, TakenRecords(0, 0))
                     if file in self._open and file.is_quiet:
                         self._rest(file)
 
@@ -229,13 +213,13 @@ class SlotStore:
 
     # --- reading --------------------------------------------------------------------------------
 
-    def _take_new(self, haul: _Haul, now_us: int) -> None:
+    def _take_new(self, haul: TakenRecords, now_us: int) -> None:
         """Go on with the slots that are open, then begin others, the oldest first."""
         for file in list(self._open):
             if not haul.has_room:
                 return
             if now_us >= file.retry_us:
-                with self._leaving_out(file, now_us):
+                with self._left_out.catching(file, now_us):
                     if file.has_more():
                         haul.add(file, file.take(haul.count, haul.size))
         while self._known and haul.has_room and self._make_room():
@@ -243,19 +227,19 @@ class SlotStore:
             try:
                 file = SlotFile(slot, self._put_aside)
             except SpoolFailedError as error:
-                self._leave_out(slot.name, error)
+                self._left_out.add_unopened(slot.name, error)
                 continue
             insort(self._open, file, key=_start)
-            with self._leaving_out(file, now_us):
+            with self._left_out.catching(file, now_us):
                 haul.add(file, file.take(haul.count, haul.size))
 
-    def _take_due(self, haul: _Haul, now_us: int) -> None:
+    def _take_due(self, haul: TakenRecords, now_us: int) -> None:
         """Read what was delayed and is due."""
         while haul.has_room and (due := self.delays.first_due(now_us)):
             if not self._take_stretch(due, haul, now_us):
                 return
 
-    def _take_stretch(self, due: Due, haul: _Haul, now_us: int) -> bool:
+    def _take_stretch(self, due: Due, haul: TakenRecords, now_us: int) -> bool:
         """Read on in a stretch; False: no slot more may be open now."""
         file, stretch = due.slot, due.stretch
         if file.name in self._resting:
@@ -264,7 +248,7 @@ class SlotStore:
             self._wake(file)
         before = stretch.start
         if file.name not in self._resting and stretch.alive:
-            with self._leaving_out(file, now_us):
+            with self._left_out.catching(file, now_us):
                 haul.add(file, file.take_again(stretch, haul.count, haul.size), stretch)
         if stretch.alive and stretch.start == before:
             self._postpone(due, now_us)
@@ -279,7 +263,7 @@ class SlotStore:
         """
         found = [file for file in self._open if file.is_taken_away]
         for file in found:
-            self._tell(
+            self._left_out.tell(
                 file.name, f"{file.path}: somebody deleted this slot; the rest is sent still"
             )
         return found
@@ -289,14 +273,14 @@ class SlotStore:
         if len(self._open) < OPEN_SLOTS_MAX:
             return True
         for file in self._taken_away():
-            with self._leaving_out(file):
+            with self._left_out.catching(file):
                 if file.is_quiet:
                     self._open.remove(file)
                     self._forget(file)
         for file in list(self._open):
             if file.start_s < self._newest_s:
-                with self._leaving_out(file):
-                    if file.is_quiet and not self._finish(file, _Haul(0, 0)):
+                with self._left_out.catching(file):
+                    if file.is_quiet and not self._finish(file, TakenRecords(0, 0)):
                         self._rest(file)
         return len(self._open) < OPEN_SLOTS_MAX
 
@@ -304,12 +288,12 @@ class SlotStore:
         end_us = (file.start_s + self._slot_seconds) * 1_000_000
         return file.start_s < self._newest_s or end_us <= wall_us or file.is_taken_away
 
-    def _finish(self, file: SlotFile, haul: _Haul) -> bool:
+    def _finish(self, file: SlotFile, haul: TakenRecords) -> bool:
         """Delete a slot that is over if it is done; whether it was."""
         if file.outstanding or file.delayed:
             return False
         deleted = False
-        with self._leaving_out(file):
+        with self._left_out.catching(file):
             deleted, pieces = file.finish(haul.count, haul.size)
             haul.add(file, pieces)
         if deleted:
@@ -333,8 +317,7 @@ class SlotStore:
                 del self._resting[file.name]
                 self._forget(file)
             else:
-                self._failures[file.name] = error
-                self._tell(file.name, f"this slot is left out until it can be opened: {error}")
+                self._left_out.add(file.name, error)
             return False
         del self._resting[file.name]
         insort(self._open, file, key=_start)
@@ -346,53 +329,7 @@ class SlotStore:
             file.drop(stretch)
         file.close()
 
-    # --- what fails -----------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _leaving_out(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
-        """A slot that cannot be read or written now is left out for a while; the others go on."""
-        try:
-            yield
-        except SpoolFailedError as error:
-            if now_us is not None:
-                file.retry_us = now_us + RESCAN_US
-                self._failures[file.name] = error
-            self._tell(file.name, f"this slot is left out for now: {error}")
-        else:
-            if now_us is not None:
-                self._failures.pop(file.name, None)
-
     def _postpone(self, due: Due, now_us: int) -> None:
         stretch = msgspec.structs.replace(due.stretch, due_us=now_us + RESCAN_US)
         due.slot.drop(due.stretch)
         self.delays.add(due.slot, stretch)
-
-    def _leave_out(self, name: str, error: SpoolFailedError) -> None:
-        self._refused.add(name)
-        self._failures[name] = error
-        self._tell(name, f"this slot is left out until it can be opened: {error}")
-
-    def _tell(self, name: str, sentence: str) -> None:
-        """Say it, once for each name."""
-        if name not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(name)
-            log.error("%s", sentence)
-
-
-class _Haul:
-    """Records taken in one go, and how many records and bytes more there is room for."""
-
-    def __init__(self, count: int, size: int) -> None:
-        self.taken: list[Taken] = []
-        self.count = count
-        self.size = size
-
-    @property
-    def has_room(self) -> bool:
-        return self.count > 0 and self.size > 0
-
-    def add(self, file: SlotFile, pieces: list[Piece], stretch: Stretch | None = None) -> None:
-        """Take the records of a slot."""
-        self.count -= len(pieces)
-        self.size -= sum(len(piece.data) for piece in pieces)
-        self.taken += [Taken(file, piece, stretch) for piece in pieces]

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fastjournal.spool import Piece, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder import slot_file
+from fj_forwarder import slot_file, slot_space
 from fj_forwarder.retry_queue import Stretch
 from fj_forwarder.slot_file import SlotFile
 
@@ -30,7 +30,7 @@ class KilledError(Exception):
 
 
 class KillingOs:
-    """The module ``os`` as slot_file sees it: before the n-th write the process is killed."""
+    """The module ``os`` as slot files see it: before the n-th write the process is killed."""
 
     def __init__(self) -> None:
         self.calls_left = -1
@@ -68,9 +68,10 @@ class SlotMachine(RuleBasedStateMachine):
         self.taken: dict[int, Piece] = {}
         self.os = KillingOs()
         self.patches: list[Any] = [
-            mock.patch.object(slot_file, "RELEASE_BYTES", 300),
-            mock.patch.object(slot_file, "RECORD_BYTES_MAX", 700),
-            mock.patch.object(slot_file, "punch_hole", self.os.punch_hole),
+            mock.patch.object(slot_space, "RELEASE_BYTES", 300),
+            mock.patch.object(slot_space, "RECORD_BYTES_MAX", 700),
+            mock.patch.object(slot_space, "punch_hole", self.os.punch_hole),
+            mock.patch.object(slot_space, "os", self.os),
             mock.patch.object(slot_file, "os", self.os),
         ]
         for patch in self.patches:

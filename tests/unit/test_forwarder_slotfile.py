@@ -10,7 +10,7 @@ import pytest
 
 from fastjournal.spool import Kind, Piece, SlotReader, list_slots
 from fastjournal.spool import format as form
-from fj_forwarder import punch_hole, slot_file
+from fj_forwarder import punch_hole, slot_space
 from fj_forwarder.slot_file import SlotFile
 from fj_forwarder.slot_store import SlotStore
 
@@ -94,7 +94,7 @@ def test_damage_shorter_than_a_record_is_put_aside_and_left(tmp_path: Path) -> N
 
 @pytest.fixture
 def small_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slot_file, "RELEASE_BYTES", 16_384)
+    monkeypatch.setattr(slot_space, "RELEASE_BYTES", 16_384)
 
 
 def can_punch(directory: Path) -> bool:
@@ -109,7 +109,7 @@ def can_punch(directory: Path) -> bool:
 @pytest.mark.usefixtures("small_release")
 def test_an_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     if not can_punch(tmp_path):
-        pytest.skip("this file system has no punch_hole")
+        pytest.skip("this file system has no holes")
     path = write(tmp_path, *records(3000))
     size = path.stat().st_size
     file = open_slot(path)
@@ -141,7 +141,7 @@ def test_nothing_behind_a_pending_record_is_released(tmp_path: Path) -> None:
 def test_a_file_system_without_holes_changes_nothing_but_the_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slot_file, "punch_hole", lambda *_: False)
+    monkeypatch.setattr(slot_space, "punch_hole", lambda *_: False)
     path = write(tmp_path, *records(1000))
     wanted = bytearray(path.read_bytes())
     file = open_slot(path)
@@ -188,7 +188,7 @@ def erase_until_killed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", counting_pwrite)
-        patch.setattr(slot_file, "punch_hole", counting_punch)
+        patch.setattr(slot_space, "punch_hole", counting_punch)
         with pytest.raises(KilledError):
             erase()
     file.close()
@@ -216,7 +216,7 @@ def test_a_run_before_a_torn_piece_ends_with_a_whole_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     parts = records(10)
-    monkeypatch.setattr(slot_file, "RELEASE_BYTES", sum(map(len, parts[:-1])))
+    monkeypatch.setattr(slot_space, "RELEASE_BYTES", sum(map(len, parts[:-1])))
     path = write(tmp_path, *parts, b"P\0\0", *records(1))
     aside = PutAside()
     file = open_slot(path, aside)
@@ -233,8 +233,8 @@ def test_a_run_longer_than_a_record_may_be_is_released_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_punch(tmp_path):
-        pytest.skip("this file system has no punch_hole")
-    monkeypatch.setattr(slot_file, "RECORD_BYTES_MAX", 40_000)
+        pytest.skip("this file system has no holes")
+    monkeypatch.setattr(slot_space, "RECORD_BYTES_MAX", 40_000)
     path = write(tmp_path, *records(2000))
     file = open_slot(path)
     taken = file.take(10_000, 10**9)

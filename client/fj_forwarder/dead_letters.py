@@ -1,0 +1,49 @@
+"""Dead letters of a forwarder: records and damage that go to ``dead/``, which may be unwritable."""
+
+from __future__ import annotations
+
+import logging
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import RESCAN_US
+from fastjournal.spool.dead import DeadDirectory, Reason
+
+log = logging.getLogger("fj_forwarder")
+
+
+class DeadLetters:
+    """``dead/`` of a spool. Where it takes nothing it is left alone for a while.
+
+    Args:
+        spool: The directory.
+    """
+
+    def __init__(self, spool: str) -> None:
+        self._directory = DeadDirectory(spool)
+        self._from_us = 0
+        """Before this instant it is not tried again: it took nothing."""
+        self.error: SpoolFailedError | None = None
+        """Why it took nothing at the last try."""
+        self.count = 0
+        """Records and pieces of damage that it took."""
+
+    def put(self, raw: bytes, reason: Reason, now_us: int) -> bool:
+        """Keep bytes durably; False: that cannot be done now."""
+        if now_us < self._from_us:
+            return False
+        try:
+            name = self._directory.put(raw, reason)
+        except SpoolFailedError as error:
+            if self.error is None:
+                log.error("%s; it stays in the spool, and is tried again", error)
+            self.error = error
+            self._from_us = now_us + RESCAN_US
+            return False
+        self.error = None
+        self.count += 1
+        log.warning("dead/%s: %d bytes: %s %s", name, len(raw), reason.code, reason.reason)
+        return True
+
+    def retry_now(self) -> None:
+        """Have the next ``put`` tried, however short ago the last one failed."""
+        self._from_us = 0

@@ -1,0 +1,86 @@
+"""Slots that are left out for now because they cannot be opened or read; each is told of once."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from fastjournal.errors import SpoolFailedError
+from fastjournal.limits import RESCAN_US
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fj_forwarder.slot_file import SlotFile
+
+log = logging.getLogger("fj_forwarder")
+
+TOLD_MAX: Final = 1000
+"""Names of which the log has been told; with more, some may be told of again."""
+
+
+class LeftOutSlots:
+    """Failures of slots, by name, and what the log was told of them."""
+
+    def __init__(self) -> None:
+        self.unopened: set[str] = set()
+        """Slots that could not be opened; left out until ``retry_unopened``."""
+        self._failures: dict[str, SpoolFailedError] = {}
+        """The last error of each slot that could not be opened or read since."""
+        self._told: set[str] = set()
+
+    def failures(self) -> list[SpoolFailedError]:
+        """Return why slots were left out that could not be opened or read since, oldest first."""
+        failures = sorted(self._failures.items())
+        return [e for _, e in failures if not isinstance(e.__cause__, FileNotFoundError)]
+
+    def forget_gone(self, names: set[str], ignored: set[str]) -> None:
+        """Drop what is known of files that are gone.
+
+        Args:
+            names: The slots that there are.
+            ignored: Other files that there are.
+        """
+        self.unopened &= names
+        self._failures = {name: e for name, e in self._failures.items() if name in names}
+        self._told &= names | ignored
+
+    def retry_unopened(self) -> None:
+        """Let slots that could not be opened be tried again."""
+        self.unopened.clear()
+
+    def add_unopened(self, name: str, error: SpoolFailedError) -> None:
+        """Leave out a slot that cannot be opened."""
+        self.unopened.add(name)
+        self.add(name, error)
+
+    def add(self, name: str, error: SpoolFailedError) -> None:
+        """Note that a slot cannot be opened; its caller knows when to try again."""
+        self._failures[name] = error
+        self.tell(name, f"this slot is left out until it can be opened: {error}")
+
+    @contextlib.contextmanager
+    def catching(self, file: SlotFile, now_us: int | None = None) -> Iterator[None]:
+        """Leave out a slot that cannot be read or written now for a while; the others go on.
+
+        Args:
+            file: The slot.
+            now_us: The time, where the block reads its records; None: they were read.
+        """
+        try:
+            yield
+        except SpoolFailedError as error:
+            if now_us is not None:
+                file.retry_us = now_us + RESCAN_US
+                self._failures[file.name] = error
+            self.tell(file.name, f"this slot is left out for now: {error}")
+        else:
+            if now_us is not None:
+                self._failures.pop(file.name, None)
+
+    def tell(self, name: str, sentence: str) -> None:
+        """Log a sentence about a file, once for each name."""
+        if name not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(name)
+            log.error("%s", sentence)

@@ -1,0 +1,120 @@
+"""Space of a slot file: erased records at its start become one blank, and its frame a hole.
+
+A blank is one record over a whole erased run (docs/spool.md). Whether the file system can punch
+holes shows at the first try.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from fastjournal.spool.format import HEAD_BYTES, RECORD_BYTES_MAX, blank_ends
+from fastjournal.spool.reader import Kind, Piece, SlotReader
+from fastjournal.spool.slots import spool_failed
+from fj_forwarder.punch_hole import punch_hole
+
+RELEASE_BYTES: Final = 1024 * 1024
+"""An erased run at the start is released when it has grown by this much: one call for thousands
+of records."""
+
+_NOWHERE: Final = 1 << 62
+
+
+class SlotSpace:
+    """Erased bytes of one slot, and how much of them was released.
+
+    Args:
+        path: Of the slot.
+    """
+
+    __slots__ = ("_blocked_at", "_can_release", "_path", "_released", "_unreleased", "last_record")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._unreleased = 0
+        """Erased bytes that are not released, wherever in the file."""
+        self._released = -1
+        """Everything from the first record to this byte is released; -1: no record was seen."""
+        self.last_record = -1
+        """Where the last record that was read starts."""
+        self._can_release = True
+        self._blocked_at = _NOWHERE
+        """The first pending record, where that kept space from being released."""
+
+    def add_read(self, piece: Piece) -> None:
+        """Note a piece that was read, in the order of the file."""
+        if self._released < 0:
+            self._released = piece.offset
+        if piece.kind is not Kind.DAMAGE:
+            self.last_record = piece.offset
+        if piece.kind is Kind.ERASED:
+            self._unreleased += piece.end - piece.offset
+
+    def add_erased(self, size: int) -> None:
+        """Note so many bytes that were erased."""
+        self._unreleased += size
+
+    def unblock(self) -> None:
+        """Note that what kept space from being released may be gone."""
+        self._blocked_at = _NOWHERE
+
+    def is_due(self, offset: int) -> bool:
+        """Whether enough can be released, after the record at ``offset`` was erased."""
+        due = self._unreleased >= RELEASE_BYTES and offset <= self._blocked_at
+        return due and self._can_release
+
+    def release(self, descriptor: int, first_pending: int) -> None:
+        """Release the erased run at the start, which ends at the first pending record.
+
+        Raises:
+            SpoolFailedError: A call of the operating system failed.
+        """
+        self._release(descriptor, first_pending)
+        is_blocked = self._unreleased >= RELEASE_BYTES and first_pending != self.last_record
+        self._blocked_at = first_pending if is_blocked else _NOWHERE
+
+    def _release(self, descriptor: int, end: int) -> None:
+        """Make the erased run up to ``end`` one blank, and its frame a hole.
+
+        The run ends where a whole record starts: until its CRC is written a blank counts only
+        because it leads to one.
+        """
+        while end - self._released >= RELEASE_BYTES:
+            part_end = self._boundary(descriptor, end)
+            if part_end - self._released < RELEASE_BYTES:
+                return
+            try:
+                self._blank(descriptor, self._released, part_end)
+            except OSError as error:
+                raise spool_failed("release space", self._path, error) from error
+            if not self._can_release:
+                return
+            self._unreleased -= part_end - self._released
+            self._released = part_end
+
+    def _boundary(self, descriptor: int, end: int) -> int:
+        """Return ``end``, or the last start of a record that one blank can reach."""
+        limit = self._released + RECORD_BYTES_MAX
+        if end <= limit:
+            return end
+        reader = SlotReader(self._path, descriptor, start=self._released)
+        best = self._released
+        while pieces := reader.read(4096):
+            for piece in pieces:
+                if piece.offset > limit:
+                    return best
+                if piece.kind is not Kind.DAMAGE:
+                    best = piece.offset
+        return best
+
+    def _blank(self, descriptor: int, start: int, end: int) -> None:
+        head, crc = blank_ends(end - start)
+        before = os.pread(descriptor, HEAD_BYTES, start)
+        os.pwrite(descriptor, head, start)
+        hole = start + HEAD_BYTES
+        if punch_hole(descriptor, hole, end - 4 - hole):
+            os.pwrite(descriptor, crc, end - 4)
+        else:
+            os.pwrite(descriptor, before, start)
+            self._can_release = False
