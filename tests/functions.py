@@ -17,5 +17,8 @@ def functions_for(*scopes: Scope) -> list[Function]:
     return [function for function, access in declared if access and access.scope in scopes]
 
 
-OF_DOMAINS = functions_for(Scope.DOMAIN, Scope.DOMAIN_OR_ALL)
-"""Functions whose key is the name of a domain."""
+LISTS = functions_for(Scope.NAMES)
+"""Functions that list names, page by page."""
+
+OF_DOMAINS = functions_for(Scope.DOMAIN, Scope.DOMAIN_OR_ALL, Scope.NAMES)
+"""Functions whose key is the name of a domain, or what it begins with."""

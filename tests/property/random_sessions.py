@@ -14,13 +14,12 @@ from dataclasses import dataclass, fields
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Request
 from tests.functions import OF_DOMAINS
-from tests.property.side_by_side import SideBySide
+from tests.property.side_by_side import PAGES_MAX, SideBySide
 from tests.property.subject import SECOND
 
 SESSIONS = ("one", "two")
 RESTART = -1
 """Stands for a function: the subject is killed, and recovers what is persistent."""
-PAGES_MAX = 1000
 
 
 @dataclass(frozen=True)

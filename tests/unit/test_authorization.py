@@ -141,6 +141,7 @@ TOLD = in_tables()
 BY_KEY |= as_declared(Scope.KEY)
 BY_DOMAIN |= as_declared(Scope.DOMAIN, Scope.DOMAIN_OR_ALL)
 FOR_ALL |= as_declared(Scope.DOMAIN_OR_ALL, Scope.EVERYTHING)
+LISTED = as_declared(Scope.NAMES)
 SCANS = {
     "RANGE": request(F.GET, b"a", uri=b"z", at=START),
     "REGEX": request(F.GET, b".", flags=Query.REGEX << QUERY_SHIFT, at=START),
@@ -155,7 +156,8 @@ def subsets() -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.rule("Rights (authorization): If the daemon has tokens")
 def test_the_tables_cover_every_function() -> None:
-    assert in_tables() | {*FREE, F.CANCEL} == set(Function)
+    listed = {case.function for case in LISTED.values()}
+    assert in_tables() | listed | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
 
 
@@ -226,6 +228,17 @@ def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
             assert code(made, build(function, domain)) == expected, (given, domain)
         for domain in (b"out", b"inner", b"som"):
             assert code(made, build(function, domain)) == "forbidden", (given, domain)
+
+
+def test_a_list_of_names_needs_its_rights_for_any_prefix() -> None:
+    made = engine()
+    for rights, function, build in LISTED.values():
+        for given in subsets():
+            for prefixes in ((), (b"in:",), (b"",)):
+                session_with(made, given, *prefixes)
+                for name in (b"", b"in", b"out"):
+                    expected = "" if rights <= set(given) else "forbidden"
+                    assert code(made, build(function, name)) == expected, (given, name)
 
 
 @pytest.mark.rule(
