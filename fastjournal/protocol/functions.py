@@ -341,6 +341,15 @@ class Function(IntEnum):
             retry=_ONCE,
         ),
     )
+    DOMAINS = (
+        20,
+        Declaration(
+            text="the domains that hold entries, a limit or a pause, in byte order: key = prefix "
+            "of their names (may be empty), count and cursor as for GET. See below",
+            access=Access(Right.READ, Scope.NAMES),
+            retry=_READ,
+        ),
+    )
     LIMIT = (
         22,
         Declaration(

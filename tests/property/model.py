@@ -385,6 +385,26 @@ class Model(Values, Keys, Work, Scans):
             numbers["jobs_max"] = self.limit(r.key, "jobs")
         return Reply(pairs=[Pair(r.key, ValueType.STRING, json.dumps(numbers).encode())])
 
+    def do_domains(self, session: Hashable, r: Request) -> Reply:
+        prefix, count, after = r.key, r.count or 0, None
+        if r.query == Query.CURSOR:
+            prefix, count, after = msgspec.msgpack.decode(r.key, type=tuple[bytes, int, bytes])
+        refuse("bad-key", len(prefix) > KEY_BYTES_MAX)
+        held = {e.parts.domain for e in self.entries if e.parts}
+        held |= self.pauses.keys() | {name for name, limit in self.limits.items() if limit}
+        names = sorted(name for name in held if name.startswith(prefix))
+        names = [name for name in names if after is None or name > after]
+        shown = names[: count or None]
+        if self.page_pairs is not None:
+            assert bool(names) <= self.page_pairs <= len(shown)
+            shown = shown[: self.page_pairs]
+        found = [self.do_stats(session, Request(Function.STATS, key=name)) for name in shown]
+        following = msgspec.msgpack.encode((prefix, count, shown[-1])) if shown else None
+        return Reply(
+            pairs=[pair for reply in found for pair in reply.pairs or ()],
+            cursor=following if len(shown) < len(names) else None,
+        )
+
     def stats_of_entry(self, e: Entry, r: Request) -> Reply:
         state = "worked on" if e.token else "buried" if e.buried else "delayed"
         if state == "delayed" and not e.parts:

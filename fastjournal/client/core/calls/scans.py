@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from fastjournal.client.core.calls import replies
 from fastjournal.client.core.calls.base import LISTEN, Call, Scan, checked_count, key_bytes
 from fastjournal.client.core.calls.data import reading_flags, reading_timeout
 from fastjournal.client.core.calls.methods import scan_method
-from fastjournal.client.core.results import Entry, Page
+from fastjournal.client.core.results import DomainStats, Entry, Page
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import encode_text
 from fastjournal.limits import KEY_BYTES_MAX, SCAN_PAGE_ENTRIES
-from fastjournal.protocol import QUERY_SHIFT, Function, Query, Request
+from fastjournal.protocol import QUERY_SHIFT, Function, Query, Reply, Request
 
 __all__ = [
     "ScanMethods",
+    "domains",
     "listening",
     "prefix",
     "range_",
@@ -118,6 +121,31 @@ def regex(
     return _scan(request, lease_us)
 
 
+def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> Scan[DomainStats]:
+    """Iterate over the domains whose names begin with ``prefix``, in byte order.
+
+    These are the domains that hold entries, are paused or have a limit, of those that the token
+    covers, each with its counts. Memory holds one page at a time, also in the daemon.
+
+    Args:
+        prefix: What the names begin with; empty: all domains.
+        page: Domains to ask for at a time, at most, 1 to 65,535; the daemon may return fewer.
+
+    Raises:
+        RefusedError: ``forbidden``.
+        BadRequestError: An argument that no daemon would take.
+    """
+    request = Request(Function.DOMAINS, key=key_bytes(prefix), count=checked_count("page", page))
+    return Scan(Call(request, _domains))
+
+
+def _domains(request: Request, reply: Reply) -> Page[DomainStats]:
+    read = replies.json_of(DomainStats)
+    found = ((pair.key, read(request, Reply(pairs=[pair]))) for pair in reply.pairs or ())
+    named = [msgspec.structs.replace(stats, name=name) for name, stats in found]
+    return Page(named, reply.cursor or None)
+
+
 def listening(
     key: str | bytes | None = None,
     *,
@@ -196,3 +224,6 @@ class ScanMethods:
 
     regex = scan_method(regex)
     """Iterate over the entries under the keys that an expression matches, in byte order."""
+
+    domains = scan_method(domains)
+    """Iterate over the domains whose names begin with a prefix, each with its counts."""
