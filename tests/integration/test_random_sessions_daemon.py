@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fastjournal.clock import unique_timestamp
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build
@@ -35,6 +35,8 @@ NUMBER = 30
 REQUESTS = 200
 START = unique_timestamp()
 """Part of some keys: one for all sessions, so that each removes what the last one left."""
+
+NO_LIMIT = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
 
 NOT_ASKED = (Function.QUIT, Function.SNAPSHOT)
 
@@ -59,6 +61,9 @@ class DaemonSubject:
                 client.ask(build(Function.UNLOCK, key))
         for domain in (b"a", b"b"):
             first.ask(build(Function.PAUSE, domain, ttl=0))
+            no_limit = build(Function.LIMIT, domain, NO_LIMIT)
+            no_limit.value_type = int(ValueType.STRING)
+            assert first.ask(no_limit).error == ""
         for key in (*keys, *keys):
             # the second time, the tombstone goes
             first.ask(build(Function.DELETE, key, flags=Flag.OVERWRITE))

@@ -289,6 +289,14 @@ def pause_of_a_domain_with_much(d: Daemon) -> Call:
     return lambda: d.ask(Function.PAUSE, b"d", ttl=9)
 
 
+@case(Function.LIMIT)
+def limit_of_a_domain_with_much(d: Daemon) -> Call:
+    d.jobs(2 * MANY)
+    d.lease(MANY)
+    limit = b'{"interval_us":9,"jobs":1,"attempts":1}'
+    return lambda: d.ask(Function.LIMIT, b"d", value_type=2, value=limit)
+
+
 @case(Function.NOP)
 def nop_behind_all_that_time_has_brought(d: Daemon) -> Call:
     d.jobs(MANY, b"uri")
