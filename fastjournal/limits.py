@@ -519,9 +519,6 @@ traffic."""
 LEASE_RENEWAL_PAUSE_S_MIN = 0.1
 """Pause before a failed lease renewal is retried, just before the lease ends."""
 
-FAILED_JOBS_REMEMBERED_MAX = 100_000
-"""Jobs whose failures a client counts, in a few MB; the longest untouched goes first."""
-
 JOB_LEASE_US = 60_000_000
 """Default lease of a job with lease renewal: the time after which a killed worker is noticed."""
 

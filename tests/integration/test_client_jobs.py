@@ -578,3 +578,28 @@ def test_terms_that_no_loop_can_keep_are_refused_at_once(
     for wrong in ({"lease_us": 999_999}, {"count": 0}, {"wait_us": -1}):
         with pytest.raises(BadRequestError):
             client.jobs("d", **wrong)
+
+
+def test_failures_of_one_worker_count_for_the_next(
+    daemon: DaemonProcess, producer: SyncClient
+) -> None:
+    producer.delete(key_of("2"))
+    for number in range(2):
+        with SyncClient(daemon.address, reconnect=QUICK) as worker:
+            for job in worker.jobs("d", attempts_max=3):
+                assert job.attempts == number
+                job.fail(f"failure {number}", delay_us=0)
+                break
+        assert producer.entry_stats(key_of("1")).last_error == f"failure {number}"
+    # also those of a daemon that was killed meanwhile
+    daemon.kill()
+    daemon.start()
+    with SyncClient(daemon.address, reconnect=QUICK) as worker:
+        for job in worker.jobs("d", attempts_max=3):
+            assert job.attempts == 2
+            assert job.fail("failure 2").buried
+            break
+        stats = worker.entry_stats(key_of("1"))
+    assert stats.state == "buried"
+    assert stats.last_error == "failure 1"
+    assert stats.buried_reason == "failure 2 at attempt 3"

@@ -13,7 +13,6 @@ from fastjournal.client.core.backoff import Reconnect
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
 from fastjournal.client.core.end_policy import EndPolicy
 from fastjournal.client.core.failed_attempts import (
-    FailureCounter,
     decide_retry,
     exponential_backoff_us,
 )
@@ -28,7 +27,6 @@ from fastjournal.errors import (
     RefusedError,
 )
 from fastjournal.limits import (
-    FAILED_JOBS_REMEMBERED_MAX,
     JOBS_WAIT_BESIDE_WORK_US_MIN,
     JOBS_WAIT_US_MAX,
     REASON_BYTES_MAX,
@@ -82,27 +80,6 @@ def test_reason_of_a_failure_is_cut_to_the_bytes_that_the_daemon_takes(attempts_
     assert failed.reason.startswith("\N{SNOWMAN}" * 1000)
     with pytest.raises(TypeError, match="reason is str"):
         decide_retry(7, failures_before=0, delay_us=None, attempts_max=0)  # type: ignore[arg-type]
-
-
-def test_failure_counter_forgets_an_entry_that_is_cleared() -> None:
-    counter = FailureCounter()
-    assert counter.known(b"k") == 0
-    counter.add(b"k")
-    counter.add(b"k")
-    counter.add(b"other")
-    assert (counter.known(b"k"), counter.known(b"other")) == (2, 1)
-    counter.clear(b"k")
-    counter.clear(b"never seen")
-    assert (counter.known(b"k"), counter.known(b"other")) == (0, 1)
-
-
-def test_failure_counter_is_bounded_and_the_longest_untouched_goes_first() -> None:
-    counter = FailureCounter()
-    for n in range(FAILED_JOBS_REMEMBERED_MAX + 1):
-        counter.add(b"%d" % n)
-        if n == 50:
-            counter.add(b"0")
-    assert [counter.known(b"%d" % n) for n in (0, 1, 2)] == [2, 0, 1]
 
 
 # --- the end of a job -----------------------------------------------------------------------------

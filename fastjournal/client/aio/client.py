@@ -18,7 +18,6 @@ from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.failed_attempts import FailureCounter
 from fastjournal.client.core.jobs import BodyFailure, failure_of
 from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
@@ -91,7 +90,6 @@ class Client(TrioMethods):
         self._tasks: set[trio.CancelScope] = set()
         self.pools: set[LeasePool] = set()
         """Leases of the job loops of this client."""
-        self.failures = FailureCounter()
         """Failed attempts that these loops have seen."""
 
     # --- connection -----------------------------------------------------------------------------
@@ -195,8 +193,9 @@ class Client(TrioMethods):
             retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
                 microseconds; None: it stays.
             attempts_max: A job that failed that often is buried instead; 0: no limit. Leases that
-                ran out count, and failures that this client has seen: ``job.fail``, and exceptions
-                in a block. A job that a plain loop drops does not count as failed.
+                ran out count, and failures: ``job.fail``, and exceptions in a block. The daemon
+                counts them, whichever worker had them, and keeps the last error. A job that a plain
+                loop drops does not count as failed.
             patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 

@@ -41,7 +41,7 @@ class Job(LeasedJob):
     """
 
     def __init__(self, entry: Entry, pool: LeasePool) -> None:
-        super().__init__(entry, pool.options, pool.client.failures, trio.current_time())
+        super().__init__(entry, pool.options, trio.current_time())
         self.lost = trio.Event()
         """Set when the lease is lost: the work is no longer yours, so the body better ends."""
         self._pool = pool
@@ -67,7 +67,6 @@ class Job(LeasedJob):
             if error.code in LEASE_IS_OVER:
                 raise lost_job(error) from error
             raise
-        self._failures.clear(self.key)
 
     async def release(self, *, delay_us: int | None = None) -> None:
         """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
@@ -92,7 +91,6 @@ class Job(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay_us)
         await self._end(lambda: self._failure(failed))
-        self._count_failure(failed)
         return failed
 
     async def bury(self, reason: str = "") -> None:
@@ -103,7 +101,6 @@ class Job(LeasedJob):
             CannotConnectError: The daemon stayed away.
         """
         await self._end(lambda: self._burial(reason))
-        self._failures.clear(self.key)
 
     async def abandon(self) -> None:
         """Release the entry if that can be done in a few seconds; raises nothing.

@@ -1,16 +1,13 @@
-"""Failed attempts of jobs: their count, the back-off after each, and when to bury. Without IO.
+"""Failed attempts of jobs: the back-off after each, and when to bury. Without IO.
 
-The daemon counts the attempts whose lease ran out. It does not count those that a worker gave back,
-so a client remembers those that it has seen, and adds the two.
+The daemon counts the attempts: leases that ran out, and RELEASEs with an error.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import msgspec
 
-from fastjournal.limits import FAILED_JOBS_REMEMBERED_MAX, REASON_BYTES_MAX
+from fastjournal.limits import REASON_BYTES_MAX
 
 _DOUBLINGS_MAX = 62
 
@@ -26,30 +23,6 @@ class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """It failed as often as it may, and is handed out no more until it is kicked."""
     reason: str
     """Sentence for whoever looks at it later; where it is buried, the daemon keeps this one."""
-
-
-class FailureCounter:
-    """Failures of entries that this client has given back, by key.
-
-    So many keys are remembered; beyond that the longest untouched goes first.
-    """
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[bytes, int] = OrderedDict()
-
-    def known(self, key: bytes) -> int:
-        """Return how many failures of an entry are remembered."""
-        return self._failures.get(key, 0)
-
-    def add(self, key: bytes) -> None:
-        """Count a failure."""
-        self._failures[key] = self._failures.pop(key, 0) + 1
-        if len(self._failures) > FAILED_JOBS_REMEMBERED_MAX:
-            self._failures.popitem(last=False)
-
-    def clear(self, key: bytes) -> None:
-        """Drop what is known of an entry that is done, buried, or another worker's."""
-        self._failures.pop(key, None)
 
 
 def exponential_backoff_us(first_us: int, longest_us: int, failures_before: int) -> int:

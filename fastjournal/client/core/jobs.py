@@ -12,7 +12,6 @@ from fastjournal.client.core.calls import Call
 from fastjournal.client.core.calls.base import microseconds
 from fastjournal.client.core.failed_attempts import (
     FailedAttempt,
-    FailureCounter,
     decide_retry,
     exponential_backoff_us,
 )
@@ -53,13 +52,10 @@ class LeasedJob:
     Args:
         entry: With its token and metadata.
         options: The loop's.
-        failures: The client's count of failed attempts.
         now_s: When it was handed out, by a clock that does not jump.
     """
 
-    def __init__(
-        self, entry: Entry, options: WorkerOptions, failures: FailureCounter, now_s: float
-    ) -> None:
+    def __init__(self, entry: Entry, options: WorkerOptions, now_s: float) -> None:
         assert entry.token is not None, "not leased"
         self.entry = entry
         self.token = entry.token
@@ -69,7 +65,6 @@ class LeasedJob:
         self.loss: FastjournalError | None = None
         """Why the lease was lost: the daemon's refusal, or that it was away for too long."""
         self._options = options
-        self._failures = failures
         self._lease_ends_s = now_s + options.lease_us / 1e6
 
     @property
@@ -95,8 +90,8 @@ class LeasedJob:
 
     @property
     def attempts(self) -> int:
-        """Failed attempts before: leases that ran out, and failures that this client has seen."""
-        return self.meta.attempts + self._failures.known(self.key)
+        """Failed attempts before, as the daemon counts them: lost leases, and failures."""
+        return self.meta.attempts
 
     def decoded(self) -> Value:
         """Return the value as the Python object that its type says.
@@ -117,7 +112,6 @@ class LeasedJob:
     def _lose(self, error: FastjournalError) -> None:
         """Note that somebody else may have the entry."""
         self.loss = error
-        self._failures.clear(self.key)
 
     # --- the requests that end it ---------------------------------------------------------------
 
@@ -131,7 +125,7 @@ class LeasedJob:
         return calls.bury(self.key, self.token, reason=reason)
 
     def _failed_attempt(self, reason: str, delay_us: int | None) -> FailedAttempt:
-        """Return what follows from a failure; nothing is counted yet."""
+        """Return what follows from a failure; the daemon counts it."""
         delay_us = microseconds("delay_us", delay_us)
         if delay_us is None:
             delay_us = self._delay_after_failure_us()
@@ -147,23 +141,19 @@ class LeasedJob:
 
         No other place knows how a failure is told to the daemon.
         """
-        return self._burial(failed.reason) if failed.buried else self._giving_back(failed.delay_us)
-
-    def _count_failure(self, failed: FailedAttempt) -> None:
         if failed.buried:
-            self._failures.clear(self.key)
-        else:
-            self._failures.add(self.key)
+            return self._burial(failed.reason)
+        delay_us = failed.delay_us or 0
+        return calls.release(self.key, self.token, delay_us=delay_us, error=failed.reason)
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
-        """Return what builds the request for a job whose body was left; count its failure."""
+        """Return what builds the request for a job whose body was left."""
         if failure is None:
             return lambda: self._giving_back(None)
         if not failure.certain:
             delay_us = self._delay_after_failure_us()
             return lambda: self._giving_back(delay_us)
         failed = self._failed_attempt(failure.reason, None)
-        self._count_failure(failed)
         return lambda: self._failure(failed)
 
     def _delay_after_failure_us(self) -> int | None:

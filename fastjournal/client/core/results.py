@@ -184,6 +184,8 @@ class EntryStats(msgspec.Struct, frozen=True):
     priority: int = 0
     attempts: int = 0
     buried_reason: str | None = None
+    last_error: str | None = None
+    """Error of the last attempt that was released as failed; None: there was none."""
     superseded: bool = False
     """It is worked on, and its URI leads to a newer entry already."""
     timestamp: int = 0

@@ -12,7 +12,6 @@ from fastjournal.client.core.access import Tls, make_access
 from fastjournal.client.core.address import DEFAULT_ADDRESS, parse_address
 from fastjournal.client.core.backoff import Reconnect, check_limits
 from fastjournal.client.core.calls import WAIT_WITHOUT_END, Call
-from fastjournal.client.core.failed_attempts import FailureCounter
 from fastjournal.client.core.pipeline import raw, several, single
 from fastjournal.client.core.results import Entry, Page
 from fastjournal.client.core.shared_locks import Claims
@@ -88,7 +87,6 @@ class SyncClient(SyncMethods):
             monotonic=monotonic,
         )
         self.connection = SyncConnection(self._dialer, reply_timeout_s)
-        self.failures = FailureCounter()
         """Failed attempts that the job loops of this client have seen."""
 
     # --- connection -----------------------------------------------------------------------------
@@ -170,8 +168,9 @@ class SyncClient(SyncMethods):
             retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
                 microseconds; None: it stays.
             attempts_max: A job that failed that often is buried instead; 0: no limit. Leases that
-                ran out count, and failures that this client has seen: ``job.fail``, and exceptions
-                in a block. A job that a plain loop drops does not count as failed.
+                ran out count, and failures: ``job.fail``, and exceptions in a block. The daemon
+                counts them, whichever worker had them, and keeps the last error. A job that a plain
+                loop drops does not count as failed.
             patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 

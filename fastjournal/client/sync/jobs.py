@@ -41,7 +41,7 @@ class SyncJob(LeasedJob):
     def __init__(
         self, entry: Entry, client: SyncClient, options: WorkerOptions, dialer: Dialer
     ) -> None:
-        super().__init__(entry, options, client.failures, dialer.now_s())
+        super().__init__(entry, options, dialer.now_s())
         self._client = client
         self._dialer = dialer
         self._process = os.getpid()
@@ -87,7 +87,6 @@ class SyncJob(LeasedJob):
             if error.code in LEASE_IS_OVER:
                 raise lost_job(error) from error
             raise
-        self._failures.clear(self.key)
 
     def release(self, *, delay_us: int | None = None) -> None:
         """Give the entry back, due again in ``delay_us`` microseconds (None: as before).
@@ -112,7 +111,6 @@ class SyncJob(LeasedJob):
         """
         failed = self._failed_attempt(reason, delay_us)
         self._end(lambda: self._failure(failed))
-        self._count_failure(failed)
         return failed
 
     def bury(self, reason: str = "") -> None:
@@ -123,7 +121,6 @@ class SyncJob(LeasedJob):
             CannotConnectError: The daemon stayed away.
         """
         self._end(lambda: self._burial(reason))
-        self._failures.clear(self.key)
 
     def abandon(self) -> None:
         """Release the entry if that can be done in a few seconds; raises nothing.
