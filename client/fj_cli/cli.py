@@ -19,6 +19,7 @@ COMMANDS = {
     "set": (_C + "set", "Set a key, or add work to a domain."),
     "get": (_C + "get", "Show the entry under a key."),
     "list": (_C + "list", "List keys: all, or a prefix, a range or an expression."),
+    "domains": (_C + "domains", "List the domains with their counts."),
     "delete": (_C + "delete", "Delete an entry, or complete a job with its token."),
     "release": (_C + "release", "Give a leased entry back."),
     "bury": (_C + "bury", "Set an entry aside."),

@@ -1,0 +1,100 @@
+"""``fj-cli domains``: list of the domains with their counts, in byte order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
+from fj_cli.output import (
+    note,
+    put_bytes,
+    show_bytes,
+    show_field,
+    wants_json,
+    write_json,
+    write_table,
+)
+from fj_cli.times import format_instant
+
+if TYPE_CHECKING:
+    from fastjournal.client import DomainStats
+
+TABLE_ROWS = 1000
+"""More than that becomes several tables: a terminal shows the first at once."""
+
+COLUMNS = (
+    *("domain", "entries", "due", "delayed", "leased", "dead letters", "oldest due"),
+    *("paused until", "interval", "jobs"),
+)
+
+
+@click.command("domains")
+@click.argument("prefix", type=NAME, default="")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=1000,
+    show_default=True,
+    help="Domains at most; 0: all.",
+)
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None) -> None:
+    """List the domains, or those that begin with PREFIX, in byte order, with their counts.
+
+    These are the domains that have entries, a pause or a limit of their own. If the daemon has
+    tokens, the list has the domains that the token covers.
+    """
+    with open_client(ctx) as client:
+        found = client.domains(prefix, page=min(limit + 1, TABLE_ROWS) if limit else TABLE_ROWS)
+        domains = islice(found, limit) if limit else found
+        if wants_json(as_json):
+            for stats in domains:
+                write_json(_fields(stats))
+        else:
+            _write_tables(domains)
+        if limit and next(found, None) is not None:
+            note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
+
+
+def _fields(stats: DomainStats) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    put_bytes(fields, "domain", stats.name)
+    for name in stats.__struct_fields__:
+        if name != "name":
+            fields["paused_until_us" if name == "paused_until" else name] = getattr(stats, name)
+    return fields
+
+
+def _write_tables(domains: Iterator[DomainStats]) -> None:
+    while True:
+        rows = [_row(stats) for stats in islice(domains, TABLE_ROWS)]
+        if rows:
+            write_table(None, COLUMNS, rows)
+        if len(rows) < TABLE_ROWS:
+            return
+
+
+def _row(stats: DomainStats) -> list[str]:
+    counts = (stats.entries, stats.due, stats.delayed, stats.worked_on, stats.buried)
+    optional = {
+        "oldest_due_us": stats.oldest_due_us,
+        "paused_until": stats.paused_until,
+        "interval_us": stats.interval_us,
+        "jobs_max": stats.jobs_max,
+    }
+    return [
+        show_bytes(stats.name),
+        *(f"{count:,}" for count in counts),
+        *(_show(name, number) if number else "" for name, number in optional.items()),
+    ]
+
+
+def _show(name: str, number: int) -> str:
+    return format_instant(number) if name == "paused_until" else show_field(name, number)
