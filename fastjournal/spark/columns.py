@@ -25,6 +25,7 @@ from fastjournal.cmdlog.format.operation_records import (
     SegmentStart,
     Touch,
     Value,
+    tag_of,
 )
 from fastjournal.cmdlog.recovery.segment_chain import TOLD
 from fastjournal.spark.rows import Row
@@ -152,7 +153,7 @@ def _timestamp_of(row: Row) -> int | None:
 
 def _operation(row: Row) -> str | None:
     operation = row.operation
-    return None if operation is None else str(operation.__struct_config__.tag)
+    return None if operation is None else tag_of(operation)
 
 
 def _token(row: Row) -> int | None:

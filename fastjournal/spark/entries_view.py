@@ -16,11 +16,11 @@ by segment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from pyspark.sql import functions as f
 
-from fastjournal.cmdlog.format.operation_records import unpack_operation
+from fastjournal.cmdlog.format.operation_records import Change, tag_of, unpack_operation
 from fastjournal.cmdlog.recovery.segment_chain import TOLD, Chain, Seal
 from fastjournal.errors import LogCorruptError
 from fastjournal.spark.files import LogDirectory, check_chain
@@ -49,10 +49,8 @@ _FED = ("segment", "offset", "_raw", "_token", "_ours", "_doubt")
 """Columns of what is replayed."""
 _IS_ENTRY = "command IN ('add', 'schedule') AND operation IS NULL"
 _IS_CHAIN = "_chain IS NOT NULL OR _bytes IS NOT NULL"
-_CHANGES_ENTRY = (
-    "operation IS NULL OR "
-    "operation IN ('extend', 'touch', 'delay', 'value', 'resize', 'link', 'rename')"
-)
+_CHANGE_TAGS = ", ".join(f"'{tag_of(change)}'" for change in get_args(Change))
+_CHANGES_ENTRY = f"operation IS NULL OR operation IN ({_CHANGE_TAGS})"
 _HAS_KEY = f"({_IS_ENTRY}) OR operation IN ('link', 'rename')"
 _LABEL = "xxhash64(coalesce(uri, key)) AS label"
 _TERM = (

@@ -11,6 +11,8 @@ from fastjournal.cmdlog.format.operation_records import (
     Delay,
     Erasure,
     Extend,
+    Failed,
+    Limit,
     Link,
     Pause,
     Rename,
@@ -113,6 +115,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     Extend(job(), now + 60 * SECOND),
                     Touch(job(), now + 60 * SECOND),
                     Delay(job(), now + 60 * SECOND),
+                    Failed(job(), draw.randrange(1, 9), b"why"),
                     Value(job(), draw.randbytes(2), now),
                     Resize(job(), draw.choice((0, 4, 500)), now),
                     Link(job(), draw.choice((*LINKS, _key(draw)))),
@@ -123,6 +126,7 @@ def _add_record(draw: random.Random, builder: SegmentBuilder, jobs: list[bytes])
                     Erasure(_key(draw)),
                     SegmentRemoved(77),
                     Pause(b"a", now + 60 * SECOND),
+                    Limit(b"a", SECOND, 1, 0, 0),
                 )
             )
         )

@@ -12,10 +12,9 @@ from fastjournal.cmdlog.format.layout import CRC_BYTES, TIME_BYTES, Command
 from fastjournal.cmdlog.format.operation_records import (
     OPERATION_NAME,
     Change,
-    Erasure,
+    KeyOperation,
     Link,
     Rename,
-    Tombstone,
     unpack_operation,
 )
 from fastjournal.cmdlog.format.records import Record, decode_body, decode_time
@@ -78,7 +77,7 @@ def _key_of(record: Record, jobs: Mapping[bytes, ReplayedEntry]) -> bytes | None
     try:
         if record.command <= Command.SCHEDULE and record.name == OPERATION_NAME:
             operation = unpack_operation(record.payload)
-            if isinstance(operation, Tombstone | Erasure | Rename | Link):
+            if isinstance(operation, KeyOperation | Rename | Link):
                 return operation.key
             job = jobs.get(operation.job_id) if isinstance(operation, Change) else None
             return None if job is None else job.key
