@@ -15,13 +15,13 @@ from fastjournald.engine.handlers.scan.cursor import (
 )
 from fastjournald.engine.handlers.table import HANDLERS, Outcome
 from fastjournald.engine.key_filter import (
+    KeyFilter,
     LongMatches,
-    Selection,
+    expression_filter,
     literal_prefix,
     prefix_stop,
+    range_filter,
     re2_options,
-    select_matching,
-    select_range,
 )
 from fastjournald.engine.prefetch import missing_notifications, missing_soon
 from fastjournald.engine.pubsub.change_set import ChangeSet

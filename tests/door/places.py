@@ -12,7 +12,7 @@ PLACES = {
     "fastjournal.client.sync.listen": "sync.LISTENER_PING_S",
     "fastjournal.client.sync.sockets": "SOCKET_WAIT_S_MAX",
     "fastjournal.cmdlog.recovery.replay_state": "replay.PAUSED_BYTES_MAX replay.HAND_OUTS_MAX",
-    "fastjournal.limits": "SCANS_MAX limits.REPLIES_BYTES_MAX",
+    "fastjournal.limits": "SCANS_MAX SCAN_STEP_WORK limits.REPLIES_BYTES_MAX",
     "fastjournald.compaction.backpressure": "bytes_slowed",
     "fastjournald.compaction.replace_segment": "WRITTEN_BYTES_MAX _write_pieces",
     "fastjournald.engine.dispatcher": "READY_DOMAINS_MAX SERVED_MAX engine.REPLIES_BYTES_MAX",
@@ -23,7 +23,7 @@ PLACES = {
     "fastjournald.engine.handlers.lock_unlock": "LOCKS_MAX",
     "fastjournald.engine.handlers.next": "WAITS_BYTES_MAX WAITS_MAX",
     "fastjournald.engine.handlers.pause": "PAUSED_DOMAINS_MAX engine.PAUSED_BYTES_MAX",
-    "fastjournald.engine.handlers.scan.scan": "SCAN_STEP_WORK _LEASE_WORK",
+    "fastjournald.engine.handlers.scan.leasing": "_LEASE_WORK",
     "fastjournald.engine.notifications": """
         CHANGES_STOP_BYTES MATCH_STEPS_MAX NOTIFICATIONS_TURN_BYTES
     """,

@@ -28,10 +28,10 @@ from tests.door.engine import (
     Engine,
     Handout,
     Handouts,
+    KeyFilter,
     Missing,
-    Selection,
     missing_notifications,
-    select_range,
+    range_filter,
 )
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
@@ -199,8 +199,8 @@ class CrashingDaemon:
                 self.assert_heard()
         self.told, self.heard, self.unfinished = [], {}, None
         self.engine.context.handouts, self.unsent = Handouts(), []
-        everything = select_range(b"", b"")
-        assert isinstance(everything, Selection)
+        everything = range_filter(b"", b"")
+        assert isinstance(everything, KeyFilter)
         self.engine.subscriptions.begin(LISTENER, 1, everything)
         # what recovery found is durable, for the writer has synced it
         self.latest = self.clock.now

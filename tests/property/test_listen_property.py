@@ -15,14 +15,14 @@ import pytest
 from fastjournal.protocol import ClientConnection, decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Request
-from tests.door.engine import Engine, Selection, Settings, select_matching, select_range
+from tests.door.engine import Engine, KeyFilter, Settings, expression_filter, range_filter
 from tests.door.places import patch_module
 from tests.property.subject import SECOND, START, request
 
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:1:0:x", b"p"]
 URIS = [b"u", b"v"]
 SESSIONS = ["one", "two"]
-SELECTIONS = [select_range(b"", b""), select_range(b"a", b"p"), select_matching(b"x$|u")]
+FILTERS = [range_filter(b"", b""), range_filter(b"a", b"p"), expression_filter(b"x$|u")]
 
 SEEDS = 60
 STEPS = 150
@@ -54,7 +54,7 @@ def draw_step(draw: random.Random) -> tuple[Any, ...]:
 class Copy:
     """What one subscriber believes, and of which keys it has still to hear."""
 
-    about: bytes | Selection
+    about: bytes | KeyFilter
     values: dict[bytes, bytes]
     owed: set[bytes] = field(default_factory=set)
 
@@ -150,10 +150,10 @@ class World:
                 return
             copy = Copy(about, {})
         else:
-            selection = SELECTIONS[about]
-            assert isinstance(selection, Selection)
-            self.engine.subscriptions.begin(session, identifier, selection)
-            copy = Copy(selection, {})
+            keys = FILTERS[about]
+            assert isinstance(keys, KeyFilter)
+            self.engine.subscriptions.begin(session, identifier, keys)
+            copy = Copy(keys, {})
         copy.values = self.values(copy)
         self.copies[session, identifier] = copy
 

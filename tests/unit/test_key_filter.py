@@ -9,30 +9,30 @@ from hypothesis import strategies as st
 
 from fastjournal.limits import EXPRESSION_BYTES_MAX, KEY_BYTES_MAX
 from tests.door.engine import (
+    KeyFilter,
     LongMatches,
-    Selection,
+    expression_filter,
     literal_prefix,
     prefix_stop,
-    select_matching,
-    select_range,
+    range_filter,
 )
 
 
-def matching(expression: bytes) -> Selection:
-    selection = select_matching(expression)
-    assert isinstance(selection, Selection), selection
-    return selection
+def matching(expression: bytes) -> KeyFilter:
+    found = expression_filter(expression)
+    assert isinstance(found, KeyFilter), found
+    return found
 
 
-def between(first: bytes, last: bytes) -> Selection:
-    selection = select_range(first, last)
-    assert isinstance(selection, Selection), selection
-    return selection
+def between(first: bytes, last: bytes) -> KeyFilter:
+    found = range_filter(first, last)
+    assert isinstance(found, KeyFilter), found
+    return found
 
 
 def test_a_range_holds_both_of_its_ends() -> None:
-    selection = between(b"b", b"d")
-    assert [key for key in (b"a", b"b", b"c", b"d", b"d\0", b"e") if selection.matches(key)] == [
+    found = between(b"b", b"d")
+    assert [key for key in (b"a", b"b", b"c", b"d", b"d\0", b"e") if found.matches(key)] == [
         b"b",
         b"c",
         b"d",
@@ -46,21 +46,21 @@ def test_an_empty_second_key_is_no_upper_end_and_an_empty_first_one_is_the_start
 
 
 def test_a_range_that_ends_before_it_begins_is_empty() -> None:
-    selection = between(b"c", b"a")
-    assert not any(selection.matches(key) for key in (b"a", b"b", b"c"))
+    found = between(b"c", b"a")
+    assert not any(found.matches(key) for key in (b"a", b"b", b"c"))
 
 
 def test_a_bound_that_is_too_long_is_bad_key() -> None:
     for first, last in ((b"k" * (KEY_BYTES_MAX + 1), b""), (b"", b"k" * (KEY_BYTES_MAX + 1))):
-        assert str(select_range(first, last)).startswith("bad-key ")
+        assert str(range_filter(first, last)).startswith("bad-key ")
     between(b"k" * KEY_BYTES_MAX, b"k" * KEY_BYTES_MAX)
 
 
 def test_an_expression_is_found_anywhere_and_byte_by_byte() -> None:
-    selection = matching(b"b.d")
-    assert selection.matches(b"abcde")
-    assert selection.matches(b"ab\xe9d")
-    assert not selection.matches(b"ab\xc3\xa9d")
+    found = matching(b"b.d")
+    assert found.matches(b"abcde")
+    assert found.matches(b"ab\xe9d")
+    assert not found.matches(b"ab\xc3\xa9d")
     assert matching(b"").matches(b"anything")
 
 
@@ -79,7 +79,7 @@ def test_an_expression_is_found_anywhere_and_byte_by_byte() -> None:
 def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
     expression: bytes, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert select_matching(expression) == f"bad-regex {reason}"
+    assert expression_filter(expression) == f"bad-regex {reason}"
     assert capfd.readouterr() == ("", "")
 
 
@@ -98,7 +98,7 @@ def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
 def test_an_expression_that_could_run_away_is_too_complex(
     expression: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert str(select_matching(expression)).startswith("bad-regex too complex")
+    assert str(expression_filter(expression)).startswith("bad-regex too complex")
     assert capfd.readouterr() == ("", "")
 
 
@@ -134,18 +134,18 @@ URLS = {
 
 @pytest.mark.parametrize("expression", URLS)
 def test_expression_for_urls_is_taken_and_matches(expression: bytes) -> None:
-    selection = matching(expression)
-    assert selection.matches(URLS[expression])
-    assert not selection.matches(b"")
-    assert not selection.matches(b"-" * KEY_BYTES_MAX)
+    found = matching(expression)
+    assert found.matches(URLS[expression])
+    assert not found.matches(b"")
+    assert not found.matches(b"-" * KEY_BYTES_MAX)
 
 
 def test_match_that_may_take_long_is_left_to_a_thread() -> None:
-    selection = matching(b"(a{1,30}){1,30}b")
-    assert selection.takes_long(b"a" * KEY_BYTES_MAX)
-    assert not selection.takes_long(b"a" * 50)
+    found = matching(b"(a{1,30}){1,30}b")
+    assert found.takes_long(b"a" * KEY_BYTES_MAX)
+    assert not found.takes_long(b"a" * 50)
     assert not matching(b"^https?://[^/]+/").takes_long(b"a" * KEY_BYTES_MAX)
-    matches = LongMatches(selection, [b"a" * 100 + b"b", b"a" * 100])
+    matches = LongMatches(found, [b"a" * 100 + b"b", b"a" * 100])
     assert not matches.found
     matches.run()
     assert matches.found == {b"a" * 100 + b"b": True, b"a" * 100: False}
@@ -153,15 +153,15 @@ def test_match_that_may_take_long_is_left_to_a_thread() -> None:
 
 def test_an_expression_that_is_too_long_is_bad_regex() -> None:
     assert matching(b"^" + b"k" * (EXPRESSION_BYTES_MAX - 1)).matches(b"k" * EXPRESSION_BYTES_MAX)
-    assert str(select_matching(b"k" * (EXPRESSION_BYTES_MAX + 1))).startswith("bad-regex ")
+    assert str(expression_filter(b"k" * (EXPRESSION_BYTES_MAX + 1))).startswith("bad-regex ")
 
 
 def test_a_search_that_leaves_its_memory_says_nothing_and_is_right(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    selection = matching(b"[ab]*a[ab]{179}c")
-    assert not selection.matches(b"ab" * 2048)
-    assert selection.matches(b"ab" * 2000 + b"c")
+    found = matching(b"[ab]*a[ab]{179}c")
+    assert not found.matches(b"ab" * 2048)
+    assert found.matches(b"ab" * 2000 + b"c")
     assert capfd.readouterr() == ("", "")
 
 
@@ -203,8 +203,8 @@ def test_a_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
 
 
 def test_a_fixed_start_bounds_the_range() -> None:
-    selection = matching(b"^pages:0")
-    assert (selection.start, selection.stop) == (b"pages:0", b"pages:1")
+    found = matching(b"^pages:0")
+    assert (found.start, found.stop) == (b"pages:0", b"pages:1")
     assert prefix_stop(b"a\xff\xff") == b"b"
     assert prefix_stop(b"\xff") is prefix_stop(b"") is None
 
@@ -232,12 +232,12 @@ KEYS = st.lists(st.sampled_from([b"a", b"b", b".", b"A", b"|", b"\n", b"\xff", b
 def test_the_range_of_an_expression_leaves_out_no_key_that_it_matches(
     expression: bytes, keys: list[bytes]
 ) -> None:
-    selection = select_matching(expression)
-    if isinstance(selection, str):
+    found = expression_filter(expression)
+    if isinstance(found, str):
         return
     options = re2.Options()
     options.encoding = re2.Options.Encoding.LATIN1
     options.log_errors = False
     plain = re2.compile(expression, options)
     for key in keys:
-        assert selection.matches(key) == (plain.search(key) is not None)
+        assert found.matches(key) == (plain.search(key) is not None)

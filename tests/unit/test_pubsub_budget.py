@@ -18,12 +18,12 @@ from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from tests.door.engine import (
     ChangeSet,
     Engine,
+    KeyFilter,
     LongMatch,
     Scan,
-    Selection,
     Subscriptions,
-    select_matching,
-    select_range,
+    expression_filter,
+    range_filter,
 )
 from tests.door.places import patch_module
 from tests.door.tables import Signals
@@ -400,26 +400,26 @@ def test_expressions_have_memory_for_each_connection_and_for_all(
 # --- right --------------------------------------------------------------------------------------
 
 SMALL_KEYS = [b"a", b"b", b"ab", b"ba", b"aab", b"bab", b"abb"]
-ABOUT: list[bytes | Selection] = [
+ABOUT: list[bytes | KeyFilter] = [
     *SMALL_KEYS[:3],
     *(
         one
         for one in (
-            select_range(b"a", b"ab"),
-            select_range(b"", b""),
-            select_range(b"b", b""),
-            select_range(b"b", b"a"),
-            select_matching(b"b$"),
-            select_matching(b"^a.*b"),
-            select_matching(b"^b"),
-            select_matching(b"a.?b"),
+            range_filter(b"a", b"ab"),
+            range_filter(b"", b""),
+            range_filter(b"b", b""),
+            range_filter(b"b", b"a"),
+            expression_filter(b"b$"),
+            expression_filter(b"^a.*b"),
+            expression_filter(b"^b"),
+            expression_filter(b"a.?b"),
         )
-        if isinstance(one, Selection)
+        if isinstance(one, KeyFilter)
     ),
 ]
 
 
-def is_about(about: bytes | Selection, key: bytes) -> bool:
+def is_about(about: bytes | KeyFilter, key: bytes) -> bool:
     return about == key if isinstance(about, bytes) else about.matches(key)
 
 
@@ -439,7 +439,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
     subscriptions = Subscriptions(changes)
     subscriptions.expressions.defers_long = defers_long
     running: list[LongMatch] = []
-    naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]] = {}
+    naive: dict[tuple[int, int], tuple[bytes | KeyFilter, dict[bytes, None]]] = {}
     for _ in range(60):
         session, identifier = chance.randrange(3), chance.randrange(6)
         match chance.randrange(7):
@@ -482,7 +482,7 @@ def test_matching_in_slices_tells_what_a_naive_list_tells(
 def take_notifications(
     subscriptions: Subscriptions,
     session: int,
-    naive: dict[tuple[int, int], tuple[bytes | Selection, dict[bytes, None]]],
+    naive: dict[tuple[int, int], tuple[bytes | KeyFilter, dict[bytes, None]]],
 ) -> None:
     """Take all notifications; each is of a change that was not delivered so far."""
     while (pending := subscriptions.next_notification(session)) is not None:

@@ -10,11 +10,11 @@ from fastjournal.limits import EXPRESSION_SET_INSTRUCTIONS
 from tests.door.engine import (
     CompiledSet,
     CompiledSets,
+    KeyFilter,
     Search,
-    Selection,
+    expression_filter,
     memory_of,
     re2_options,
-    select_matching,
 )
 
 EXPRESSIONS = [
@@ -23,10 +23,10 @@ EXPRESSIONS = [
 ]  # fmt: skip
 
 
-def selected(expression: bytes) -> Selection:
-    selection = select_matching(expression)
-    assert isinstance(selection, Selection)
-    return selection
+def selected(expression: bytes) -> KeyFilter:
+    wanted = expression_filter(expression)
+    assert isinstance(wanted, KeyFilter)
+    return wanted
 
 
 def found_in(search: Search[int], key: bytes) -> list[int]:

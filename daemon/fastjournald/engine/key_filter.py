@@ -1,4 +1,4 @@
-"""Which keys a query is about: a range in byte order, or those that an expression matches.
+"""Key filter: a range in byte order, or the keys that an expression matches.
 
 Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
 bounded: compiling by a first try with little memory, matching by the size of the program, for at
@@ -42,7 +42,7 @@ _QUANTIFIERS = frozenset(b"*+?{")
 _PLAIN_ESCAPES = frozenset(b"!\"#%&',-/:;<=>@`~ ") | _SPECIAL
 
 
-class Selection:
+class KeyFilter:
     """The keys from ``start`` up to ``stop`` that the expression, if there is one, matches.
 
     Args:
@@ -82,45 +82,45 @@ class Selection:
         """Whether to match a key may take over a millisecond: it is left to a thread."""
         return self.instructions * len(key) > LONG_MATCH_WORK
 
-    def after(self, key: bytes) -> Selection:
+    def after(self, key: bytes) -> KeyFilter:
         """Return what is left of this behind a key."""
         start = max(self.start, key + b"\0")
-        return Selection(start, self.stop, self.expression, self._pattern)
+        return KeyFilter(start, self.stop, self.expression, self._pattern)
 
 
 class LongMatches:
     """Keys to be held against an expression in a thread, because that may take long.
 
     Args:
-        selection: With the expression.
+        key_filter: With the expression.
         keys: Between its bounds.
     """
 
-    __slots__ = ("_keys", "_selection", "found")
+    __slots__ = ("_filter", "_keys", "found")
 
-    def __init__(self, selection: Selection, keys: list[bytes]) -> None:
-        self._selection = selection
+    def __init__(self, key_filter: KeyFilter, keys: list[bytes]) -> None:
+        self._filter = key_filter
         self._keys = keys
         self.found: dict[bytes, bool] = {}
         """For each key whether it matches; empty before ``run``."""
 
     def run(self) -> None:
         """Match; any thread may call it, and RE2 lets others go on meanwhile."""
-        matches = self._selection.matches_inside
+        matches = self._filter.matches_inside
         self.found.update((key, matches(key)) for key in self._keys)
 
 
-def select_range(first: bytes, last: bytes) -> Selection | str:
+def range_filter(first: bytes, last: bytes) -> KeyFilter | str:
     """Return the keys from ``first`` to ``last``, both included, or the error.
 
     An empty ``last`` is no upper end.
     """
     if len(first) > KEY_BYTES_MAX or len(last) > KEY_BYTES_MAX:
         return _BAD_BOUND
-    return Selection(first, last + b"\0" if last else None)
+    return KeyFilter(first, last + b"\0" if last else None)
 
 
-def select_matching(expression: bytes) -> Selection | str:
+def expression_filter(expression: bytes) -> KeyFilter | str:
     """Return the keys in which an expression is found, or the error."""
     if len(expression) > EXPRESSION_BYTES_MAX:
         return _TOO_LONG
@@ -139,7 +139,7 @@ def select_matching(expression: bytes) -> Selection | str:
             return _TOO_COMPLEX
         return f"{ErrorCode.BAD_REGEX} {reason}"
     prefix = literal_prefix(expression)
-    return Selection(prefix, prefix_stop(prefix), expression, pattern)
+    return KeyFilter(prefix, prefix_stop(prefix), expression, pattern)
 
 
 def re2_options(memory_bytes: int) -> Any:

@@ -22,7 +22,7 @@ from fastjournald.engine.handlers.scan.cursor import (
     decode_cursor,
     encode_cursor,
 )
-from fastjournald.engine.handlers.scan.plan import BAD_CURSOR
+from fastjournald.engine.handlers.scan.query_plan import BAD_CURSOR
 from fastjournald.engine.handlers.stats import about_domain
 from fastjournald.engine.key_filter import prefix_stop
 

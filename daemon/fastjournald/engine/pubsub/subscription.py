@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from fastjournald.engine.key_filter import KeyFilter
 from fastjournald.engine.pubsub.regex_sets import Search, memory_of
 
 SUBSCRIPTION_BYTES = 410
@@ -17,26 +18,6 @@ SEARCH_BYTES = 2000
 """Memory of the expressions of a session about one range, besides what is compiled."""
 
 
-class KeyFilter(Protocol):
-    """Keys from ``start`` up to ``stop`` that an expression matches."""
-
-    @property
-    def start(self) -> bytes:
-        """The first key that may match."""
-
-    @property
-    def stop(self) -> bytes | None:
-        """The first one behind that does not; None: there is no upper end."""
-
-    @property
-    def expression(self) -> bytes | None:
-        """None: all keys of the range match."""
-
-    @property
-    def instructions(self) -> int:
-        """Size of the expression's program."""
-
-
 class FilterText(NamedTuple):
     """A key filter without anything compiled."""
 
@@ -46,7 +27,7 @@ class FilterText(NamedTuple):
     instructions: int
 
 
-About: TypeAlias = bytes | KeyFilter
+About: TypeAlias = bytes | KeyFilter | FilterText
 """One key, or a filter of keys."""
 
 

@@ -1,4 +1,4 @@
-"""What a GET of many keys asks to be looked through, from its first page to its last."""
+"""Query plan of a scan: the keys that a GET asks to be looked through, page after page. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from fastjournal.limits import COMPILE_WORK, COMPILED_BYTE_WORK, KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Query, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.cursor import EXPRESSION, RANGE, decode_cursor
-from fastjournald.engine.key_filter import Selection, select_matching, select_range
+from fastjournald.engine.key_filter import KeyFilter, expression_filter, range_filter
 
 BAD_CURSOR = f"{ErrorCode.BAD_CURSOR} not from this version of the daemon, or damaged"
 
 
-class Plan(msgspec.Struct, gc=False):
-    """What a request asks to be looked through."""
+class QueryPlan(msgspec.Struct, gc=False):
+    """Keys and number of pairs that a request asks for."""
 
-    selection: Selection
+    keys: KeyFilter
     kind: int
     text: bytes
     """The last key of the range, or the expression."""
@@ -24,8 +24,8 @@ class Plan(msgspec.Struct, gc=False):
     """Pairs of a reply at most; 0: as many as fit."""
 
 
-def plan_of(context: Context, request: Request) -> Plan | str:
-    """Return what a GET of a range, an expression or a cursor is about, or the error."""
+def plan_of(context: Context, request: Request) -> QueryPlan | str:
+    """Return the plan of a GET of a range, an expression or a cursor, or the error."""
     if request.query == Query.CURSOR:
         cursor = decode_cursor(request.key, RANGE, EXPRESSION)
         if cursor is None or len(cursor.next_key) > KEY_BYTES_MAX + 1:
@@ -38,11 +38,11 @@ def plan_of(context: Context, request: Request) -> Plan | str:
         count = request.count or 0
     if kind == EXPRESSION:
         context.store.work += COMPILE_WORK + COMPILED_BYTE_WORK * len(text)
-        selection = select_matching(text)
+        keys = expression_filter(text)
     else:
-        selection = select_range(request.key if cursor is None else b"", text)
-    if isinstance(selection, str):
-        return selection if cursor is None else BAD_CURSOR
+        keys = range_filter(request.key if cursor is None else b"", text)
+    if isinstance(keys, str):
+        return keys if cursor is None else BAD_CURSOR
     if cursor is not None:
-        selection.start = max(selection.start, cursor.next_key)
-    return Plan(selection, kind, text, count)
+        keys.start = max(keys.start, cursor.next_key)
+    return QueryPlan(keys, kind, text, count)
