@@ -98,6 +98,8 @@ def test_a_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: Syn
     assert b"exit 1, due again in 10s" in done.stderr
     assert len(client.next()) == 0
     assert client.get(key).value == b"value of one"
+    known = client.stats(key, data=True)
+    assert (known["attempts"], known["last_error"]) == (1, "exit 1")
 
 
 def test_several_commands_run_at_once_and_no_more_than_asked_for(

@@ -26,7 +26,7 @@ from fastjournal import (
     SyncClient,
 )
 from fastjournal.limits import CLIENT_LAST_WORDS_S, CLIENT_REPEATS_MAX
-from fastjournal.protocol import Function, Meta, Pair, Reply, Request
+from fastjournal.protocol import Function, Meta, Pair, Reply, Request, ValueType
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.both_clients import KINDS
 
@@ -49,6 +49,8 @@ class Handing:
     def __init__(self, *names: str, **answers: list[str | Do | None]) -> None:
         self.names = list(names)
         self.answers = answers
+        self.attempts: Counter[bytes] = Counter()
+        """Failures that were told, by key."""
         self.waiting: list[Request] = []
         """NEXTs that wait."""
 
@@ -63,6 +65,10 @@ class Handing:
             return [Reply(request.identifier, error=answer)]
         if request.function == Function.NEXT:
             return self._hand_out(request)
+        if request.function == Function.RELEASE and request.value_type is not None:
+            self.attempts[request.key] += 1
+        if request.function in (Function.DELETE, Function.BURY):
+            del self.attempts[request.key]
         if request.function == Function.CANCEL:
             waiting, self.waiting = self.waiting, []
             return [Reply(one.identifier, pairs=[]) for one in (*waiting, request)]
@@ -74,7 +80,8 @@ class Handing:
         if not given and (request.ttl or 0) > MOMENT_US:
             self.waiting.append(request)
             return []
-        pairs = [Pair(key_of(name), meta=Meta()) for name in given]
+        keys = [key_of(name) for name in given]
+        pairs = [Pair(key, meta=Meta(attempts=self.attempts[key])) for key in keys]
         return [Reply(request.identifier, timeout=7, pairs=pairs)]
 
 
@@ -161,14 +168,13 @@ async def test_failed_job_goes_back_with_a_growing_delay_and_is_buried_in_the_en
         (3, 4, None, True, "exit 9 at attempt 4"),
         (0, 1, 10, False, "exit 9"),  # it was kicked meanwhile, and starts afresh
     ]
-    assert [(Function(r.function).name, r.timeout, r.ttl) for r in ends] == [
-        ("RELEASE", 7, 10),
-        ("RELEASE", 7, 20),
-        ("RELEASE", 7, 30),
-        ("BURY", 7, None),
-        ("RELEASE", 7, 10),
+    assert [(Function(r.function).name, r.timeout, r.ttl, r.value) for r in ends] == [
+        ("RELEASE", 7, 10, b"exit 9"),
+        ("RELEASE", 7, 20, b"exit 9"),
+        ("RELEASE", 7, 30, b"exit 9"),
+        ("BURY", 7, None, b"exit 9 at attempt 4"),
+        ("RELEASE", 7, 10, b"exit 9"),
     ]
-    assert ends[3].value == b"exit 9 at attempt 4"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -183,8 +189,16 @@ async def test_failed_job_takes_the_delay_it_is_given_and_a_completed_one_starts
     ]
     with ScriptedDaemon(Handing("x", "x", "x")) as daemon:
         await work(kind, daemon, bodies, retry_delay_us=10)
-        delays = [r.ttl for r in daemon.requests if r.function == Function.RELEASE]
-    assert (delays, seen) == ([77], [1, 0])
+        told = [(r.ttl, r.value) for r in daemon.requests if r.function == Function.RELEASE]
+    assert (told, seen) == ([(77, b"later")], [1, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_failed_job_of_a_loop_that_says_no_delay_has_that_of_the_daemon(kind: str) -> None:
+    with ScriptedDaemon(Handing("x", "y")) as daemon:
+        await work(kind, daemon, [lambda job: job.fail(), lambda job: job.release()])
+        ends = [r for r in daemon.requests if r.function == Function.RELEASE]
+    assert [(r.ttl, r.value_type) for r in ends] == [(None, ValueType.STRING), (None, None)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

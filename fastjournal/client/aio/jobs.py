@@ -80,9 +80,10 @@ class Job(LeasedJob):
     async def fail(self, reason: str = "", *, delay_us: int | None = None) -> FailedAttempt:
         """The attempt failed: the entry is due again after a delay, or buried if that is enough.
 
+        The daemon counts the attempt, and keeps the reason as the entry's last error.
+
         Args:
-            reason: For whoever looks at it later; what is over 4,096 bytes is cut. It is kept where
-                the entry is buried.
+            reason: For whoever looks at it later; what is over 4,096 bytes is cut.
             delay_us: Microseconds of the delay; None: as ``retry_delay_us`` of the loop says.
 
         Raises:

@@ -1,6 +1,7 @@
-"""Failed attempts of jobs: the back-off after each, and when to bury. Without IO.
+"""Failed attempts of jobs: the back-off after each, and when a worker buries. Without IO.
 
-The daemon counts the attempts: leases that ran out, and RELEASEs with an error.
+The daemon counts the attempts: leases that ran out, and those that a worker told it of. It has a
+back-off and a bound of its own, which hold where a worker says nothing else.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ _DOUBLINGS_MAX = 62
 
 
 class FailedAttempt(msgspec.Struct, frozen=True, kw_only=True):
-    """Outcome of a failed attempt of a job: retried after a delay, or buried."""
+    """Outcome of a failed attempt of a job, as far as its worker decides: a delay, or burial."""
 
     attempts: int
-    """Failed attempts of the entry that are known, this one included."""
+    """Failed attempts of the entry, this one included."""
     delay_us: int | None
-    """Microseconds after which it is due again; None: at once, or it is buried."""
+    """Microseconds after which it is due again; None: the daemon's back-off, or it is buried."""
     buried: bool
-    """It failed as often as it may, and is handed out no more until it is kicked."""
+    """It failed as often as this worker lets it, and is buried. The daemon has a bound too."""
     reason: str
-    """Sentence for whoever looks at it later; where it is buried, the daemon keeps this one."""
+    """Sentence for whoever looks at the entry later, as the daemon keeps it."""
 
 
 def exponential_backoff_us(first_us: int, longest_us: int, failures_before: int) -> int:

@@ -90,7 +90,7 @@ class LeasedJob:
 
     @property
     def attempts(self) -> int:
-        """Failed attempts before, as the daemon counts them: lost leases, and failures."""
+        """Failed attempts before: leases that ran out, and failures that workers told."""
         return self.meta.attempts
 
     def decoded(self) -> Value:
@@ -125,7 +125,7 @@ class LeasedJob:
         return calls.bury(self.key, self.token, reason=reason)
 
     def _failed_attempt(self, reason: str, delay_us: int | None) -> FailedAttempt:
-        """Return what follows from a failure; the daemon counts it."""
+        """Return what follows from a failure."""
         delay_us = microseconds("delay_us", delay_us)
         if delay_us is None:
             delay_us = self._delay_after_failure_us()
@@ -143,8 +143,7 @@ class LeasedJob:
         """
         if failed.buried:
             return self._burial(failed.reason)
-        delay_us = failed.delay_us or 0
-        return calls.release(self.key, self.token, delay_us=delay_us, error=failed.reason)
+        return calls.release(self.key, self.token, delay_us=failed.delay_us, error=failed.reason)
 
     def _last_words(self, failure: BodyFailure | None) -> Callable[[], Call[None]]:
         """Return what builds the request for a job whose body was left."""
@@ -157,7 +156,7 @@ class LeasedJob:
         return lambda: self._failure(failed)
 
     def _delay_after_failure_us(self) -> int | None:
-        """Return the delay of a job that failed; where the caller's function fails too, none.
+        """Return the delay of a job that failed; where the caller's function fails too, 0.
 
         The job goes back all the same, and the function's error is logged: the error that ended the
         body is the one that is raised.
@@ -168,7 +167,7 @@ class LeasedJob:
                 return microseconds("what retry_delay_us returned", options.retry_delay_us(self))
             except Exception:  # noqa: BLE001 - foreign code: whatever it raises, the job goes back
                 _log.exception("retry_delay_us failed; job %r is due again at once", self.key)
-                return None
+                return 0
         delay_us = microseconds("retry_delay_us", options.retry_delay_us)
         if delay_us is None or options.retry_delay_us_max is None:
             return delay_us

@@ -87,7 +87,6 @@ class SyncClient(SyncMethods):
             monotonic=monotonic,
         )
         self.connection = SyncConnection(self._dialer, reply_timeout_s)
-        """Failed attempts that the job loops of this client have seen."""
 
     # --- connection -----------------------------------------------------------------------------
 
@@ -161,16 +160,16 @@ class SyncClient(SyncMethods):
                 worker is found out.
             wait_us: The loop ends when there was nothing for so many microseconds; None: as soon as
                 nothing is due.
-            retry_delay_us: A job that failed (``job.fail``, or an exception of its body) is due
+            retry_delay_us: A job that failed (``job.fail``, or an exception in a block) is due
                 again after so many microseconds, or as many as this function returns for the job.
-                None, and where the function fails (its error is logged): at once. In a loop without
-                a block ``break`` and ``return`` look like an exception.
+                None: after the daemon's back-off. Where the function fails its error is logged, and
+                the job is due at once. A job that a plain loop drops, by an exception or ``break``,
+                has the same delay; None: at once.
             retry_delay_us_max: The delay is doubled for each earlier failure, up to so many
                 microseconds; None: it stays.
-            attempts_max: A job that failed that often is buried instead; 0: no limit. Leases that
-                ran out count, and failures: ``job.fail``, and exceptions in a block. The daemon
-                counts them, whichever worker had them, and keeps the last error. A job that a plain
-                loop drops does not count as failed.
+            attempts_max: A job that failed that often is buried by this loop; 0: only where the
+                daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
+                and exceptions in a block. A job that a plain loop drops does not count as failed.
             patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 
