@@ -19,7 +19,7 @@ from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
-from fastjournal.protocol import Flag, Function, Query, Request, decode_reply
+from fastjournal.protocol import Flag, Function, Query, Request, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
@@ -165,6 +165,8 @@ class Run:
                 request.flags |= Flag.WORKED_ON
             if function == Function.RELEASE and chance.random() < 0.5:
                 request.ttl = chance.choice((0, SECOND))
+            if function == Function.RELEASE and chance.random() < 0.5:
+                request.value_type, request.value = ValueType.STRING, b"boom"
             if function == Function.TOUCH:
                 request.ttl = chance.choice((SECOND, 40 * SECOND))
         return request

@@ -26,6 +26,7 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "leased": lambda journal, entry: journal.leased([entry], 1000, NOW, touched=[entry]),
     "lease_over": lambda journal, entry: journal.lease_over(entry, NOW),
     "released_with_delay": lambda journal, entry: journal.released_with_delay(entry, NOW),
+    "failed": lambda journal, entry: journal.failed(entry, NOW, delayed=True),
     "extended": lambda journal, entry: journal.extended(entry, NOW),
     "touched": lambda journal, entry: journal.touched(entry, NOW),
     "revalued": lambda journal, entry: journal.revalued(entry, NOW),

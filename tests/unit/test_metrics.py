@@ -62,7 +62,7 @@ class Subject:
         timeout: int | None = None,
         ttl: int | None = None,
     ) -> str:
-        kind = int(ValueType.BUFFER)
+        kind = None if function == Function.RELEASE else int(ValueType.BUFFER)
         request = Request(
             function, 1, flags, self.clock.now, key, None, kind, value, timeout=timeout, ttl=ttl
         )
