@@ -430,6 +430,18 @@ def test_wrong_tokens_are_answered_late_and_end_the_connection(daemon: Daemon) -
         assert client.replies[1].code != ""
 
 
+def test_client_counts_as_heard_before_it_can_read_its_first_reply(client: Client) -> None:
+    """Else the connection of a client that has its reply could still be closed to make room."""
+    heard: list[object] = []
+    client.session.on_first_request = lambda: heard.append(client)
+    assert client.send(encode(NOP)[:5]) is RECEIVE
+    assert heard == []
+    client.session.receive_data(encode(NOP)[5:])
+    assert client.step() is COMMIT
+    assert client.replies == []
+    assert heard == [client]
+
+
 def test_right_token_is_answered_at_once(daemon: Daemon) -> None:
     grant = Grant("t", sha256(TOKEN).digest(), 15, (b"",))
     daemon.engine.context.grants = Grants([grant])

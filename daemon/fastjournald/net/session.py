@@ -115,6 +115,8 @@ class Session:
             self._serving = True
             self._next = Session._go_on
             step = self.batch.begin(self, requests, self._taken_bytes, now)
+            if self.on_first_request is not None:
+                self._note_first_request()
             return self._end_batch(now) if step is None else step
         if connection.next_event() is CONNECTION_CLOSED:
             # from here on nothing is handed out to it
@@ -129,16 +131,21 @@ class Session:
 
     def _go_on(self, now: int) -> Step:
         step = self.batch.next_step(self, now)
+        if self.on_first_request is not None:
+            self._note_first_request()
         return self._end_batch(now) if step is None else step
 
     def _end_batch(self, now: int) -> Step:
         self._serving = False
         self._ended = self._ended or self.batch.quit
         self.partial_since = self._memory.now
+        return self._take_requests(now)
+
+    def _note_first_request(self) -> None:
+        """Tell that the client has asked for something, before it can read a reply."""
         if self.on_first_request is not None and not self.batch.unknown:
             self.on_first_request()
             self.on_first_request = None
-        return self._take_requests(now)
 
     def _close(self, _now: int) -> Step:
         self._next = Session._close
