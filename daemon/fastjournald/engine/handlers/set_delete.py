@@ -293,16 +293,21 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         timestamp = max(now if skewed else timestamp, entry.timestamp)
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
-    store.remove(entry, now)
-    if request.flags & OVERWRITE:
-        context.journal.deleted(entry, now)
-    else:
-        store.tombstones.put(entry.key, timestamp, now)
-        if entry.run is not None:
-            context.journal.completed(entry, timestamp, now)
-        elif request.flags & PERSIST:
-            context.journal.tombstone(entry.key, timestamp, now)
+    delete_entry(context, entry, timestamp, request.flags, now)
     return ""
+
+
+def delete_entry(context: Context, entry: Entry, timestamp: int, flags: int, now: int) -> None:
+    """Delete an entry with all its keys; without OVERWRITE it leaves a tombstone of that time."""
+    context.store.remove(entry, now)
+    if flags & OVERWRITE:
+        context.journal.deleted(entry, now)
+        return
+    context.store.tombstones.put(entry.key, timestamp, now)
+    if entry.run is not None:
+        context.journal.completed(entry, timestamp, now)
+    elif flags & PERSIST:
+        context.journal.tombstone(entry.key, timestamp, now)
 
 
 def _mark_deleted(context: Context, request: Request, now: int) -> None:

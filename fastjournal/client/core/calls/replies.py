@@ -45,7 +45,7 @@ def token(_request: Request, reply: Reply) -> int:
 def how_many(_request: Request, reply: Reply) -> int:
     """Read the ttl field as a number of entries."""
     if reply.ttl is None:
-        raise ProtocolError("the daemon does not say how many it kicked")
+        raise ProtocolError("the daemon does not say how many entries it changed")
     return reply.ttl
 
 
