@@ -122,6 +122,12 @@ KICK_BYTES_MAX = 1024 * 1024
 KICK_LOOKS_MAX = 5000
 """Buried entries that one KICK of a domain examines, with those that others have locked: 3 ms."""
 
+PURGE_ENTRIES_MAX = 250
+"""Entries of one PURGE, whatever its count: each has a record and a tombstone, 10 us of work."""
+
+PURGE_LOOKS_MAX = 5000
+"""Entries that one PURGE examines, with those that others have locked: 3 ms."""
+
 PAUSED_DOMAINS_MAX = 100_000
 """Domains that are paused at a time, with entries or without."""
 
@@ -423,6 +429,9 @@ DUE_LOOK_WORK = 3
 
 KICK_LOOKS_A_UNIT = 2
 """Buried entries that a KICK examines, for a unit of work."""
+
+PURGE_LOOKS_A_UNIT = 2
+"""Entries that a PURGE examines, for a unit of work."""
 
 TOKENS_A_UNIT = 5
 """Access tokens that an AUTH is compared with, for a unit of work."""

@@ -350,6 +350,16 @@ class Function(IntEnum):
             retry=_READ,
         ),
     )
+    PURGE = (
+        21,
+        Declaration(
+            text="delete the entries of a domain that nobody works on (waiting, delayed, buried), "
+            "at most count of them; reply ttl = how many; OVERWRITE: no tombstones. See below",
+            access=Access(Right.WRITE, Scope.DOMAIN),
+            retry=_ONCE,
+            log=LogEffect.SHRINKS,
+        ),
+    )
     LIMIT = (
         22,
         Declaration(

@@ -36,10 +36,10 @@ def draw_request(
     function = draw.choices(
         [
             *(Function.SET, Function.GET, Function.DELETE, Function.NEXT),
-            *(Function.RELEASE, Function.TOUCH),
+            *(Function.RELEASE, Function.TOUCH, Function.PURGE),
             *(*DEAD_LETTER, *CHANGES),
         ],
-        (20, 2, 2, 6, 3, 2, 2, 2, 1, 1, *CHANGE_WEIGHTS),
+        (20, 2, 2, 6, 3, 2, 1, 2, 2, 1, 1, *CHANGE_WEIGHTS),
     )[0]
     kept = exact or draw.random() < 0.6
     flags = (Flag.PERSIST if kept else Flag(0)) | draw.choice((Flag(0), Flag.OVERWRITE))
@@ -69,6 +69,9 @@ def draw_request(
             count=draw.choice((None, 2, 5)),
             timeout=draw.choice((None, 3 * SECOND)),
         )
+    if function == Function.PURGE:
+        domain = draw.choice((b"a", b"b"))
+        return request(function, domain, flags=flags, at=at, count=draw.choice((None, 2)))
     key, token = draw.choice(KEYS), None
     if function == Function.GET:
         token = draw.choice((None, 4 * SECOND))

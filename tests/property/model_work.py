@@ -1,4 +1,4 @@
-"""The naive model's BURY, KICK, PAUSE, LIMIT and PEEK. See model.py."""
+"""The naive model's BURY, KICK, PAUSE, LIMIT, PEEK and PURGE. See model.py."""
 
 from __future__ import annotations
 
@@ -83,6 +83,28 @@ class Work(State):
         if r.ttl:
             self.pauses[r.key] = self.later(r.ttl)
         return Reply()
+
+    def do_purge(self, session: Hashable, r: Request) -> Reply:
+        check_domain(r.key)
+        mine = [e for e in self.entries if e.parts and e.parts.domain == r.key and not e.token]
+        ready = [e for e in mine if self.is_due(e)]
+        delayed = [e for e in mine if not e.buried and not self.is_due(e)]
+        buried = [e for e in mine if e.buried]
+        standing = sorted(ready, key=Entry.order)
+        standing += sorted(delayed, key=lambda e: (self.due_at(e), e.arrival))
+        standing += sorted(buried, key=Entry.order)
+        standing = [e for e in standing if not self.locked(e, session)]
+        purged = standing[: min(1 if r.count is None else r.count, 250)]
+        timestamp = self.clock if self.skewed(r) else r.timestamp
+        for e in purged:
+            self.entries.remove(e)
+            if not r.flags & Flag.OVERWRITE:
+                self.lay_tombstone(e.key, max(timestamp, e.timestamp))
+        return Reply(ttl=len(purged))
+
+    def due_at(self, e: Entry) -> int:
+        """The instant until which an entry is delayed."""
+        return max([e.not_before, e.locked_until, *(o.token for o in self.holders(e))])
 
     def do_limit(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)

@@ -14,6 +14,7 @@ from fastjournal.client.core.calls.base import (
     checked_count,
     key_bytes,
     microseconds,
+    persisted,
     token_flag,
 )
 from fastjournal.client.core.calls.methods import method
@@ -32,6 +33,7 @@ __all__ = [
     "next_",
     "pause",
     "peek",
+    "purge",
     "release",
     "resume",
     "touch",
@@ -225,6 +227,35 @@ def kick_domain(domain: str | bytes, *, count: int = 1) -> Call[int]:
     return Call(request, replies.how_many)
 
 
+def purge(
+    domain: str | bytes, *, count: int = 1, overwrite: bool = False, persist: bool = True
+) -> Call[int]:
+    """Delete entries of a domain that nobody works on; return how many.
+
+    First those that are ready, most urgent first, then the delayed ones, then the dead letters.
+    Entries that are leased, or locked by another connection, stay. Whoever wants all of them asks
+    until it is 0. Never sent twice: if the connection is lost, some may be deleted
+    (``maybe_done``).
+
+    Args:
+        domain: Its name.
+        count: At most that many, 1 to 65,535; the daemon deletes at most 250 at a time.
+        overwrite: Leave no tombstones: an older SET of such an entry would count again.
+        persist: Return only once it is on disk, as the daemon's sync policy says.
+
+    Raises:
+        RefusedError: ``bad-key``.
+        BadRequestError: The count is none.
+    """
+    request = Request(
+        Function.PURGE,
+        flags=persisted(persist) | (OVERWRITE if overwrite else 0),
+        key=key_bytes(domain),
+        count=checked_count("count", count),
+    )
+    return Call(request, replies.how_many)
+
+
 def pause(domain: str | bytes, ttl_us: int) -> Call[None]:
     """Pause a domain: NEXT delivers nothing of it for ``ttl_us`` microseconds.
 
@@ -311,6 +342,9 @@ class WorkMethods:
 
     limit = method(limit)
     """Limit how fast a domain is worked off: interval, leases at once, lease, attempts."""
+
+    purge = method(purge)
+    """Delete entries of a domain that nobody works on; return how many."""
 
     pause = method(pause)
     """Have NEXT hand out nothing of a domain for a while."""

@@ -1,0 +1,61 @@
+"""PURGE: delete the entries of a domain that nobody works on, some at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from itertools import chain, islice
+
+from fastjournal.limits import (
+    ASIDE_WORK_MAX,
+    ENTRY_WORK,
+    KEY_BYTES_MAX,
+    PURGE_ENTRIES_MAX,
+    PURGE_LOOKS_A_UNIT,
+    PURGE_LOOKS_MAX,
+    WRITTEN_BYTES_A_UNIT,
+)
+from fastjournal.protocol import Reply, Request
+from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN
+from fastjournald.engine.handlers.set_delete import delete_entry
+from fastjournald.tables.entry import Entry
+
+
+def purge(context: Context, session: Hashable, request: Request, now: int) -> str | Reply:
+    """Delete the first entries in the order of work; the reply's ttl tells how many."""
+    name = request.key
+    if not name or b":" in name or len(name) > KEY_BYTES_MAX:
+        return NOT_A_DOMAIN
+    store = context.store
+    count = 1 if request.count is None else min(request.count, PURGE_ENTRIES_MAX)
+    timestamp = request.timestamp
+    if timestamp > now + context.settings.clock_skew_us_max:
+        # its tombstones would refuse new work until that time has come
+        timestamp = now
+    # beside the entries: their links, and the bytes of their keys
+    work_over = store.work + ENTRY_WORK * count + ASIDE_WORK_MAX
+    number = 0
+    for entry in list(islice(_unlocked(context, session, name, now), count)):
+        if store.work > work_over:
+            break
+        delete_entry(context, entry, max(timestamp, entry.timestamp), request.flags, now)
+        store.work += ENTRY_WORK + len(entry.key) // WRITTEN_BYTES_A_UNIT
+        number += 1
+    return Reply(ttl=number)
+
+
+def _unlocked(context: Context, session: Hashable, name: bytes, now: int) -> Iterator[Entry]:
+    """Yield the entries of a domain that are ready, delayed or buried, within the bounds.
+
+    Those that another connection has locked are left out.
+    """
+    store = context.store
+    domain = store.domains.get(name)
+    if domain is None:
+        return
+    standing = chain(domain.ready, domain.delayed, store.buried_in(domain))
+    for looks, entry in enumerate(islice(standing, PURGE_LOOKS_MAX)):
+        if looks % PURGE_LOOKS_A_UNIT == 0:
+            store.work += 1
+        if not store.locked_to(entry, session, now):
+            yield entry

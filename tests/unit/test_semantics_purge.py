@@ -1,0 +1,154 @@
+"""PURGE: every sentence of docs/protocol.md about it, by example."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fastjournal import limits
+from fastjournal.protocol import Flag, Function, decode_reply
+from tests.property.model import Model
+from tests.property.model_parts import Rules
+from tests.property.subject import SECOND, START, EngineSubject, Subject, request
+from tests.unit.engine_work import Daemon, do_bounded, key_of
+
+LATE = b"a:1:%d:x" % (START + 10 * SECOND)
+
+
+@pytest.fixture(params=[EngineSubject, Model], ids=["engine", "model"])
+def s(request: pytest.FixtureRequest) -> Subject:
+    return Subject(request.param(Rules()))
+
+
+def purge(s: Subject, domain: bytes = b"a", count: int | None = 250, **fields: Any) -> int:
+    reply = s.ask(request(Function.PURGE, domain, **{"at": START + 5, "count": count, **fields}))
+    assert (reply.error, reply.timeout, reply.pairs) == ("", None, None)
+    assert reply.ttl is not None
+    return reply.ttl
+
+
+@pytest.mark.rule("Functions: 21 PURGE", "PURGE: leased, or locked by another connection")
+def test_purge_deletes_what_nobody_works_on(s: Subject) -> None:
+    for name in (b"leased", b"ready", b"buried", b"locked", b"mine"):
+        s.set(b"a:1:0:" + name, uri=b"uri of " + name)
+        if name == b"leased":
+            token = s.lease(b"a")
+    s.set(LATE)
+    s.bury(b"a:1:0:buried")
+    s.lock(b"a:1:0:locked", session="other")
+    s.lock(b"a:1:0:mine")
+    s.set(b"b:1:0:x")
+    s.set(b"plain")
+    assert purge(s) == 4
+    assert purge(s) == 0
+    for key in (b"a:1:0:leased", b"a:1:0:locked", b"b:1:0:x", b"plain"):
+        assert s.get(key).error == ""
+    assert s.get(b"uri of ready").code == s.get(LATE).code == "not-found"
+    assert s.delete(b"a:1:0:leased", token=token) == ""
+
+
+@pytest.mark.rule("PURGE: the first ones in this order")
+@pytest.mark.parametrize(("count", "number"), [(None, 1), (0, 0), (1, 1), (3, 3), (5, 5), (9, 6)])
+def test_purge_deletes_so_many_ready_then_delayed_then_buried(
+    s: Subject, count: int | None, number: int
+) -> None:
+    order = [b"a:1:5:x", b"a:2:0:y", b"a:9:%d:x" % (START + 7), LATE, b"a:0:0:x", b"a:3:0:x"]
+    for key in reversed(order):
+        s.set(key)
+    for key in order[-2:]:
+        s.bury(key)
+    assert purge(s, count=count) == number
+    left = [key for key in order if not s.get(key).error]
+    assert left == order[number:]
+
+
+@pytest.mark.rule("PURGE: tombstones as DELETE's")
+def test_purged_entries_leave_tombstones_of_the_later_time(s: Subject) -> None:
+    for key, at in ((b"a:1:0:x", START), (b"a:1:0:y", START + 50)):
+        s.set(key, at=at)
+    assert purge(s) == 2
+    for key, at in ((b"a:1:0:x", START + 5), (b"a:1:0:y", START + 50)):
+        assert s.set(key, at=at) == "stale"
+        assert s.set(key, at=at + 1) == ""
+    assert purge(s, flags=Flag.OVERWRITE) == 2
+    assert s.set(b"a:1:0:x", at=START + 2) == ""
+
+
+@pytest.mark.rule("PURGE: it is never `stale` or `clock-skew`")
+def test_purge_from_a_clock_far_ahead_leaves_tombstones_of_the_daemons_time(s: Subject) -> None:
+    s.set(b"a:1:0:x")
+    s.later(SECOND)
+    assert purge(s, at=START + 3600 * SECOND) == 1
+    assert s.set(b"a:1:0:x", at=START + SECOND) == "stale"
+    assert s.set(b"a:1:0:x", at=START + SECOND + 1) == ""
+    assert purge(s, at=1) == 1
+
+
+@pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
+def test_purge_is_replayed_as_it_was(flags: int) -> None:
+    target = EngineSubject(Rules())
+    s = Subject(target)
+    for key in (b"a:1:0:x", b"a:2:0:y", LATE):
+        s.set(key, b"value", flags=Flag.PERSIST)
+    s.bury(b"a:2:0:y")
+    assert purge(s, count=2, flags=flags) == 2
+    target.restart(s.now)
+    left = [key for key in (b"a:1:0:x", b"a:2:0:y", LATE) if not s.get(key).error]
+    assert left == [b"a:2:0:y"]
+    assert (s.set(b"a:1:0:x", at=START + 5) == "stale") == (not flags)
+
+
+def test_purge_works_while_the_disk_is_nearly_full_and_for_what_is_paused() -> None:
+    target = EngineSubject(Rules())
+    s = Subject(target)
+    s.set(b"a:1:0:x")
+    s.pause(b"a", SECOND)
+    target.engine.context.read_only = True
+    assert purge(s) == 1
+    assert s.stats(b"a")["entries"] == 0
+
+
+def test_next_at_knows_what_was_purged(s: Subject) -> None:
+    s.set(LATE)
+    assert s.next(b"a").timeout == START + 10 * SECOND
+    purge(s)
+    assert s.next(b"a").timeout is None
+
+
+@pytest.mark.warm_only
+@pytest.mark.parametrize("domain", [b"", b"a:", b"a:1:0:x", pytest.param(b"d" * 4097, id="long")])
+def test_purge_of_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
+    assert s.ask(request(Function.PURGE, domain, count=1)).code == "bad-key"
+    assert purge(s, b"nobody") == 0
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("PURGE: at most 250 a request")
+@pytest.mark.bounded_work("PURGE")
+@pytest.mark.parametrize("kind", ["plain", "links", "long keys", "locked"])
+def test_purge_does_bounded_work(kind: str) -> None:
+    daemon = Daemon()
+    number = limits.PURGE_LOOKS_MAX + 9 if kind == "locked" else 300
+    for at in range(number):
+        key = b"d:1:0:%04080d" % at if kind == "long keys" else key_of(at)
+        daemon.set(key, b"uri/%d" % at)
+        if kind == "links" and at < 100:
+            daemon.links(key)
+        if kind == "locked":
+            daemon.ask(Function.BURY, key)
+            daemon.ask(Function.LOCK, key, session=at)
+    numbers = []
+    while sum(numbers) < number:
+        asked = do_bounded(daemon, lambda: daemon.ask(Function.PURGE, b"d", count=65_535))
+        assert isinstance(asked, bytes)
+        numbers.append(decode_reply(asked).ttl or 0)
+        if not numbers[-1]:
+            break
+    if kind == "locked":
+        # what is behind is not looked for
+        assert numbers == [0]
+        return
+    assert sum(numbers) == number
+    assert numbers[0] == limits.PURGE_ENTRIES_MAX or kind != "plain"
+    assert daemon.store.entries == 0
