@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from fj_cli.options import DURATION, NAME, b64_option, json_option, open_client, server_option
-from fj_cli.output import show_bytes, show_field, wants_json, write_json, write_table
+from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_json, write_table
 
 
 @click.command("limit")
@@ -44,7 +44,9 @@ def command(
         "attempts": stats.attempts_max,
     }
     if wants_json(as_json):
-        write_json({"domain": domain, **fields})
+        named: dict[str, object] = {}
+        put_bytes(named, "domain", domain)
+        write_json(named | fields)
         return
     write_table(
         show_bytes(domain),
