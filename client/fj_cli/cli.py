@@ -24,6 +24,7 @@ COMMANDS = {
     "release": (_C + "release", "Give a leased entry back."),
     "bury": (_C + "bury", "Set an entry aside."),
     "kick": (_C + "kick", "Make buried entries ready again."),
+    "purge": (_C + "purge", "Delete the entries of a domain that nobody works on."),
     "limit": (_C + "limit", "Limit how fast a domain is worked off, or show the limit."),
     "pause": (_C + "pause", "Have nothing of a domain handed out for a while."),
     "resume": (_C + "resume", "End the pause of a domain."),

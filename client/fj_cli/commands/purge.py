@@ -1,0 +1,53 @@
+"""``fj-cli purge``: delete the entries of a domain that nobody works on."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from fj_cli.options import (
+    DONE,
+    NAME,
+    NOTHING_TO_DO,
+    b64_option,
+    json_option,
+    open_client,
+    server_option,
+)
+from fj_cli.output import note, show_bytes, wants_json, write_json
+from fj_cli.progress import ProgressBar
+
+_COUNT_MAX = 65_535
+"""Of one request; the daemon deletes fewer at a time."""
+
+
+@click.command("purge")
+@click.argument("domain", type=NAME)
+@click.option("--yes", is_flag=True, help="Do not ask first.")
+@b64_option
+@json_option
+@server_option
+@click.pass_context
+def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) -> int:
+    """Delete all entries of DOMAIN that nobody works on: waiting, delayed and buried ones.
+
+    Leased entries stay, and those that another connection has locked. Exit code 75: there was
+    nothing to delete.
+    """
+    with open_client(ctx) as client, ProgressBar("deleting") as bar:
+        stats = client.domain_stats(domain)
+        there = stats.entries - stats.worked_on
+        if there and not yes:
+            if not sys.stdin.isatty():
+                raise click.UsageError("it deletes entries; give --yes", ctx)
+            click.confirm(f"Delete {there} entries of {show_bytes(domain)}?", abort=True, err=True)
+        purged = 0
+        while number := client.purge(domain, count=_COUNT_MAX):
+            purged += number
+            bar.update(purged, max(there, purged))
+    if wants_json(as_json):
+        write_json({"purged": purged})
+    else:
+        note(f"{purged} purged")
+    return DONE if purged else NOTHING_TO_DO
