@@ -35,8 +35,12 @@ CONNECTION_BYTES = 128 * 1024
 """What docs/operating.md grants each connection while memory is scarce."""
 SLACK_BYTES = 16 * 1024 * 1024
 """Of the allocator, and what a daemon takes that is at work for the first time."""
+BURST_BYTES = 12 * 1024 * 1024
+"""Pipelines that are decoded at once by many connections, before memory counts as scarce: seen now
+and then, up to 8 MB beyond the rest of the bound."""
 GROWTH_BYTES_MAX = (
     INFLIGHT_BYTES
+    + BURST_BYTES
     + limits.REPLIES_BYTES_MAX
     + VALUE_BYTES
     + CLIENTS * CONNECTION_BYTES
