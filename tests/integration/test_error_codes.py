@@ -12,6 +12,7 @@ import pytest
 from fastjournal.clock import unique_timestamp
 from fastjournal.protocol.constants import QUERY_SHIFT, ErrorCode, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
+from tests.functions import NO_FUNCTION
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, listen_request, set_request
 
@@ -130,7 +131,7 @@ SCENARIOS: dict[ErrorCode, Scenario] = {
     ErrorCode.BAD_CURSOR: asks(build(Function.GET, b"no cursor", flags=CURSOR)),
     ErrorCode.BAD_REQUEST: asks(build(Function.TOUCH, b"no-ttl")),
     ErrorCode.TOO_LARGE: asks(set_request(b"large", b"v" * 100), set_request(b"more", b"v" * 101)),
-    ErrorCode.UNKNOWN_FUNCTION: asks(build(20, b"key")),
+    ErrorCode.UNKNOWN_FUNCTION: asks(build(NO_FUNCTION, b"key")),
     ErrorCode.UNSUPPORTED_VERSION: another_version,
     ErrorCode.CLOCK_SKEW: asks(set_request(b"early", at=unique_timestamp() + 24 * HOUR)),
     ErrorCode.READ_ONLY: asks(set_request(b"key")),
