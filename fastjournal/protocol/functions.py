@@ -111,7 +111,7 @@ _WRITE_TWO_KEYS: Final = Access(Right.WRITE, Scope.TWO_KEYS)
 
 
 class Function(IntEnum):
-    """What a request asks for. Functions that no published design has begin at 256."""
+    """Functions that a request may ask for; those of no published design begin at 256."""
 
     _value_: int
     declared: Declaration

@@ -1,4 +1,4 @@
-"""What values that are on the disk only cost: ``python -m tests.bench.bench_value_cache``.
+"""Cost of values that are on the disk only: ``python -m tests.bench.bench_value_cache``.
 
 Two daemons beside each other, one that keeps all values in memory and one that keeps none
 (``--memory-limit 1``), with the same entries; rounds of the two alternate. Measured are GETs, one

@@ -19,7 +19,7 @@ from fj_cli.output import note, show_bytes, wants_json, write_json
 from fj_cli.progress import ProgressBar
 
 _COUNT_MAX = 65_535
-"""Of one request; the daemon deletes fewer at a time."""
+"""Largest count of one request; the daemon deletes fewer at a time."""
 
 
 @click.command("purge")

@@ -39,7 +39,7 @@ RULES = {
     for function in Function
     if function.declared.access is not None
 }
-"""What every function demands; a function without a name demands nothing, for it does nothing."""
+"""Access rule of every function; a function without a name has none, for it does nothing."""
 
 OPEN = frozenset(map(int, Function)) - RULES.keys()
 """Functions that need neither AUTH nor a right."""

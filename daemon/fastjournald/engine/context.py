@@ -81,13 +81,13 @@ class Context:
         """Requests that wait until values were read. NEXT lets those that the others of them will
         take be read too: else all would read the first one, and all but one in vain."""
         self.reply_bytes_max = self.settings.reply_bytes_max
-        """Of a reply with several pairs, at this moment."""
+        """Largest reply of several pairs, at this moment."""
         self.value_bytes_ration = limits.INSTANT_MAX
         """A larger value is in no reply, at this moment: ``busy``."""
         self.read_only = False
         """Nothing new is taken and nothing is handed out: the disk is nearly full."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
-        """What the daemon adds to its STATS: connections, log bytes, uptime."""
+        """Figures that the daemon adds to its STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None
         """Tokens, and who has shown one; None: everybody may do everything."""
         self.auth_failures: dict[Hashable, int] = {}

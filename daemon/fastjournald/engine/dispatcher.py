@@ -145,7 +145,7 @@ class Dispatcher:
         self._parked[name] = self._store.domains[name]
 
     def values_read(self) -> None:
-        """What was awaited was read: look at those domains again."""
+        """Look again at the domains whose values were awaited: they have been read."""
         self.awaited.clear()
         self._store.signals.bits |= READY
 

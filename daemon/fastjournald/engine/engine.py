@@ -39,7 +39,7 @@ class Engine:
 
     def __init__(self, settings: Settings | None = None, journal: Journal | None = None) -> None:
         self.context = context = Context(settings, journal)
-        """What handlers are given."""
+        """Context that handlers are given."""
         self.store = context.store
         self.journal = context.journal
         self.signals = context.store.signals

@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     tombstones_bytes_max: int = limits.TOMBSTONES_BYTES_MAX
     clock_skew_us_max: int = limits.CLOCK_SKEW_US_MAX
     memory_bytes_max: int = 0
-    """Of entries in memory, from which on values leave it; 0: all stay."""
+    """Bytes of entries in memory, from which on values are evicted; 0: all stay."""
     cold_bytes_min: int = limits.COLD_BYTES_MIN
     """Smaller values stay in memory, and such as ADD and NOT may change."""
     postpone_us_max: int = limits.POSTPONE_US_MAX

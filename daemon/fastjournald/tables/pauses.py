@@ -22,7 +22,7 @@ class Pauses:
         self.ends: dict[bytes, int] = {}
         """Domain to the end of its pause. For others to look up only, at the least cost."""
         self.bytes = 0
-        """What they take in memory."""
+        """Memory of the pauses."""
         self._ends: SortedList = SortedList()
 
     def __len__(self) -> int:

@@ -61,12 +61,12 @@ class Queues:
         """Return the entry under any of its keys. O(1)."""
         self.domains: dict[bytes, Domain] = {}
         self.names: SortedList = SortedList()
-        """Of the domains that hold entries or are paused, in byte order."""
+        """Names of the domains that have entries, a pause or a limit, in byte order."""
         self.plain = Domain(b"")
         """Home of plain entries, and of the leases after which nothing comes back to a queue."""
         self.turns = Turns()
         self.wakes = WakeIndex()
-        """Of all domains but the held ones."""
+        """Timer queue of all domains but the held ones."""
         self.pauses = Pauses()
         self.limits = DomainLimits() if limits is None else limits
         self.held = HeldDomains()

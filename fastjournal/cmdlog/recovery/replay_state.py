@@ -92,8 +92,7 @@ class ReplayState:
         self.limited_in: dict[int, set[bytes]] = {}
         """Segment number to the ``pause_name`` of each domain with a limit record in it."""
         self.handed_out: dict[bytes, int] = {}
-        """What stands before the first colon of a key to the newest lease record of such a key, the
-        one that is oldest first."""
+        """Domain (a key up to its first colon) to its newest lease record, the oldest first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0

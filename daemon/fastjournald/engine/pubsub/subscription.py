@@ -39,7 +39,7 @@ class Subscription:
     def __init__(self, session: Hashable, identifier: int, about: About, since: int) -> None:
         self.session = session
         self.identifier = identifier
-        """That of the request: its notifications bear it."""
+        """Identifier of the request, which its notifications bear."""
         self.key = about if isinstance(about, bytes) else None
         self.keys: FilterText | None = None
         """The filter, where it is not about one key."""

@@ -36,7 +36,7 @@ EXPRESSION: Final = 2
 DOMAINS: Final = 3
 
 CURSOR_BYTES: Final = _HEAD.size + _SIZE.size + _CHECK.size
-"""Of a cursor without its next key and its text."""
+"""Size of a cursor without its next key and its text."""
 
 
 class Cursor(msgspec.Struct, gc=False):
