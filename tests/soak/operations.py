@@ -76,6 +76,9 @@ def value(chance: Random) -> dict[str, Any]:
     return {"value_type": kind, "value": fixed.get(kind) or data(chance)}
 
 
+LIMITS = (b'{"jobs":3}', b'{"jobs":0}', b'{"interval_us":1000}', b'{"interval_us":0}')
+"""Values of LIMIT; each takes back what another one set."""
+
 OPERATIONS = [
     Operation(1, Function.NOP, lambda c: {}, set()),
     Operation(
@@ -106,7 +109,7 @@ OPERATIONS = [
         2,
         Function.GET,
         lambda c: {"key": any_key(c), "flags": D, "timeout": SECOND},
-        GONE | {ErrorCode.WORKED_ON, ErrorCode.LOCKED},
+        GONE | {ErrorCode.WORKED_ON, ErrorCode.LOCKED, ErrorCode.BUSY},
     ),
     Operation(
         2,
@@ -185,6 +188,15 @@ OPERATIONS = [
         set(),
     ),
     Operation(2, Function.RELEASE, lambda c: {"key": job(c), "flags": W, "timeout": SECOND}, TOKEN),
+    Operation(
+        1,
+        Function.RELEASE,
+        lambda c: {
+            **{"key": job(c), "flags": W, "timeout": SECOND},
+            **{"value_type": 2, "value": b"failed"},
+        },
+        TOKEN,
+    ),
     Operation(2, Function.TOUCH, lambda c: {"key": any_key(c), "ttl": 9 * SECOND}, TOKEN),
     Operation(
         1, Function.BURY, lambda c: {"key": any_key(c), "value_type": 2, "value": b"why"}, TOKEN
@@ -194,6 +206,12 @@ OPERATIONS = [
     ),
     Operation(1, Function.KICK, lambda c: {"key": any_key(c)}, GONE | {ErrorCode.LOCKED}),
     Operation(1, Function.PAUSE, lambda c: {"key": domain(c), "ttl": SECOND // 10}, set()),
+    Operation(
+        1,
+        Function.LIMIT,
+        lambda c: {"key": domain(c), "value_type": 2, "value": c.choice(LIMITS)},
+        set(),
+    ),
     Operation(1, Function.STATS, lambda c: {"key": c.choice((b"", b"churn-1"))}, set()),
     Operation(1, Function.STATS, lambda c: {"key": any_key(c), "flags": D}, GONE),
     Operation(2, Function.CANCEL, lambda c: {"count": c.randrange(1 << 16)}, GONE),
