@@ -14,6 +14,7 @@ from fastjournald.engine.handlers.scan.cursor import (
     encode_cursor,
 )
 from fastjournald.engine.handlers.table import HANDLERS, Outcome
+from fastjournald.engine.job_lifecycle import BURIED_AT_ATTEMPTS_MAX
 from fastjournald.engine.key_filter import (
     KeyFilter,
     LongMatches,
@@ -29,6 +30,7 @@ from fastjournald.engine.pubsub.expression_fan_out import LongMatch
 from fastjournald.engine.pubsub.regex_sets import CompiledSet, CompiledSets, Search, memory_of
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import UNKNOWN
-from fastjournald.engine.store import BURIED_AT_ATTEMPTS_MAX, Store
+from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handout, Handouts, give_back
+from fastjournald.engine.value_memory import evict_values, fill_value
 from fastjournald.engine.waiters import DOMAIN_BYTES, WAIT_BYTES

@@ -7,7 +7,7 @@ from fastjournal.cmdlog.read_value import Whereabouts, read_value
 from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Engine, Missing
+from tests.door.engine import Engine, Missing, fill_value
 from tests.door.tables import Cold, Entry
 
 
@@ -32,7 +32,7 @@ def fetch(engine: Engine, disk: Disk, directory: str, missing: Missing | None) -
             number += 1
         except LogFailedError as error:
             value = str(error)
-        engine.store.warm_up(entry, entry.job_id, value)
+        fill_value(engine.store, entry, entry.job_id, value)
     return number
 
 

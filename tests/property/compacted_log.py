@@ -15,7 +15,7 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
 from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, compact_segment
 from tests.door.config import Config
-from tests.door.engine import Missing, Scan
+from tests.door.engine import Missing, Scan, evict_values
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
 from tests.property.cold_values import fetch
@@ -131,7 +131,7 @@ class CompactedLog:
         """Write and sync."""
         self.writer.write()
         self.writer.sync()
-        while self.engine.store.evict(self.writer.durable_at, 1000):
+        while evict_values(self.engine.store, self.writer.durable_at, 1000):
             pass
 
     def roll(self) -> SegmentInfo:

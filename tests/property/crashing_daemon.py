@@ -30,6 +30,7 @@ from tests.door.engine import (
     Handouts,
     KeyFilter,
     Missing,
+    evict_values,
     missing_notifications,
     range_filter,
 )
@@ -118,13 +119,13 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
         # what shares a URI with entries that are not persistent, see VOLATILE_KEYS
         if entry.persistent and (exact or entry.uri != VOLATILE_URI):
             value = value_of(engine, disk, LOG, entry)
-            fields = entry_at(entry, value, now, store.attempts_max_of(entry.domain))
+            fields = entry_at(entry, value, now, engine.context.jobs.attempts_max_of(entry.domain))
             if isinstance(fields, int):
                 tombstones[entry.key] = max(fields, tombstones.get(entry.key, 0))
             elif fields is not None:
                 entries[entry.key] = fields
-    pauses = {name: until for name, until in store.pauses if until > now}
-    limits = dict(store.limits)
+    pauses = {name: until for name, until in store.rules.pauses if until > now}
+    limits = dict(store.rules.limits)
     if not exact:
         return Dump(entries, pauses, limits, {}, 0)
     return Dump(entries, pauses, limits, tombstones, engine.context.tokens.count % 1000)
@@ -288,7 +289,7 @@ class CrashingDaemon:
     def acknowledge(self) -> None:
         """Whoever asked for what is settled by now has been told OK."""
         settled = self.writer.settled
-        self.engine.store.evict(self.writer.durable_at, 1000)
+        evict_values(self.engine.store, self.writer.durable_at, 1000)
         while self.told and self.told[0].mark <= settled:
             told = self.told.pop(0)
             self.heard[told.pair.key] = told

@@ -21,7 +21,16 @@ from fastjournal.protocol import ClientConnection, decode_reply, decode_request,
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.testing.disk import SimulatedDisk
-from tests.door.engine import Engine, LongMatches, Missing, Scan, Settings, missing_notifications
+from tests.door.engine import (
+    Engine,
+    LongMatches,
+    Missing,
+    Scan,
+    Settings,
+    evict_values,
+    fill_value,
+    missing_notifications,
+)
 from tests.door.recovery import load_engine, value_limit
 from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold
 from tests.property.model import Model
@@ -160,7 +169,7 @@ class EngineSubject:
 
     def turns(self) -> list[bytes]:
         """The domains whose turn it is, in order."""
-        return [domain.name for domain in self.engine.store.turns]
+        return [domain.name for domain in self.engine.store.scheduler.round_robin.turns]
 
     def tombstones(self, now: int) -> dict[bytes, int]:
         """The tombstones that stand, with their timestamps."""
@@ -215,7 +224,7 @@ class EngineSubject:
                 assert isinstance(entry.value, Cold)
                 place = Whereabouts(entry.position, entry.record_bytes, entry.job_id)
                 value = read_value(self.disk, LOG, place)
-                self.engine.store.warm_up(entry, entry.job_id, value)
+                fill_value(self.engine.store, entry, entry.job_id, value)
             self.read += 1
         self.check()
 
@@ -225,7 +234,7 @@ class EngineSubject:
             if self.engine.store.values is not None:
                 self.writer.write()
                 self.writer.sync()
-                while self.engine.store.evict(self.writer.durable_at, 1000):
+                while evict_values(self.engine.store, self.writer.durable_at, 1000):
                     pass
                 self.check()
             if self.watch is not None:

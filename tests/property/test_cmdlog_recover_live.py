@@ -16,7 +16,7 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.door.engine import Engine, Settings
 from tests.door.recovery import load_engine
-from tests.door.tables import Entry, Place
+from tests.door.tables import Entry, EntryState
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.subject import SECOND, START, request
@@ -138,8 +138,8 @@ def told(entry: Entry) -> dict[str, object]:
     fields |= {name: getattr(entry.extra, name) for name in BY_FEW}
     fields["uri"] = entry.uri
     fields["links"] = entry.links or []
-    fields["leased"] = entry.place == Place.LEASED
-    fields["reason"] = entry.reason if entry.place == Place.BURIED else None
+    fields["leased"] = entry.state == EntryState.LEASED
+    fields["reason"] = entry.reason if entry.state == EntryState.BURIED else None
     return fields
 
 
@@ -187,13 +187,13 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
         tombs = {key: found.state.tombstones[key].timestamp for key in live_tombs}
         assert tombs == live_tombs
         assert lasting(found.state.pauses, daemon.now) == lasting(
-            dict(engine.store.pauses), daemon.now
+            dict(engine.store.rules.pauses), daemon.now
         )
         limits = {
             name: (limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
             for name, limit in found.state.limits.items()
         }
-        assert limits == {name: astuple(limit) for name, limit in engine.store.limits}
+        assert limits == {name: astuple(limit) for name, limit in engine.store.rules.limits}
         assert not found.state.odd
         assert found.active == daemon.writer.active
         if count % 50 == 0:

@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function
+from tests.door.tables import TRANSITIONS, Entry
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import (
@@ -60,6 +61,25 @@ def test_random_sessions_pass_with_the_model_beside(part: int) -> None:
         steps = draw_session(seed, REQUESTS, RESTARTING if seed % 2 else CHOICES)
         assert len(steps) == REQUESTS
         check_session(steps, partial(run, attempts_max=seed % 3, cold=seed % 4 > 1), START, seed)
+
+
+def test_random_sessions_make_every_legal_transition_of_an_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    legal = {(before, after) for before, row in enumerate(TRANSITIONS) for after in row}
+    made: set[tuple[int, int]] = set()
+    move_to = Entry.move_to
+
+    def recorded(entry: Entry, state: int) -> None:
+        made.add((entry.state, state))
+        move_to(entry, state)
+
+    monkeypatch.setattr(Entry, "move_to", recorded)
+    for seed in range(max(SESSIONS, 1000)):
+        run(draw_session(seed, REQUESTS, RESTARTING), attempts_max=seed % 3)
+        if made == legal:
+            break
+    assert made == legal
 
 
 def test_a_session_is_drawn_from_its_seed_alone() -> None:

@@ -11,7 +11,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_e
 from fastjournal.keys import parse_journal_key
 from tests.door.engine import Engine, Settings
 from tests.door.recovery import load_engine
-from tests.door.tables import Entry, Place
+from tests.door.tables import Entry, EntryState
 
 NOW = 1_700_000_000_000_000
 KEYS = [
@@ -78,13 +78,13 @@ def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> Non
         found = entry(engine, key)
         parts = parse_journal_key(key)
         if parts is None:
-            assert (found.domain, found.place) == (engine.store.plain, Place.PLAIN)
+            assert (found.domain, found.state) == (engine.store.scheduler.plain, EntryState.PLAIN)
             assert (found.priority, found.not_before) == (0, 0)
         else:
             assert found.domain.name == parts.domain
             assert (found.priority, found.not_before) == (parts.priority, parts.timestamp)
             due = parts.timestamp <= NOW
-            assert found.place == (Place.READY if due else Place.DELAYED)
+            assert found.state == (EntryState.READY if due else EntryState.DELAYED)
         assert (found.arrival, found.position, found.record_bytes) == (
             *(number, pack_position(2, 100 * number), 90),
         )
@@ -110,13 +110,13 @@ def test_what_few_have_is_kept() -> None:
     buried, leased, mortal, behind = (
         entry(engine, b"a:128:0:" + name) for name in (b"buried", b"leased", b"mortal", b"behind")
     )
-    assert (buried.place, buried.reason, buried.extra.attempts) == (Place.BURIED, b"why", 3)
-    assert (leased.place, leased.token, leased.links) == (Place.LEASED, NOW + 5, [b"l"])
+    assert (buried.state, buried.reason, buried.extra.attempts) == (EntryState.BURIED, b"why", 3)
+    assert (leased.state, leased.token, leased.links) == (EntryState.LEASED, NOW + 5, [b"l"])
     assert leased.extra.ttl == 7
     assert entry(engine, b"l") is entry(engine, b"u") is leased
     assert (mortal.expires, mortal.extra.first_due) == (NOW + 9, 8)
     assert (mortal.modified, mortal.accessed, mortal.created) == (6, 6, 5)
-    assert behind.place == Place.READY
+    assert behind.state == EntryState.READY
 
 
 def test_what_waits_for_work_on_its_uri_is_delayed_until_that_ends() -> None:
@@ -126,5 +126,5 @@ def test_what_waits_for_work_on_its_uri_is_delayed_until_that_ends() -> None:
     engine = load_engine(state, Settings(), lambda *_: 0, seed=bytes(8), now=NOW)
     engine.check()
     waits = entry(engine, b"a:128:0:waits")
-    assert (waits.place, waits.extra.waits_until) == (Place.DELAYED, NOW + 5)
+    assert (waits.state, waits.extra.waits_until) == (EntryState.DELAYED, NOW + 5)
     assert entry(engine, b"a:128:0:at work").superseded

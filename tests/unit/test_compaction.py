@@ -297,7 +297,7 @@ def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, 
     for at in order:
         log.clean((first, second, third)[at])
         log.check()
-    assert not log.engine.store.pauses
+    assert not log.engine.store.rules.pauses
 
 
 def test_a_pause_in_force_is_kept() -> None:
@@ -309,7 +309,7 @@ def test_a_pause_in_force_is_kept() -> None:
     log.clean(info)
     assert info.name not in log.segments()
     log.check()
-    assert b"a" in log.engine.store.pauses
+    assert b"a" in log.engine.store.rules.pauses
 
 
 def test_a_counter_that_is_added_to_often_leaves_little() -> None:
@@ -557,7 +557,7 @@ def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> N
     log.empty(18, key=b"more/%d")
     assert log.clean(log.roll()) == "rewritten"
     log.check()
-    assert not log.engine.store.pauses
+    assert not log.engine.store.rules.pauses
 
 
 def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:

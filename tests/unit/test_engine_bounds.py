@@ -268,4 +268,4 @@ def test_a_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int 
     assert reply.pairs
     assert len(data) < 4096
     assert reply.cursor
-    assert daemon.engine.store.worked_on == (0 if timeout is None else len(reply.pairs))
+    assert daemon.engine.store.leases.count == (0 if timeout is None else len(reply.pairs))

@@ -494,7 +494,7 @@ def test_all_who_wait_are_served_in_the_end_each_call_within_its_bound() -> None
         calls += 1
     assert answered == 10
     assert calls == 10, "one of 500 is more than the budget of one call"
-    assert daemon.store.worked_on == 10 * NEXT
+    assert daemon.store.leases.count == 10 * NEXT
 
 
 def test_only_the_timers_apply_what_is_too_much_for_one_request() -> None:
@@ -513,5 +513,5 @@ def test_only_the_timers_apply_what_is_too_much_for_one_request() -> None:
         daemon.engine.advance(daemon.now)
         parts += 1
     assert parts == MANY * limits.ENTRY_WORK // limits.ADVANCE_WORK_MAX - 1
-    assert daemon.store.worked_on == 0
+    assert daemon.store.leases.count == 0
     daemon.engine.check()

@@ -27,7 +27,7 @@ def limit(s: Subject, domain: bytes, value: bytes = b'{"jobs":7}') -> str:
 
 
 def jobs_max(log: CompactedLog, domain: bytes = b"a") -> int:
-    return log.engine.store.limits.of(domain).jobs
+    return log.engine.store.rules.limits.of(domain).jobs
 
 
 def set_limit(log: CompactedLog, value: bytes, domain: bytes = b"a") -> None:

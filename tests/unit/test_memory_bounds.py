@@ -61,13 +61,13 @@ def test_pauses_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"%01000d" % number for number in range(3)]
     codes = [code_of(engine, Function.PAUSE, name, ttl=SECOND) for name in names]
     assert codes == ["", "", "busy"]
-    assert engine.store.pauses.bytes == 2 * (PAUSE_BYTES + 1000)
+    assert engine.store.rules.pauses.bytes == 2 * (PAUSE_BYTES + 1000)
     # what is paused may be paused again, and what ends makes room
     assert code_of(engine, Function.PAUSE, names[0], ttl=2 * SECOND) == ""
     assert code_of(engine, Function.PAUSE, names[1], ttl=0) == ""
     assert code_of(engine, Function.PAUSE, names[2], ttl=SECOND) == ""
     engine.advance(START + 5 * SECOND)
-    assert engine.store.pauses.bytes == 0
+    assert engine.store.rules.pauses.bytes == 0
 
 
 def test_pauses_that_are_over_leave_a_replay_before_they_take_too_much(

@@ -89,11 +89,11 @@ def test_what_comes_while_a_round_is_on_waits_at_most_one_round_too(daemon: Daem
         for domain in daemon.next(BATCH // 2):
             served += 1
             longest = max(longest, served - waits_since.pop(domain))
-            found = daemon.engine.store.domains.get(domain)
+            found = daemon.engine.store.scheduler.domains.get(domain)
             if found is not None and found.ready:
                 waits_since[domain] = served
     assert longest <= 2 * BATCH
-    assert len(waits_since) == len(daemon.engine.store.turns)
+    assert len(waits_since) == len(daemon.engine.store.scheduler.round_robin.turns)
 
 
 def test_a_domain_whose_only_entry_is_replaced_over_and_over_keeps_its_place(

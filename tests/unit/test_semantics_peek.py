@@ -6,7 +6,7 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.protocol import Flag, Function, Pair, Reply, State, ValueType, decode_reply
-from tests.door.engine import Missing
+from tests.door.engine import Missing, fill_value
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -149,7 +149,7 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
 
     def fail(missing: Missing | None) -> None:
         for entry in missing.entries if missing else ():
-            target.engine.store.warm_up(entry, entry.job_id, "the disk failed")
+            fill_value(target.engine.store, entry, entry.job_id, "the disk failed")
 
     with monkeypatch.context() as broken:
         broken.setattr(target, "fetch", fail)

@@ -328,12 +328,12 @@ async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_tha
         few = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA, count=10))
         assert few.pairs is not None
         assert 1 <= len(few.pairs) < 10
-        assert room.engine.store.worked_on == len(few.pairs)
+        assert room.engine.store.leases.count == len(few.pairs)
         for flags in (Flag.DATA, Flag.DATA | Flag.LISTEN):
             refused = await peer.ask(request(Function.NEXT, b"b", flags=flags))
             assert refused.code == "busy"
         assert room.engine.counters.errors[(int(Function.NEXT), "busy")] == 2
-        assert room.engine.store.worked_on == len(few.pairs)
+        assert room.engine.store.leases.count == len(few.pairs)
         room.engine.check()
 
 
@@ -347,7 +347,7 @@ async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
         await peer.ask(request(Function.SET, b"large", bytes(100_000)))
         await fill(room, room.connect_in_memory(lockstep=True))
         assert codes([await peer.ask(get(b"large", timeout=1_000_000))]) == ["busy"]
-        assert room.engine.store.worked_on == 0
+        assert room.engine.store.leases.count == 0
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")

@@ -31,7 +31,9 @@ async def test_cancel_is_answered_after_the_next_that_it_ends() -> None:
             (9, "not-found"),
         ]
         assert (await peer.ask(set_(b"a:1:0:x"))).code == ""
-        assert house.engine.store.worked_on == 0, "it was handed out to a NEXT that was cancelled"
+        assert house.engine.store.leases.count == 0, (
+            "it was handed out to a NEXT that was cancelled"
+        )
 
 
 @pytest.mark.rule("CANCEL: The reply to the NEXT has count 0")

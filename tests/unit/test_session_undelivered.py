@@ -87,7 +87,7 @@ async def test_give_back_of_more_than_one_go(autojump_clock: MockClock) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert room.engine.store.entries == 350
         await trio.sleep(35)
-        assert (room.engine.store.entries, room.engine.store.worked_on) == (450, 0)
+        assert (room.engine.store.entries, room.engine.store.leases.count) == (450, 0)
         room.engine.check()
 
 

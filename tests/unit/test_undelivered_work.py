@@ -232,4 +232,4 @@ def test_where_nobody_asks_nothing_is_noted() -> None:
     assert subject.jobs() == [JOB]
     assert isinstance(subject.target, EngineSubject)
     assert subject.target.engine.context.handouts is None
-    assert give_back(subject.target.engine.store, [], 1, subject.now) == []
+    assert give_back(subject.target.engine.context.jobs, [], 1, subject.now) == []

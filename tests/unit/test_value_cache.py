@@ -7,7 +7,14 @@ import pytest
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.door.engine import Missing, Scan, missing_notifications, missing_soon
+from tests.door.engine import (
+    Missing,
+    Scan,
+    evict_values,
+    fill_value,
+    missing_notifications,
+    missing_soon,
+)
 from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
@@ -68,14 +75,14 @@ class Daemon(EngineSubject):
         """Let so many values leave memory, once all is durable."""
         self.writer.write()
         self.writer.sync()
-        self.engine.store.evict(self.writer.durable_at, number)
+        evict_values(self.engine.store, self.writer.durable_at, number)
         self.check()
 
     def damage(self, key: bytes, why: str = WHY) -> None:
         """Let a value be read for the next request, in vain."""
         entry = self.engine.store.find(key)
         assert entry is not None
-        self.engine.store.warm_up(entry, entry.job_id, why)
+        fill_value(self.engine.store, entry, entry.job_id, why)
 
 
 def get(key: bytes, flags: int = Flag.DATA) -> Request:
@@ -134,7 +141,7 @@ def test_what_is_not_durable_stays(daemon: Daemon) -> None:
     daemon.cool()
     daemon.set(b"new")
     daemon.writer.write()
-    daemon.engine.store.evict(daemon.writer.durable_at, 1000)
+    evict_values(daemon.engine.store, daemon.writer.durable_at, 1000)
     assert not daemon.is_cold(b"new"), "written, and not synced"
     daemon.cool()
     assert daemon.is_cold(b"new")
@@ -196,7 +203,7 @@ def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> No
     assert isinstance(missing, Missing)
     assert [entry.key for entry in missing.entries] == [b"a:1:0:0", b"a:1:0:1"], "all at once"
     assert daemon.engine.counters.requests == before, "it is counted when it is carried out"
-    assert daemon.engine.store.worked_on == 0
+    assert daemon.engine.store.leases.count == 0
     reply = daemon.ask(asked)
     assert [pair.value for pair in reply.pairs or ()] == [LONG, LONG]
     assert daemon.is_cold(b"a:1:0:2")
@@ -281,14 +288,14 @@ def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
         waits = request(Function.NEXT, b"d%02d" % domain, flags=Flag.DATA | Flag.LISTEN, count=5)
         assert engine.handle(domain, waits, START) is None
     looks = 0
-    ready_at = engine.store.ready_at
+    ready_at = engine.store.scheduler.ready_at
 
     def counted(domain: Domain, rank: int) -> Entry:
         nonlocal looks
         looks += 1
         return ready_at(domain, rank)
 
-    monkeypatch.setattr(engine.store, "ready_at", counted)
+    monkeypatch.setattr(engine.store.scheduler, "ready_at", counted)
     served: list[object] = []
     rounds = 0
     while len(served) < number:
@@ -367,11 +374,11 @@ def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: 
     entry = store.find(b"key")
     assert entry is not None
     job_id = entry.job_id
-    store.warm_up(entry, b"of another record", b"x" * len(LONG))
+    fill_value(store, entry, b"of another record", b"x" * len(LONG))
     assert daemon.is_cold(b"key")
     again = request(Function.SET, b"key", b"new", flags=Flag.PERSIST | Flag.OVERWRITE, at=START + 1)
     assert not daemon.ask(again).error
-    store.warm_up(entry, job_id, LONG)
+    fill_value(store, entry, job_id, LONG)
     daemon.check()
     assert daemon.ask(get(b"key")).pairs[0].value == b"new"  # type: ignore[index]
 
@@ -428,7 +435,7 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     assert entry is not None
     assert entry.reason == WHY.encode()
     daemon.restart(START)
-    assert daemon.engine.store.buried == 1, "also after a restart"
+    assert daemon.engine.store.scheduler.buried == 1, "also after a restart"
 
 
 @pytest.mark.rule("NEXT: If the value of every entry that became due cannot be read")
@@ -450,7 +457,7 @@ def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     daemon.damage(b"a:1:0:bad")
     daemon.engine.dispatcher.awaited.clear()
     assert daemon.engine.serve_waiters(START) == []
-    assert daemon.engine.store.buried == 1
+    assert daemon.engine.store.scheduler.buried == 1
     assert len(daemon.engine.waiters) == 1
     daemon.check()
     daemon.set(b"a:1:0:good")
@@ -481,7 +488,7 @@ def test_that_a_value_could_not_be_read_once_counts_for_no_later_request(daemon:
     assert asked.code == "not-readable"
     reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=5))
     assert len(reply.pairs or ()) == 3, "the disk is well again"
-    assert daemon.engine.store.buried == 0
+    assert daemon.engine.store.scheduler.buried == 0
 
 
 def test_many_that_cannot_be_read_are_set_aside_in_one_go(
@@ -496,14 +503,14 @@ def test_many_that_cannot_be_read_are_set_aside_in_one_go(
     for count in range(number):
         daemon.damage(b"a:1:0:%03d" % (number + count))
     looks = 0
-    ready_at = daemon.engine.store.ready_at
+    ready_at = daemon.engine.store.scheduler.ready_at
 
     def counted(domain: Domain, rank: int) -> Entry:
         nonlocal looks
         looks += 1
         return ready_at(domain, rank)
 
-    monkeypatch.setattr(daemon.engine.store, "ready_at", counted)
+    monkeypatch.setattr(daemon.engine.store.scheduler, "ready_at", counted)
     reply = daemon.try_once(request(Function.NEXT, flags=Flag.DATA, count=2 * number))
     assert isinstance(reply, Reply)
     assert len(reply.pairs or ()) == number
@@ -519,7 +526,7 @@ def test_what_cannot_be_read_is_not_kicked_and_does_not_keep_others_buried(daemo
     assert daemon.ask(request(Function.KICK, b"a:1:0:0")).ttl is None
     daemon.damage(b"a:1:0:0")
     assert daemon.ask(request(Function.KICK, uri=b"a", count=10)).ttl == 1
-    assert daemon.engine.store.buried == 1
+    assert daemon.engine.store.scheduler.buried == 1
 
 
 def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
+from tests.door.engine import evict_values, fill_value
 from tests.door.places import patch_module
 from tests.door.tables import Cold
 from tests.door.tasks import Evictor
@@ -249,7 +250,7 @@ async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> N
         for count in (1, 2):
             house.disk.fail_at(count, "read_slice", errno.EMFILE)
         assert (await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))).pairs
-        assert house.engine.store.buried == 0
+        assert house.engine.store.scheduler.buried == 0
 
 
 async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nobody_asks() -> None:
@@ -296,7 +297,7 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
         assert house.server.runtime.counters.values_unreadable == 1
         reply = await peer.ask(request(Function.NEXT, b"a", flags=Flag.DATA))
         assert reply.pairs
-        assert house.engine.store.buried == 0
+        assert house.engine.store.scheduler.buried == 0
 
 
 async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
@@ -316,11 +317,11 @@ async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanw
         assert first is not None
         # somebody else had this one read; whatever is in memory leaves it with the next read
         evicts = False
-        store.warm_up(first, first.job_id, LONG)
+        fill_value(store, first, first.job_id, LONG)
         read_slice = house.disk.read_slice
 
         def read_and_evict(path: str, offset: int, size: int) -> bytes:
-            trio.from_thread.run_sync(store.evict, house.writer.durable_at, 1000)
+            trio.from_thread.run_sync(evict_values, store, house.writer.durable_at, 1000)
             return read_slice(path, offset, size)
 
         monkeypatch.setattr(house.disk, "read_slice", read_and_evict)

@@ -27,6 +27,7 @@ from fastjournal.cmdlog.format.records import Record, decode_record
 from fastjournal.cmdlog.read_value import Whereabouts, read_value, value_in
 from fastjournal.limits import COPIED_ENTRIES_MAX
 from fastjournald.compaction.steps import DURABLE, TURN, Blocking, Signal
+from fastjournald.engine.value_memory import fill_value
 from fastjournald.tables.entry import Cold
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def copy_entries(
         if entry is not None and isinstance(entry.value, Cold):
             place = Whereabouts(entry.position, entry.record_bytes, job_id)
             value = yield Blocking(partial(read_value, files.disk, files.directory, place))
-            store.warm_up(entry, job_id, value, first_to_leave=True)
+            fill_value(store, entry, job_id, value, first_to_leave=True)
             # it may have gone meanwhile
             entry = amended.get(job_id)
         if entry is not None:
@@ -71,7 +72,7 @@ def copy_segment(
         if entry is not None:
             if isinstance(entry.value, Cold):
                 value = value_in(segment.data[kept.start : kept.end], entry.job_id)
-                store.warm_up(entry, entry.job_id, value, first_to_leave=True)
+                fill_value(store, entry, entry.job_id, value, first_to_leave=True)
             _copy_entry(store, entry, now)
         if number % COPIED_ENTRIES_MAX == 0:
             yield DURABLE
@@ -105,7 +106,7 @@ def _copy_entry(store: Store, entry: Entry, now: int) -> None:
             for number, key in enumerate(further)
             if key is not None and store.find(key) is not entry
         )
-    with store.facts_change(entry):
+    with store.scheduler.facts_change(entry):
         store.journal.copied_forward(entry, now, taken)
 
 
@@ -126,9 +127,9 @@ def _copy_operation(store: Store, operation: Operation, now: int) -> None:
     elif isinstance(operation, Tombstone):
         copy_tombstone(store, operation.key, now)
     elif isinstance(operation, Limit):
-        store.journal.limited(operation.domain, store.limits.own(operation.domain), now)
+        store.journal.limited(operation.domain, store.rules.limits.own(operation.domain), now)
     elif isinstance(operation, Pause):
-        until = store.pauses.until(operation.domain)
+        until = store.rules.pauses.until(operation.domain)
         store.journal.paused(operation.domain, until, now)
     else:
         # told by the segment that is appended to, in the end, or with its entry

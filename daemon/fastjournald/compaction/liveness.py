@@ -279,7 +279,7 @@ class Liveness:
         return True
 
     def _pause_stays(self, pause: Pause, now: int) -> bool:
-        until = self._store.pauses.until(pause.domain)
+        until = self._store.rules.pauses.until(pause.domain)
         if now < until == pause.until:
             self._expires(until)
         elif not self._usage.pauses_before(self._number, pause.domain, now):
@@ -295,7 +295,7 @@ class Liveness:
     def _limit_stays(self, limit: Limit) -> bool:
         """Keep the newest record of a domain: a default one as long as an older one may return."""
         before, behind = self._usage.limits_around(self._number, limit.domain)
-        own = self._store.limits.own(limit.domain)
+        own = self._store.rules.limits.own(limit.domain)
         if limit.is_default:
             stays = own == UNLIMITED and before
         else:

@@ -35,7 +35,8 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
         looks_max: Of more domains, and priorities in them, only so many are looked at: those first
             whose turn is next.
     """
-    domains = chain(store.turns, store.held.ready.values())
+    round_robin = store.scheduler.round_robin
+    domains = chain(round_robin.turns, round_robin.held.ready.values())
     entries = list(islice(chain.from_iterable(map(_oldest, domains)), looks_max))
     store.work += DUE_LOOK_WORK * len(entries)
     return min(map(_due_since, entries), default=None)

@@ -9,6 +9,7 @@ import msgspec
 from fastjournal import limits
 from fastjournal.protocol import Reply, Request, encode_reply
 from fastjournald.engine.authorization import Grants
+from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.lease_tokens import LeaseTokens
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import RequestCounters
@@ -59,7 +60,6 @@ class Context:
                 self.settings.tombstones_max,
                 self.settings.tombstones_bytes_max,
             ),
-            self.settings.attempts_max,
             _new_values(self.settings),
             DomainLimits(
                 DomainLimit(
@@ -68,11 +68,12 @@ class Context:
                 )
             ),
         )
+        self.jobs = JobLifecycle(self.store, self.settings.attempts_max)
         self.now = 0
         """The latest instant that the engine was told: time never goes back in it."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
-        self.waiters = Waiters(self.store.newly_ready, self.store.signals)
+        self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
         """Requests that wait for work."""
         self.subscriptions = Subscriptions(self.store.changes)
         self.handouts: Handouts | None = None

@@ -47,13 +47,14 @@ class Dispatcher:
         self._context = context
         self._store = context.store
         self._waiters = context.waiters
+        self._newly_ready = context.store.scheduler.round_robin.newly_ready
         self._parked: dict[bytes, Domain] = {}
         """By name, domains whose next work is awaited from the disk."""
 
     @property
     def has_more(self) -> bool:
         """Whether more may be served at once than the last ``serve`` did. O(1)."""
-        return bool(self._store.newly_ready.domains) and not self._awaits_enough()
+        return bool(self._newly_ready.domains) and not self._awaits_enough()
 
     def serve(self, now: int, work_over: int) -> list[Answer]:
         """Answer those for whom something is ready, and those who have waited long enough.
@@ -68,7 +69,7 @@ class Dispatcher:
         """
         context = self._context
         answers: list[Answer] = []
-        ready = self._store.newly_ready.domains
+        ready = self._newly_ready.domains
         if self._parked and not self.awaited:
             ready.extend(self._parked.values())
             self._parked.clear()
@@ -92,7 +93,7 @@ class Dispatcher:
             work_over: With so much work done no more are answered.
         """
         context, store, waiters = self._context, self._store, self._waiters
-        turns = store.turns
+        turns = store.scheduler.round_robin.turns
         room = REPLIES_BYTES_MAX
         looks = min(len(ready), READY_DOMAINS_MAX)
         store.work += DOMAIN_WORK * looks
@@ -142,7 +143,7 @@ class Dispatcher:
         """Leave a domain out until the values of its next work were read."""
         self.awaited.update((entry.key, entry) for entry in missing.entries)
         self._store.signals.bits |= VALUES
-        self._parked[name] = self._store.domains[name]
+        self._parked[name] = self._store.scheduler.domains[name]
 
     def values_read(self) -> None:
         """Look again at the domains whose values were awaited: they have been read."""
@@ -159,8 +160,8 @@ class Dispatcher:
     def serve_all_again(self) -> None:
         """Look at all domains that have something ready: they stood still."""
         if self._waiters:
-            self._store.newly_ready.domains.clear()
-            self._store.newly_ready.note(*self._store.turns)
+            self._newly_ready.domains.clear()
+            self._newly_ready.note(*self._store.scheduler.round_robin.turns)
 
     def end_waits(self, session: Hashable) -> None:
         """End all waits of a session without a word: its client is gone."""

@@ -14,6 +14,7 @@ from fastjournal.limits import ADVANCE_WORK_MAX, REQUEST_WORK, SCAN_LEASES_MAX, 
 from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grants
 from fastjournald.engine.context import Context, encode_for, new_journal
+from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN
 from fastjournald.engine.handlers.table import HANDLERS, Scan
@@ -46,6 +47,7 @@ class Engine:
         self.waiters = context.waiters
         self.subscriptions = context.subscriptions
         self.counters = context.counters
+        self.deadlines = Deadlines(context.store, context.jobs)
         self.dispatcher = Dispatcher(context)
         self.notifications = Notifications(context)
         self._requests = context.counters.requests
@@ -71,16 +73,14 @@ class Engine:
             The encoded reply (for QUIT also those of its waiting requests); None: the request
             waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
             ``step`` it until that returns the reply. Where values are missing, nothing was done:
-            ``Store.warm_up`` their entries and ask again, with nothing in between.
+            ``fill_value`` of their entries and ask again, with nothing in between.
         """
         context, store, signals = self.context, self.store, self.signals
-        if now < context.now:
-            now = context.now
-        else:
-            context.now = now
+        if now != context.now:
+            now = self._tick(now)
         store.work += REQUEST_WORK
-        if now >= signals.deadline and not store.behind:
-            store.advance(now, ADVANCE_WORK_MAX)
+        if now >= signals.deadline and not self.deadlines.behind:
+            self.deadlines.advance(now, ADVANCE_WORK_MAX)
         function = request.function
         if context.grants is not None and (
             why_not := context.grants.check(store, session, request)
@@ -146,13 +146,13 @@ class Engine:
     def end(self, scan: Scan, error: str) -> None:
         """A scan is answered with an error: nothing of what it asked for holds."""
         self.counters.count_error(scan.request.function, error)
-        give_back(self.store, scan.leased, SCAN_LEASES_MAX, self.now)
+        give_back(self.context.jobs, scan.leased, SCAN_LEASES_MAX, self.now)
         if scan.request.flags & LISTEN:
             self.subscriptions.end(scan.session, scan.request.identifier)
 
     def give_back(self, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
         """Let work wait again whose replies were never sent: so many entries; return the rest."""
-        return give_back(self.store, handouts, number_max, self._tick(now))
+        return give_back(self.context.jobs, handouts, number_max, self._tick(now))
 
     # --- sessions -------------------------------------------------------------------------------
 
@@ -204,12 +204,12 @@ class Engine:
         return now
 
     def _advance_if_due(self, now: int) -> None:
-        if now >= self.signals.deadline and not self.store.behind:
-            self.store.advance(now, ADVANCE_WORK_MAX)
+        if now >= self.signals.deadline and not self.deadlines.behind:
+            self.deadlines.advance(now, ADVANCE_WORK_MAX)
 
     def advance(self, now: int) -> None:
         """Apply what time has brought up to ``now``, or where that is much, a part of it."""
-        self.store.advance(self._tick(now), ADVANCE_WORK_MAX)
+        self.deadlines.advance(self._tick(now), ADVANCE_WORK_MAX)
 
     def next_wake(self) -> int | None:
         """Return the instant at which to advance and serve again; None: only after a request."""
@@ -245,7 +245,8 @@ class Engine:
     def check(self) -> None:
         """Assert every invariant. O(n log n), for tests."""
         check_store(self.store, self.now)
-        assert self.signals.deadline <= self.store.next_instant()
-        assert bool(self.waiters) == self.store.newly_ready.wanted
-        assert self.store.newly_ready.wanted or not self.store.newly_ready.domains
+        assert self.signals.deadline <= self.deadlines.next_instant()
+        newly_ready = self.store.scheduler.round_robin.newly_ready
+        assert bool(self.waiters) == newly_ready.wanted
+        assert newly_ready.wanted or not newly_ready.domains
         self.subscriptions.check()

@@ -5,14 +5,15 @@ from __future__ import annotations
 from fastjournal.keys import moved_not_before, parse_journal_key
 from fastjournal.limits import LEASES_A_UNIT
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
 
 
 def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:
     """Put an entry under another primary key, and into the domain and queue that this one says.
 
     What stood under that key stays in its queue: the caller removes it behind this, so that a
-    domain that has something due all along keeps its turn. O(log n), and for an entry worked on
+    domain that has something due all along keeps its turn. O(log n), and for a leased entry
     O(entries under its token).
 
     Args:
@@ -22,21 +23,20 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
         timestamp: By the writer's clock.
         now: The present.
     """
-    old, place, domain = entry.key, entry.place, entry.domain
+    scheduler = store.scheduler
+    old, state, domain = entry.key, entry.state, entry.domain
     parts = parse_journal_key(key)
-    was_journal = entry.journal
-    watched = entry.expires and place != Place.LEASED
-    home = store.lease_home(entry)
     domain.entries -= 1
+    watched = entry.expires and state != EntryState.LEASED
     if watched:
         store.expiry.remove(entry.expires, old)
-    if place == Place.BURIED:
-        store.take_back(entry)
-    elif place == Place.READY:
+    if state == EntryState.BURIED:
+        scheduler.dig_up(entry)
+    elif state == EntryState.READY:
         # its domain keeps its turn, for it may be ready there again
         domain.ready.remove(entry)
-    elif place == Place.DELAYED:
-        store.unqueue(entry)
+    elif state == EntryState.DELAYED:
+        scheduler.dequeue(entry)
     store.drop_key(old, entry)
     store.put_key(key, entry)
     store.locks.move(old, key)
@@ -45,36 +45,20 @@ def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: in
     priority = 0 if parts is None else parts.priority
     entry.reorder(priority, moved_not_before(old, key, entry.not_before))
     entry.timestamp = timestamp
-    entry.domain = store.plain if parts is None else store.domain_of(parts.domain)
+    entry.domain = scheduler.plain if parts is None else scheduler.domain_of(parts.domain)
     entry.domain.entries += 1
 
     if store.values is not None:
         store.values.rename(entry, old)
     if watched:
         store.watch_expiry(entry)
-    if place == Place.LEASED:
-        store.plain_worked_on += was_journal - entry.journal
-        store.work += home.leases.number_of(entry.token) // LEASES_A_UNIT
-        home.leases.rename(entry.token, old, entry)
-        if store.lease_home(entry) is not home:
-            home.leases.discard(entry.token, entry)
-            store.refresh(home)
-            entry.domain.leases.add(entry.token, entry)
-            store.refresh(entry.domain)
-        if entry.superseded:
-            if domain.superseded is not None:
-                domain.superseded.rename(entry.token, old, entry)
-                domain.superseded.discard(entry.token, entry)
-            store.note_superseded(entry)
-        if entry.domain.limit is not None:
-            store.hold_or_free(entry.domain)
-    elif place == Place.BURIED:
-        store.set_aside(entry, entry.reason or b"")
-    else:
-        entry.place = Place.PLAIN
-        if entry.journal:
-            store.queue(entry, now)
-        if place == Place.READY and not domain.ready:
-            store.lose_turn(domain)
+    if state == EntryState.LEASED:
+        store.work += store.leases.rekey(entry, old, domain) // LEASES_A_UNIT
+    elif state == EntryState.BURIED:
+        scheduler.bury(entry, entry.reason or b"")
+    elif entry.journal or state != EntryState.PLAIN:
+        store.wait_again(entry, now)
+    if state == EntryState.READY and not domain.ready:
+        scheduler.round_robin.end_turns(domain)
     domain.entries += 1
-    store.leave_domain(domain)
+    scheduler.leave(domain)

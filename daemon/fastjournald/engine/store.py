@@ -1,33 +1,52 @@
-"""What the daemon knows: entries, how they come and go, and what time does to them.
+"""Store: the tables of entries and the write-ahead log, kept in step. Pure.
 
-Pure: time comes as an argument, and what has to reach the disk goes to the journal. The handlers
-decide what a request does; the store keeps keys, indexes and journal in step while they do it.
+The handlers decide what a request does. The store carries out what that means for the keys, queue,
+expiry, lock and value of an entry. Time is an argument.
 """
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
-from fastjournal.limits import ENTRY_WORK
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple
+
+from fastjournal.limits import ENTRY_WORK, UNLOCK_WORK
 from fastjournald.engine.pubsub.change_set import ChangeSet
-from fastjournald.tables.domain import Domain, Leases
 from fastjournald.tables.domain_limits import DomainLimits
-from fastjournald.tables.entry import Cold, Entry, Place
-from fastjournald.tables.leases import Leasing
-from fastjournald.tables.signals import TIMER
+from fastjournald.tables.domain_rules import DomainRules
+from fastjournald.tables.entry import NOTHING, Cold, Entry
+from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.expiry import Expiry
+from fastjournald.tables.key_table import KeyTable
+from fastjournald.tables.leases import LeaseTable
+from fastjournald.tables.locks import Locks
+from fastjournald.tables.scheduler import Scheduler
+from fastjournald.tables.signals import Signals
 from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Journal
 
-BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
+_ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
+_LEASED, _BURIED = EntryState.LEASED, EntryState.BURIED
+_QUEUED = (EntryState.READY, EntryState.DELAYED)
 
 
-class Store(Leasing):
-    """Entries, their keys, the indexes over them, and the journal of what happens to them.
+class Counts(NamedTuple):
+    """Numbers of entries by state; ``plain`` of plain ones that are neither leased nor buried."""
+
+    entries: int
+    due: int
+    delayed: int
+    leased: int
+    buried: int
+    plain: int
+
+
+class Store:
+    """Entries, with all that leads to them.
 
     Args:
-        journal: Where changes of persistent entries go.
+        journal: Write-ahead log.
         tombstones: Empty, with its bounds.
-        attempts_max: Lost leases after which an entry is buried; 0: no limit.
         values: Empty, with its limit; None: there is no limit, all values stay in memory.
         limits: Empty, with the default; None: no domain has a limit unless it is set.
     """
@@ -36,21 +55,52 @@ class Store(Leasing):
         self,
         journal: Journal,
         tombstones: Tombstones,
-        attempts_max: int,
         values: Values | None = None,
         limits: DomainLimits | None = None,
     ) -> None:
-        super().__init__(limits)
         self.journal = journal
         self.tombstones = tombstones
-        self.attempts_max = attempts_max
         self.values = values
-        self.behind = False
-        """The last ``advance`` left something undone: only the timers carry it on."""
+        self.signals = Signals()
+        """To the tasks of the shell."""
+        self.keys = KeyTable(self.signals)
+        self.find = self.keys.get
+        """Return the entry under any of its keys. O(1)."""
+        self.scheduler = Scheduler(self.signals, DomainLimits() if limits is None else limits)
+        self.rules = DomainRules(self.scheduler, self.signals)
+        """Pauses and limits of domains."""
+        self.leases = LeaseTable(self.scheduler, self.signals)
+        self.leased_uris = self.leases.by_uri
+        self.expiry = Expiry()
+        self.locks = Locks()
+        self.locked = self.locks.by_key
+        """Empty, where nothing is locked: the cheapest way to find out."""
         self.changes = ChangeSet(self.signals)
         """Keys that came, went or have a new value, noted while somebody listens."""
-        self.leases_lost = 0
-        """Leases that ran out so far."""
+        self.entries = 0
+        self.work = 0
+        """Done so far, in units of about a microsecond (``limits.ENTRY_WORK`` and others)."""
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Every entry once, in no particular order."""
+        return iter(self.keys)
+
+    def counts(self) -> Counts:
+        """Return how many entries there are by state. O(1)."""
+        scheduler, leases = self.scheduler, self.leases
+        plain = scheduler.plain
+        # ready are the journal entries that are nowhere else
+        buried = scheduler.buried - plain.buried
+        leased = leases.count - leases.plain_count
+        due = self.entries - plain.entries - scheduler.delayed - buried - leased
+        return Counts(
+            entries=self.entries,
+            due=due,
+            delayed=scheduler.delayed,
+            leased=leases.count,
+            buried=scheduler.buried,
+            plain=plain.entries - leases.plain_count - plain.buried,
+        )
 
     # --- coming and going -----------------------------------------------------------------------
 
@@ -60,24 +110,40 @@ class Store(Leasing):
             self.note_value(entry)
         self.keys.add(entry)
         extra = entry.extra
-        if extra.links:
-            self.work += len(extra.links)
+        if extra is not NOTHING:
+            self.work += len(extra.links or ())
+            if extra.expires:
+                self.watch_expiry(entry)
         if self.values is not None:
             self.values.add(entry)
         self.entries += 1
         domain = entry.domain
         domain.entries += 1
-        if extra.expires:
-            self.watch_expiry(entry)
-        if domain is not self.plain:
-            self.queue(entry, now)
+        scheduler = self.scheduler
+        if domain is scheduler.plain:
+            entry.move_to(_PLAIN)
+        elif self.leased_uris or self.locked:
+            self.enqueue(entry, now)
+        else:
+            scheduler.enqueue(entry, 0, now)
 
-    def remove(self, entry: Entry, now: int) -> None:
-        """Take an entry out of everything; other work on its URI may begin."""
-        domain = entry.domain
-        extra = entry.extra
+    def remove(self, entry: Entry, now: int, *, popped: bool = False) -> None:
+        """Take an entry out of everything; other work on its URI may begin.
+
+        ``popped``: it is out of its queue already.
+        """
+        extra, state = entry.extra, entry.state
         if extra.links:
             self.work += len(extra.links)
+        if state == _LEASED:
+            self.end_work(entry, now)
+        else:
+            if state == _BURIED:
+                self.scheduler.dig_up(entry)
+            elif state in _QUEUED and not popped:
+                self.scheduler.dequeue(entry)
+            if extra.expires:
+                self.expiry.remove(extra.expires, entry.key)
         if self.changes.wanted:
             for key in entry.all_keys():
                 if self.find(key) is entry:
@@ -85,21 +151,11 @@ class Store(Leasing):
         self.keys.remove(entry)
         if self.values is not None:
             self.values.discard(entry)
-        place = entry.place
-        if place == Place.LEASED:
-            self.end_work(entry, now)
-        else:
-            if place in (Place.READY, Place.DELAYED):
-                self.unqueue(entry)
-            elif place == Place.BURIED:
-                self.take_back(entry)
-            if extra.expires:
-                self.expiry.remove(extra.expires, entry.key)
-            entry.place = Place.PLAIN
-        if self.locked and entry.key in self.locked and self.find(entry.key) is None:
+        if entry.key in self.locked and self.find(entry.key) is None:
             self.locks.discard(entry.key)
+        entry.move_to(_ABSENT)
         self.entries -= 1
-        self.leave_domain(domain)
+        self.scheduler.leave(entry.domain)
 
     def put_key(self, key: bytes, entry: Entry) -> None:
         """Let an entry that is there already stand under one more key. O(1)."""
@@ -130,31 +186,61 @@ class Store(Leasing):
         self.tombstones.put(entry.key, timestamp, now)
         self.journal.completed(entry, timestamp, now, replaced)
 
-    def supersede(self, entry: Entry, uri: bytes, timestamp: int) -> None:
-        """A SET with this timestamp took its URI from an entry that is worked on."""
-        # its own URI, or one of its links
-        self.running[uri] = entry
-        if not entry.superseded:
-            home = self.lease_home(entry)
-            home.leases.discard(entry.token, entry)
-            self.refresh(home)
-            # 0 says that none did
-            entry.own().superseded = max(timestamp, 1)
-            self.plain.leases.add(entry.token, entry)
-            self.note_superseded(entry)
+    # --- queues and locks -----------------------------------------------------------------------
+
+    def enqueue(self, entry: Entry, now: int) -> None:
+        """Let a journal entry wait, which is in no queue: it is ready or delayed."""
+        blocked_until = 0
+        if entry.uri is not None:
+            leased = self.leased_uris.get(entry.uri)
+            if leased is not None:
+                blocked_until = leased.extra.token
+        if self.locked:
+            lock = self.locked.get(entry.key)
+            if lock is not None:
+                blocked_until = max(blocked_until, lock.until)
+        self.scheduler.enqueue(entry, blocked_until, now)
+
+    def requeue(self, entry: Entry, now: int) -> None:
+        """Let a waiting entry wait anew: something that it waits for has changed. O(log n)."""
+        self.scheduler.dequeue(entry)
+        self.enqueue(entry, now)
+
+    def wait_again(self, entry: Entry, now: int) -> None:
+        """Let an entry wait that is in no queue any more; a plain one is just there."""
+        if entry.journal:
+            self.enqueue(entry, now)
+        else:
+            entry.move_to(_PLAIN)
+
+    def lock(self, entry: Entry, owner: Hashable, until: int, now: int) -> None:
+        """Lock an entry, which NEXT leaves out until then. O(log n)."""
+        self.locks.put(entry.key, owner, until)
+        self.signals.wake_at(until)
+        if entry.state in _QUEUED:
+            self.requeue(entry, now)
+
+    def unlock(self, entry: Entry, now: int) -> None:
+        """End the lock of an entry. O(log n)."""
+        self.locks.discard(entry.key)
+        if entry.state == EntryState.DELAYED:
+            self.requeue(entry, now)
+
+    def unlock_all(self, owner: Hashable, now: int) -> bool:
+        """End all locks of a session; whether there were any. O(log n) for each."""
+        keys = self.locks.keys_of(owner)
+        self.work += UNLOCK_WORK * len(keys)
+        for key in keys:
+            entry = self.find(key)
+            assert entry is not None
+            self.unlock(entry, now)
+        return bool(keys)
 
     # --- values ---------------------------------------------------------------------------------
 
-    @property
-    def memory_bytes(self) -> int:
-        """What entries and tombstones take of memory, as estimated; 0 without a limit. O(1)."""
-        if self.values is None:
-            return 0
-        return self.values.bytes + self.tombstones.bytes
-
     def access(self, entry: Entry, now: int) -> None:
-        """Somebody reads an entry. O(1)."""
-        entry.accessed = now
+        """Note that an entry is read. O(1)."""
+        entry.seen = now
         if self.values is not None:
             self.values.touch(entry)
 
@@ -165,232 +251,45 @@ class Store(Leasing):
         else:
             self.values.put(entry, value)
 
-    def warm_up(
-        self, entry: Entry, job_id: bytes, value: bytes | str, *, first_to_leave: bool = False
-    ) -> None:
-        """A value that is on disk only was read, or could not be. O(1).
+    # --- leases and expiry ----------------------------------------------------------------------
 
-        Args:
-            entry: Whose it was when the reading began.
-            job_id: Of the record that was read.
-            value: As it stands in the record, or why it cannot be read.
-            first_to_leave: Nobody accessed it: it was needed for another reason.
-        """
-        values = self.values
-        if (
-            values is None
-            or not isinstance(entry.value, Cold)
-            or entry.job_id != job_id
-            or self.find(entry.key) is not entry
-        ):
-            return
-        if isinstance(value, str):
-            values.unreadable[entry.key] = value
-            return
-        size = len(entry.value)
-        kept = self.journal.records.trimmed.get(entry.job_id)
-        if kept is not None:
-            value = value[:kept].ljust(size, b"\0")
-        assert len(value) == size
-        values.warm_up(entry, value, first_to_leave=first_to_leave)
+    def dequeue(self, entry: Entry) -> None:
+        """Take an entry out of its queue, if it is in one, to be leased by its key."""
+        if entry.state in _QUEUED:
+            self.scheduler.dequeue(entry)
 
-    def evict(self, durable_at: int, number_max: int) -> bool:
-        """Let values leave memory while it holds more than the limit. O(number).
+    def end_work(self, entry: Entry, now: int) -> None:
+        """End a lease; what comes of the entry is up to the caller."""
+        uris = self.leases.end(entry)
+        if entry.extra.superseded:
+            self.work += ENTRY_WORK * len(uris)
+        for uri in uris:
+            successor = self.find(uri)
+            if successor is not entry and successor is not None:
+                self._unblock(successor, now)
 
-        Args:
-            durable_at: The position in the log up to which it is durable.
-            number_max: Of values, in one go.
+    def requeue_successors(self, entry: Entry, uris: Sequence[bytes], now: int) -> None:
+        """Let the newer entries of URIs wait anew that wait for the work on an older one."""
+        for uri in uris:
+            successor = self.find(uri)
+            if successor is not entry and successor is not None:
+                self._unblock(successor, now)
 
-        Returns:
-            Whether there may be more to do.
-        """
-        values = self.values
-        if values is None:
-            return False
-        besides = self.memory_bytes - values.bytes
-        return values.evict(durable_at, number_max, besides) == number_max
+    def _unblock(self, successor: Entry, now: int) -> None:
+        if successor.state == EntryState.DELAYED:
+            self.requeue(successor, now)
 
-    # --- leases and lives that end --------------------------------------------------------------
+    def watch_expiry(self, entry: Entry) -> None:
+        """Let an entry that nobody works on go when its life is over."""
+        self.expiry.add(entry.expires, entry.key)
+        self.signals.wake_at(entry.expires)
 
-    def end_lease(
-        self,
-        entry: Entry,
-        now: int,
-        *,
-        ran_out: bool = False,
-        error: bytes | None = None,
-        delayed: bool = False,
-    ) -> None:
-        """End a lease: the entry waits again, is buried, or is dropped.
-
-        Args:
-            entry: Which.
-            now: The present.
-            ran_out: Nobody released it: a lost lease counts as an attempt.
-            error: The attempt failed with it; None: it was released, or ran out.
-            delayed: It has a new instant, which stands in the entry already.
-        """
-        if ran_out:
-            self.leases_lost += 1
-        if self._is_dropped(entry, now):
-            return
-        token = entry.token
-        self.end_work(entry, now)
-        if entry.expires:
+    def set_expiry(self, entry: Entry, expires: int) -> None:
+        """Change when an entry expires; 0: never."""
+        leased = entry.state == _LEASED
+        if entry.expires and not leased:
+            self.expiry.remove(entry.expires, entry.key)
+        if expires or entry.expires:
+            entry.own().expires = expires
+        if expires and not leased:
             self.watch_expiry(entry)
-        extra = entry.own()
-        if error is not None:
-            extra.error = error
-        if ran_out or error is not None:
-            is_last = self.is_last_attempt(entry)
-            extra.attempts += 1
-            if is_last:
-                self.set_aside(entry, BURIED_AT_ATTEMPTS_MAX if error is None else error)
-                if error is None:
-                    self.journal.buried(entry, now)
-                else:
-                    self.journal.failed(entry, now, delayed=delayed)
-                return
-        # behind work, a URI may be put off anew from here
-        extra.first_due = max(entry.not_before, min(now, token))
-        if error is not None:
-            self.journal.failed(entry, now, delayed=delayed)
-        elif delayed:
-            self.journal.released_with_delay(entry, now)
-        else:
-            self.journal.lease_over(entry, now)
-        if entry.journal:
-            self.queue(entry, now)
-
-    def attempts_max_of(self, domain: Domain) -> int:
-        """Return after how many failed attempts an entry of a domain is buried; 0: never."""
-        limit = domain.limit
-        return self.attempts_max if limit is None else limit.attempts or self.attempts_max
-
-    def is_last_attempt(self, entry: Entry) -> bool:
-        """Whether an entry is buried if one more attempt fails."""
-        attempts = entry.extra.attempts + 1
-        return entry.journal and 0 < self.attempts_max_of(entry.domain) <= attempts
-
-    def _is_dropped(self, entry: Entry, now: int) -> bool:
-        """Let an entry go as its lease ends, if newer work took its URI or its life is over."""
-        if entry.superseded:
-            self.remove(entry, now)
-            self.tombstones.put(entry.key, entry.superseded, now)
-            by_record = entry.job_id in self.journal.records.displaced
-            replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
-            self.journal.completed(entry, entry.superseded, now, replaced)
-            return True
-        if 0 < entry.expires <= now:
-            self.remove(entry, now)
-            self.journal.expired(entry, now)
-            return True
-        return False
-
-    # --- set aside ------------------------------------------------------------------------------
-
-    def bury(self, entry: Entry, reason: bytes, now: int) -> None:
-        """Set an entry aside, which ends a lease; superseded or expired work is gone instead."""
-        place = entry.place
-        if place == Place.BURIED:
-            if reason != entry.reason:
-                entry.own().reason = reason
-                with self.facts_change(entry):
-                    self.journal.buried_again(entry, now)
-            return
-        if place == Place.LEASED:
-            if self._is_dropped(entry, now):
-                return
-            self.end_work(entry, now)
-            if entry.expires:
-                self.watch_expiry(entry)
-        elif place != Place.PLAIN:
-            self.unqueue(entry)
-        self.set_aside(entry, reason)
-        self.journal.buried(entry, now)
-
-    def kick(self, entries: list[Entry], now: int) -> None:
-        """Make buried entries ready again, or delayed until their instant."""
-        for entry in entries:
-            self.take_back(entry)
-            extra = entry.own()
-            extra.reason = None
-            extra.first_due = max(entry.not_before, now)
-        self.journal.kicked(entries, now)
-        for entry in entries:
-            if entry.journal:
-                self.queue(entry, now)
-
-    # --- time -----------------------------------------------------------------------------------
-
-    def next_instant(self) -> int:
-        """Return when a lease, delay, pause, life or lock ends; ``NEVER`` where none does. O(1)."""
-        first = self._first_of_domains()
-        instant = min(self.plain.leases.first(), self.expiry.first(), self.locks.first_end())
-        return instant if first is None else min(first[0], instant)
-
-    def _first_of_domains(self) -> tuple[int, bytes] | None:
-        """Return when a lease, a delay or a hold of a domain ends next, and its name. O(1)."""
-        first = self.wakes.first()
-        if self.pauses or self.limits.any:
-            ends = self.pauses.first_end(), self.limits.first_end()
-            for other in (self.held.wakes.first(), *ends):
-                if other is not None and (first is None or other < first):
-                    first = other
-        return first
-
-    def advance(self, now: int, work_max: int) -> None:
-        """Apply what time has brought: leases first, then delays, pauses, lives and locks.
-
-        Args:
-            now: Up to this instant.
-            work_max: With so much work done, the rest waits for the next call.
-        """
-        work_over = self.work + work_max
-        while self.work < work_over:
-            first = self._first_of_domains()
-            plain = self.plain.leases.first()
-            if first is not None and first[0] <= now and first[0] <= plain:
-                domain = self.domains.get(first[1])
-                if domain is None or domain.wake > first[0]:
-                    self.work += ENTRY_WORK
-                    self.end_hold(first[1], first[0])
-                elif domain.leases.first() <= first[0]:
-                    self._run_out(domain.leases, first[0], now, work_over)
-                else:
-                    self._become_ready(domain, first[0], now, work_over)
-            elif plain <= now:
-                self._run_out(self.plain.leases, plain, now, work_over)
-            else:
-                break
-        while self.work < work_over and self.expiry.first() <= now:
-            self.work += ENTRY_WORK
-            entry = self.find(self.expiry.pop_key())
-            assert entry is not None
-            entry.own().expires = 0
-            self.remove(entry, now)
-            self.journal.expired(entry, now)
-        number_max = max(0, work_over - self.work) // ENTRY_WORK
-        self.work += ENTRY_WORK * self.locks.drop_over(now, number_max)
-        signals = self.signals
-        signals.deadline = self.next_instant()
-        signals.bits |= TIMER
-        self.behind = signals.deadline <= now
-
-    def _run_out(self, leases: Leases, token: int, now: int, work_over: int) -> None:
-        for entry in leases.first_of(token, -(-(work_over - self.work) // ENTRY_WORK)):
-            if self.work >= work_over:
-                break
-            self.work += ENTRY_WORK
-            self.end_lease(entry, now, ran_out=True)
-
-    def _become_ready(self, domain: Domain, instant: int, now: int, work_over: int) -> None:
-        delayed = domain.delayed
-        while self.work < work_over and domain.first_delay() <= instant:
-            self.work += ENTRY_WORK
-            entry = delayed.pop(0)
-            if entry.extra.waits_until:
-                entry.extra.waits_until = 0
-            self.delayed -= 1
-            self.queue(entry, now)
-        self.refresh(domain)

@@ -12,6 +12,7 @@ from collections.abc import Hashable
 from typing import TypeAlias
 
 from fastjournal.limits import ENTRY_WORK
+from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
@@ -46,11 +47,13 @@ def popped_bytes(handouts: list[Handout]) -> int:
     return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
 
 
-def give_back(store: Store, handouts: list[Handout], number_max: int, now: int) -> list[Handout]:
+def give_back(
+    jobs: JobLifecycle, handouts: list[Handout], number_max: int, now: int
+) -> list[Handout]:
     """Let work wait again that nobody was told of.
 
     Args:
-        store: Where it was handed out.
+        jobs: Lifecycle of what was handed out.
         handouts: In any order; what ended or changed hands meanwhile stays as it is.
         number_max: Of entries, in one go.
         now: The present.
@@ -58,12 +61,13 @@ def give_back(store: Store, handouts: list[Handout], number_max: int, now: int) 
     Returns:
         Those that are left to do.
     """
+    store = jobs.store
     left: list[Handout] = []
     store.work += ENTRY_WORK * min(number_max, sum(len(entries) for _, entries in handouts))
     for token, entries in handouts:
         for entry in entries[: max(number_max, 0)]:
             if token:
-                _release(store, entry, token, now)
+                _release(jobs, entry, token, now)
             else:
                 _restore(store, entry, now)
         if len(entries) > number_max:
@@ -72,9 +76,9 @@ def give_back(store: Store, handouts: list[Handout], number_max: int, now: int) 
     return left
 
 
-def _release(store: Store, entry: Entry, token: int, now: int) -> None:
-    if entry.token == token > now and store.find(entry.key) is entry:
-        store.end_lease(entry, now, ran_out=False)
+def _release(jobs: JobLifecycle, entry: Entry, token: int, now: int) -> None:
+    if entry.token == token > now and jobs.store.find(entry.key) is entry:
+        jobs.release(entry, now)
 
 
 def _restore(store: Store, entry: Entry, now: int) -> None:
@@ -91,6 +95,6 @@ def _restore(store: Store, entry: Entry, now: int) -> None:
     store.tombstones.discard(entry.key)
     if entry.links:
         entry.own().links = [link for link in entry.links if store.find(link) is None] or None
-    entry.domain = store.domain_of(entry.domain.name)
+    entry.domain = store.scheduler.domain_of(entry.domain.name)
     store.journal.restored(entry, now)
     store.insert(entry, now)

@@ -10,7 +10,7 @@ from sortedcontainers import SortedList
 
 from fastjournal.protocol.messages import Request
 from fastjournald.tables.domain import NEVER
-from fastjournald.tables.scheduler import NewlyReady
+from fastjournald.tables.newly_ready import NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360

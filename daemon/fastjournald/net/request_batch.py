@@ -248,9 +248,9 @@ class RequestBatch:
             self._next = RequestBatch._end_longer
             return RunScan(longer)
         assert longer is not None
-        place = longer.entries[0].place
+        place = longer.entries[0].state
         # but for what others took meanwhile
-        self._had = {entry: None for entry in self._had if entry.place == place}
+        self._had = {entry: None for entry in self._had if entry.state == place}
         in_vain = any(entry in self._had for entry in longer.entries)
         ahead = self._requests[self._at + 1 : self._at + limits.READ_AHEAD]
         self._next = RequestBatch._ask_again

@@ -43,7 +43,7 @@ async def total(engine: Engine) -> Totals:
     totals = Totals()
     turn_over = perf_counter() + SLICE_SECONDS
     store = engine.store
-    for domain in list(store.domains.values()):
+    for domain in list(store.scheduler.domains.values()):
         totals.add(domain, oldest_due(domain))
         if perf_counter() > turn_over:
             await trio.lowlevel.checkpoint()

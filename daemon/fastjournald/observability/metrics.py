@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournald.engine.backlog_age import oldest_due
+from fastjournald.engine.value_memory import memory_bytes
 from fastjournald.observability.domain_totals import Totals, total
 from fastjournald.observability.metric_values import (
     domain_label,
@@ -128,18 +129,20 @@ class Metrics(Collector):
             "Entries by state; due and delayed ones wait, plain ones are in no queue.",
             labels=["state"],
         )
-        entries.add_metric(["due"], store.due)
-        entries.add_metric(["delayed"], store.delayed)
-        entries.add_metric(["worked_on"], store.worked_on)
-        entries.add_metric(["buried"], store.buried)
-        plain = store.plain.entries - store.plain_worked_on - store.plain.buried
-        entries.add_metric(["plain"], plain)
+        counts = store.counts()
+        entries.add_metric(["due"], counts.due)
+        entries.add_metric(["delayed"], counts.delayed)
+        entries.add_metric(["worked_on"], counts.leased)
+        entries.add_metric(["buried"], counts.buried)
+        entries.add_metric(["plain"], counts.plain)
         yield entries
-        yield GaugeMetricFamily("fastjournal_domains", "Domains with entries.", len(store.domains))
+        yield GaugeMetricFamily(
+            "fastjournal_domains", "Domains with entries.", len(store.scheduler.domains)
+        )
         yield GaugeMetricFamily(
             "fastjournal_paused_domains",
             "Paused domains, with entries or without.",
-            len(store.pauses),
+            len(store.rules.pauses),
         )
         now = self._runtime.clock.now_us()
         yield GaugeMetricFamily(
@@ -158,7 +161,7 @@ class Metrics(Collector):
             labels=["domain"],
         )
         for count, name in sorted(totals.largest, reverse=True):
-            domain = store.domains.get(name)
+            domain = store.scheduler.domains.get(name)
             label = [domain_label(name)]
             waiting.add_metric(label, count)
             since = None if domain is None else oldest_due(domain)
@@ -168,7 +171,7 @@ class Metrics(Collector):
         yield CounterMetricFamily(
             "fastjournal_leases_lost",
             "Leases that ended by time, without completion or release.",
-            store.leases_lost,
+            store.leases.lost,
         )
         yield GaugeMetricFamily(
             "fastjournal_tombstones", "Tombstones in memory.", len(store.tombstones)
@@ -248,7 +251,7 @@ class Metrics(Collector):
         yield GaugeMetricFamily(
             "fastjournal_entries_memory_bytes",
             "Estimated memory of entries.",
-            store.memory_bytes,
+            memory_bytes(store),
         )
         yield GaugeMetricFamily(
             "fastjournal_entries_memory_limit_bytes",
@@ -284,10 +287,10 @@ class Metrics(Collector):
         for kind, size in (
             ("connections", CONNECTION_BYTES * gauges["connections"]),
             ("inflight", runtime.memory.bytes),
-            ("limits", store.limits.bytes),
+            ("limits", store.rules.limits.bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
             ("news", subscriptions.notifications_bytes),
-            ("pauses", store.pauses.bytes),
+            ("pauses", store.rules.pauses.bytes),
             ("subscriptions", subscriptions.subscriptions_bytes),
             ("tombstones", store.tombstones.bytes),
             ("unmatched", subscriptions.expressions.bytes + changes.bytes),

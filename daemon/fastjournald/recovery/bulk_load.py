@@ -16,22 +16,16 @@ from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedE
 from fastjournal.keys import parse_journal_key
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
-from fastjournald.tables.entry import (
-    JOB_ID_REST,
-    NOTHING,
-    RUN_KEPT_BYTES,
-    Cold,
-    Entry,
-    Extra,
-    Place,
-)
+from fastjournald.tables.entry import JOB_ID_REST, NOTHING, RUN_KEPT_BYTES, Cold, Entry, Extra
+from fastjournald.tables.entry_states import EntryState
 from fastjournald.wal.entry_records import SEGMENT_SHIFT
 from fastjournald.wal.journal import Journal
 
 _TIMESTAMP_DIGITS = 16
 """Length of the instant in a canonical key."""
 _COLON = 0x3A
-_PLAIN = Place.PLAIN
+_ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
+_READY, _DELAYED = EntryState.READY, EntryState.DELAYED
 
 
 class _Queue(NamedTuple):
@@ -82,6 +76,7 @@ class _Loading:
         journal = store.journal
         live = journal.usage.live
         add = store.keys.add
+        plain = store.scheduler.plain
         values = store.values
         known = self._queues
         now = self._now.to_bytes(8, "big")
@@ -111,35 +106,39 @@ class _Loading:
                 if job_id[:RUN_KEPT_BYTES] != run:
                     run = job_id[:RUN_KEPT_BYTES]
                 kept_id = run
+            if job.more is not NO_COLD_FIELDS or job.starts or job.token:
+                state = _ABSENT
+            elif domain is plain:
+                state = _PLAIN
+            elif facts[1:9] <= now:
+                state = _READY
+            else:
+                state = _DELAYED
             changed = job.changed
             entry = Entry(
-                facts, key, uri, job.value, domain, changed, changed, NOTHING, _PLAIN, kept_id
+                facts, key, uri, job.value, domain, changed, changed, NOTHING, state, kept_id
             )
             domain.entries += 1
             position, _, size = unpack_record(facts, FACTS_BYTES)
             live[position >> SEGMENT_SHIFT] += size
             journal.records.live_bytes += size
-            if job.more is not NO_COLD_FIELDS or job.starts or job.token:
+            if state == _ABSENT:
                 self._load_more(job, entry, queue)
                 continue
             add(entry)
             if values is not None:
                 values.add(entry)
-            if domain is store.plain:
-                continue
-            if facts[1:9] <= now:
-                entry.place = Place.READY
+            if state == _READY:
                 queue.ready.append(entry)
-            else:
-                entry.place = Place.DELAYED
+            elif state == _DELAYED:
                 queue.delayed.append(entry)
 
     def _queue_of(self, key: bytes, at: int) -> _Queue:
         parts = parse_journal_key(key)
         if parts is None:
-            return _Queue(self._store.plain, 0, [], [])
+            return _Queue(self._store.scheduler.plain, 0, [], [])
         name = parts.domain
-        domain = self._store.domain_of(name)
+        domain = self._store.scheduler.domain_of(name)
         name = domain.name
         queue = self._queues[key[:at]] = _Queue(
             domain,
@@ -172,64 +171,35 @@ class _Loading:
         if store.values is not None:
             store.values.add(entry)
         if job.token:
-            entry.place = Place.LEASED
-            store.worked_on += 1
-            store.plain_worked_on += not entry.journal
-            store.lease_home(entry).leases.add(job.token, entry)
-            if job.superseded:
-                store.note_superseded(entry)
-            if entry.uri is not None:
-                store.running[entry.uri] = entry
+            store.leases.load(entry)
             return
         if more.expires:
             self._expiry.append((more.expires, entry.key))
         if more.reason is not None:
-            store.set_aside(entry, more.reason)
-        elif entry.journal:
-            if entry.not_before <= self._now:
-                entry.place = Place.READY
-                queue.ready.append(entry)
-            else:
-                entry.place = Place.DELAYED
-                queue.delayed.append(entry)
-
-    def _place(self, domain: Domain) -> None:
-        """Put a domain, all of which is loaded, among the held ones or into the timer queue."""
-        store = self._store
-        if domain.held:
-            # while it was loaded, it may have seemed so
-            store.held.let_go(domain)
-        domain.held = domain.must_wait()
-        if domain.held:
-            store.held.take_in(domain)
+            store.scheduler.bury(entry, more.reason)
+        elif not entry.journal:
+            entry.move_to(_PLAIN)
+        elif entry.not_before <= self._now:
+            entry.move_to(_READY)
+            queue.ready.append(entry)
         else:
-            store.wakes.refresh(domain)
+            entry.move_to(_DELAYED)
+            queue.delayed.append(entry)
 
     def put_in_order(self) -> None:
         """Build the other indexes of what was loaded."""
         store = self._store
-        for name, entries in self._ready.items():
-            if entries:
-                store.domains[name].ready.update(entries)
-        for name, entries in self._delayed.items():
-            if entries:
-                store.domains[name].load_delayed(entries)
-                store.delayed += len(entries)
+        store.scheduler.load(self._ready, self._delayed)
         store.expiry.extend(self._expiry)
-        for domain in store.domains.values():
-            self._place(domain)
-        for name, entries in self._ready.items():
-            if entries and not store.domains[name].held:
-                store.turns.add(store.domains[name])
         for key, primary in self._taken.items():
             worked_on = store.find(primary)
             assert worked_on is not None
-            store.running[key] = worked_on
+            store.leases.by_uri[key] = worked_on
         # what waits for work on its URI is delayed until that ends
-        for uri in store.running:
+        for uri in store.leases.by_uri:
             entry = store.find(uri)
-            if entry is not None and entry.place in (Place.READY, Place.DELAYED):
-                store.queue_again(entry, self._now)
+            if entry is not None and entry.state in (_READY, _DELAYED):
+                store.requeue(entry, self._now)
 
 
 def _tell_journal(journal: Journal, state: ReplayState, job: ReplayedEntry, entry: Entry) -> None:

@@ -19,6 +19,7 @@ from fastjournald.config.options import Config
 from fastjournald.engine.context import new_journal
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.settings import Settings
+from fastjournald.engine.value_memory import evict_values
 from fastjournald.recovery.bulk_load import load_store
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
@@ -76,7 +77,7 @@ def recover_engine(
     _restore_usage(engine, writer, state)
     _tell_segments(engine, state.chain, sealed, active, clock.now_us())
     _remove_orphans(engine, state, clock.now_us())
-    while engine.store.evict(writer.durable_at, EVICTED_MAX):
+    while evict_values(engine.store, writer.durable_at, EVICTED_MAX):
         pass
     LOG.info(
         "event=recovered records=%d entries=%d segments=%d milliseconds=%d",
@@ -180,12 +181,11 @@ def load_engine(
     """
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
-    store.pauses.load(state.pauses.items())
-    store.limits.load((name, _limit_of(limit)) for name, limit in state.limits.items())
-    store.names.update({*state.pauses, *state.limits})
+    limits = {name: _limit_of(limit) for name, limit in state.limits.items()}
+    store.rules.load(state.pauses, limits)
     load_store(store, state, now)
     for name, handed_out in state.handed_out.items():
-        store.restore_hand_out(name, handed_out, now)
+        store.rules.restore_hand_out(name, handed_out, now)
     engine.journal.ids.serial = state.arrival
     for key, tomb in state.tombstones.items():
         store.tombstones.put(key, tomb.timestamp, tomb.learnt)

@@ -5,8 +5,8 @@ Entries of a domain stand in sorted lists (``sortedcontainers``) by bytes, which
     ready    the facts of the entry: priority, not before, arrival; the buried have the same
     delayed  its ``delay_key``: instant u64, arrival u64
 
-The key of an entry must not change while it stands in such a list: ``Queues.facts_change`` takes it
-out and puts it back. Facts are objects that entries have anyway, so a place in a list costs two
+The key of an entry must not change while it stands in such a list: ``Scheduler.facts_change`` takes
+it out and puts it back. Facts are objects that entries have anyway, so a place in a list costs two
 references.
 
 n is the number of items; every operation is O(log n) unless it says otherwise. An entry refers to
@@ -106,13 +106,15 @@ class Domain:
     """Queue of the journal entries of one domain, by what may happen to them next."""
 
     __slots__ = (
-        *("buried", "buried_order", "delayed", "entries", "handed_out", "held", "leases"),
-        *("limit", "name", "paused_until", "ready", "superseded", "waits_until", "wake"),
+        *("buried", "buried_order", "delayed", "entries", "handed_out", "has_ready", "held"),
+        *("leases", "limit", "name", "paused_until", "ready", "superseded", "waits_until", "wake"),
     )
 
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.ready = SortedEntries(key=_facts)
+        self.has_ready = False
+        """Whether something is: a look at the list itself is a call."""
         self.delayed = NO_ENTRIES
         """By delay; made when the first entry is delayed, for few domains have any."""
         self.leases = Leases()

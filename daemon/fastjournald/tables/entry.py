@@ -5,7 +5,7 @@ what few look at is packed into ``facts`` (``cmdlog.format.packed_entry``); what
 object of its own, ``extra``. Properties lead to both.
 
 The facts are the key of an entry in the order of work, and must not change while it stands in a
-list that is sorted by them: see ``Queues.facts_change``.
+list that is sorted by them: see ``Scheduler.facts_change``.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from fastjournal.cmdlog.format.packed_entry import (
 from fastjournal.protocol.constants import State
 from fastjournal.protocol.messages import Meta
 from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry_states import TRANSITIONS, EntryState
 
 RUN_KEPT_BYTES = 9
 """Of a job id, where the rest of it is the arrival."""
@@ -47,21 +48,6 @@ class Cold(msgspec.Struct, frozen=True, gc=False):
 
     def __len__(self) -> int:
         return self.size
-
-
-class Place:
-    """Which index of its domain an entry stands in (plain integers: they are compared often)."""
-
-    PLAIN: Final = 0
-    """In none: plain key/value data that nobody works on."""
-    READY: Final = 1
-    DELAYED: Final = 2
-    """It waits for its instant, or for the end of other work on its URI."""
-    LEASED: Final = 3
-    BURIED: Final = 4
-
-
-PLACE_NAMES = ("plain", "ready", "delayed", "worked on", "buried")
 
 
 class Extra(msgspec.Struct, gc=False):
@@ -108,10 +94,16 @@ class Entry(Packed, eq=False, gc=False):
     """When it was last read or handed out; 0: not since it was created."""
     extra: Extra = NOTHING
     """To be read; what is written to is ``own()``."""
-    place: int = Place.PLAIN
+    state: int = EntryState.ABSENT
+    """See ``entry_states``; assigned by ``move_to`` only."""
     run: bytes | None = None
     """Of the id of the job whose record carries it: all, or what is before the arrival; None: the
     entry is not persistent."""
+
+    def move_to(self, state: int) -> None:
+        """Assign the state, if it may follow the one so far."""
+        assert state in TRANSITIONS[self.state], (self.key, self.state, state)
+        self.state = state
 
     def own(self) -> Extra:
         """Return its ``extra``, made if it had none, to be written to."""
@@ -231,7 +223,7 @@ class Entry(Packed, eq=False, gc=False):
         state = State.LOCKED if locked else State(0)
         if self.persistent:
             state |= State.PERSISTENT
-        if self.place == Place.BURIED:
+        if self.state == EntryState.BURIED:
             state |= State.BURIED
         if self.journal:
             state |= State.JOURNAL

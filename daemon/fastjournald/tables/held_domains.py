@@ -41,7 +41,7 @@ class HeldDomains:
         """Bring the places of a held domain up to date."""
         self.wakes.refresh(domain)
         instant = NEVER
-        if domain.ready:
+        if domain.has_ready:
             instant = domain.held_until()
         elif domain.wake != NEVER:
             instant = max(domain.held_until(), domain.wake)
@@ -49,7 +49,7 @@ class HeldDomains:
 
     def take_in(self, domain: Domain) -> None:
         """Hold a domain back, with what stands in it, from now on."""
-        if domain.ready:
+        if domain.has_ready:
             self.ready[domain.name] = domain
         self.refresh(domain)
 

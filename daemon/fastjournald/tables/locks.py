@@ -73,6 +73,17 @@ class Locks:
         lock = self.by_key.get(key)
         return None if lock is None or lock.until <= now else lock
 
+    def is_locked(self, key: bytes, now: int) -> bool:
+        """Whether any session has locked an entry. O(1)."""
+        return bool(self.by_key) and self.held(key, now) is not None
+
+    def locked_to(self, key: bytes, session: Hashable, now: int) -> bool:
+        """Whether another session has locked an entry, so that this one must not write. O(1)."""
+        if not self.by_key:
+            return False
+        lock = self.held(key, now)
+        return lock is not None and lock.owner != session
+
     def count_of(self, owner: Hashable) -> int:
         """Return how many locks a session holds. O(1)."""
         return len(self._by_owner.get(owner, ()))

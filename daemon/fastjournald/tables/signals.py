@@ -28,7 +28,7 @@ class Signals:
     def __init__(self) -> None:
         self.bits = 0
         self.deadline = 0
-        """Nothing happens by time before this instant; ``Store.advance`` brings it up to date."""
+        """Nothing happens by time before this instant; ``Deadlines.advance`` renews it."""
 
     def wake_at(self, instant: int) -> None:
         """Let time be applied at that instant at the latest. O(1)."""

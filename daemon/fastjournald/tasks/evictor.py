@@ -6,6 +6,7 @@ import logging
 
 import trio
 
+from fastjournald.engine.value_memory import evict_values, memory_bytes
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -30,7 +31,7 @@ class Evictor:
     def evict(self) -> bool:
         """Let values leave memory, if there are too many; whether there is more to do."""
         store = self._runtime.engine.store
-        more = store.evict(self._runtime.writer.durable_at, EVICTED_MAX)
+        more = evict_values(store, self._runtime.writer.durable_at, EVICTED_MAX)
         if more:
             store.work += EVICTED_MAX
         return more
@@ -51,7 +52,7 @@ class Evictor:
             await trio.sleep(REST_SECONDS)
             while self.evict():
                 await trio.lowlevel.checkpoint()
-            over = store.memory_bytes > values.bytes_max
+            over = memory_bytes(store) > values.bytes_max
             if over and values.may_leave and runtime.writer.dirty:
                 # the first one to leave is not durable, and under the policy ``os`` that may last
                 await runtime.commit.wait_durable(runtime.writer.appended)
@@ -60,7 +61,7 @@ class Evictor:
                 LOG.warning(
                     "event=over-memory-limit bytes=%d limit=%d "
                     "what='keys, indexes and what is not on the disk take more'",
-                    store.memory_bytes,
+                    memory_bytes(store),
                     values.bytes_max,
                 )
             told = told and over

@@ -67,7 +67,7 @@ class Timers:
                 runtime.wake_tasks()
                 await self._wait_matched()
                 unsettled = writer.appended - writer.settled
-                if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.store.behind):
+                if unsettled and (unsettled > REPLIES_BYTES_MAX or not engine.deadlines.behind):
                     await runtime.commit.wait_settled(writer.appended)
                 else:
                     await trio.lowlevel.checkpoint()

@@ -18,6 +18,7 @@ import trio
 
 from fastjournal import limits
 from fastjournal.cmdlog.read_value import Whereabouts, read_values
+from fastjournald.engine.value_memory import fill_value
 from fastjournald.runtime import Runtime
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.value_cache import Missing
@@ -107,7 +108,7 @@ class ValueLoader:
         for entry, place, value in zip(entries, places, found, strict=True):
             if isinstance(value, bytes):
                 runtime.counters.values_read += 1
-                engine.store.warm_up(entry, place.job_id, value)
+                fill_value(engine.store, entry, place.job_id, value)
             elif engine.store.find(entry.key) is not entry or not isinstance(entry.value, Cold):
                 # it is not needed any more, and compaction may have taken its record away
                 continue
@@ -119,7 +120,7 @@ class ValueLoader:
             else:
                 runtime.counters.values_unreadable += 1
                 self._tell(place, str(value))
-                engine.store.warm_up(entry, place.job_id, f"its value cannot be read: {value}")
+                fill_value(engine.store, entry, place.job_id, f"its value cannot be read: {value}")
         if no_room:
             await trio.sleep(NO_ROOM_SECONDS)
         return again

@@ -34,6 +34,8 @@ pack_record = _RECORD.pack
 unpack_record = _RECORD.unpack_from
 """Returns these, at ``FACTS_BYTES``."""
 pack_facts_and_record = _FACTS_AND_RECORD.pack
+not_before_of = Struct(">xQ").unpack_from
+"""Takes facts; returns only not before, in a tuple."""
 _pack_u64 = Struct(">Q").pack
 _u64_at = Struct(">Q").unpack_from
 

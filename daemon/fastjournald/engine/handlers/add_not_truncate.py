@@ -134,7 +134,7 @@ def _refused(context: Context, entry: Entry, session: Hashable, request: Request
     """Return why this session cannot write the value of an entry now; empty: it can."""
     if _is_skewed(context, request, now):
         return CLOCK_SKEW
-    if context.store.locked_to(entry, session, now):
+    if context.store.locks.locked_to(entry.key, session, now):
         return LOCKED
     return ""
 
@@ -159,7 +159,7 @@ def _small(entry: Entry) -> bytes:
 def _written(context: Context, entry: Entry, request: Request, now: int) -> None:
     context.store.note_value(entry)
     if request.timestamp > entry.timestamp:
-        with context.store.facts_change(entry):
+        with context.store.scheduler.facts_change(entry):
             entry.timestamp = request.timestamp
     entry.modified = now
 
@@ -169,9 +169,9 @@ def _create(context: Context, request: Request, now: int) -> Entry:
     store, key = context.store, request.key
     assert request.value_type is not None
     parts = parse_journal_key(key)
-    domain, priority, not_before = store.plain, 0, 0
+    domain, priority, not_before = store.scheduler.plain, 0, 0
     if parts is not None:
-        domain = store.domain_of(parts.domain)
+        domain = store.scheduler.domain_of(parts.domain)
         priority, not_before = parts.priority, parts.timestamp
     timestamp = max(request.timestamp, store.tombstones.get(key, now) or 0)
     arrival = context.journal.ids.next_serial()

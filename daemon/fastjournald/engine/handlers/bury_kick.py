@@ -26,7 +26,8 @@ from fastjournald.engine.handlers.arguments import (
 )
 from fastjournald.engine.handlers.get import why_unreadable
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Cold, Entry, Place
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.value_cache import Missing
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
@@ -47,25 +48,25 @@ def bury(context: Context, session: Hashable, request: Request, now: int) -> str
     entry = store.find(key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    if store.locked_to(entry, session, now):
+    if store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if token is not None:
         if entry.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
     elif 0 < entry.token <= now:
         # its end was not applied yet, and counts as an attempt
-        store.end_lease(entry, now, ran_out=True)
+        context.jobs.run_out(entry, now)
         entry = store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
-    is_again = entry.place == Place.BURIED and request.value != entry.reason
+    is_again = entry.state == EntryState.BURIED and request.value != entry.reason
     if is_again and isinstance(entry.value, Cold):
         # another reason takes another record of the whole entry
         why_not = why_unreadable(store, entry)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     if is_again:
         store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-    store.bury(entry, request.value, now)
+    context.jobs.bury(entry, request.value, now)
     return ""
 
 
@@ -79,9 +80,9 @@ def kick(context: Context, session: Hashable, request: Request, now: int) -> str
         entry = store.find(key)
         if entry is None:
             return ErrorCode.NOT_FOUND.value
-        if store.locked_to(entry, session, now):
+        if store.locks.locked_to(entry.key, session, now):
             return LOCKED
-        entries = [entry] if entry.place == Place.BURIED else []
+        entries = [entry] if entry.state == EntryState.BURIED else []
     else:
         name = request.second_key
         if name is None:
@@ -101,7 +102,7 @@ def kick(context: Context, session: Hashable, request: Request, now: int) -> str
         entries = [entry for entry in entries if entry.key not in unreadable]
         written = sum(entry.full_bytes() for entry in entries)
         store.work += ENTRY_WORK * len(entries) + written // WRITTEN_BYTES_A_UNIT
-        store.kick(entries, now)
+        context.jobs.kick(entries, now)
     return Reply(ttl=len(entries))
 
 
@@ -126,16 +127,16 @@ def _first_buried(
     Those that another connection has locked are left out.
     """
     store = context.store
-    domain = store.domains.get(name)
+    domain = store.scheduler.domains.get(name)
     entries: list[Entry] = []
     if domain is None:
         return entries
     count = min(count, KICK_ENTRIES_MAX)
     room = KICK_BYTES_MAX
     looks = 0
-    for entry in islice(store.buried_in(domain), KICK_LOOKS_MAX):
+    for entry in islice(domain.buried_order, KICK_LOOKS_MAX):
         looks += 1
-        if store.locked_to(entry, session, now):
+        if store.locks.locked_to(entry.key, session, now):
             continue
         room -= entry.full_bytes()
         if len(entries) >= count or (room < 0 and entries):

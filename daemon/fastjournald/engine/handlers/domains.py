@@ -62,7 +62,9 @@ def _names(context: Context, session: Hashable, prefix: bytes, start: bytes) -> 
         lowest = max(first, prefix, start)
         highest = end if stop is None or (end is not None and end < stop) else stop
         if highest is None or lowest < highest:
-            yield from context.store.names.irange(lowest, highest, inclusive=(True, False))
+            yield from context.store.scheduler.names.irange(
+                lowest, highest, inclusive=(True, False)
+            )
 
 
 def _pair(context: Context, name: bytes, now: int) -> Pair:

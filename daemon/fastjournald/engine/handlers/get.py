@@ -25,7 +25,8 @@ from fastjournald.engine.handlers.arguments import (
     WORKED_ON,
 )
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Cold, Entry, Place
+from fastjournald.tables.entry import Cold, Entry
+from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.value_cache import Missing
 
 PAIR_BYTES = 2 + 2 + 4 + 1
@@ -48,7 +49,7 @@ def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pai
         entry.value_type,
         warm_value(entry) if flags & DATA else b"",
         second_key,
-        entry.meta(locked=store.is_locked(entry, now)) if flags & META else None,
+        entry.meta(locked=store.locks.is_locked(entry.key, now)) if flags & META else None,
     )
 
 
@@ -92,13 +93,13 @@ def get_key(
         return ErrorCode.NOT_FOUND.value
     writes = request.timeout is not None
     leases = writes and not flags & UPDATE_TIMEOUT
-    if leases and entry.place == Place.BURIED:
+    if leases and entry.state == EntryState.BURIED:
         return f"{ErrorCode.NOT_FOUND} the entry is buried"
-    if writes and store.locked_to(entry, session, now):
+    if writes and store.locks.locked_to(entry.key, session, now):
         return LOCKED
-    if (leases or flags & WORKED_ON) and entry.place == Place.LEASED:
+    if (leases or flags & WORKED_ON) and entry.state == EntryState.LEASED:
         return ErrorCode.WORKED_ON.value
-    if leases and entry.uri is not None and entry.uri in store.running:
+    if leases and entry.uri is not None and entry.uri in store.leases.by_uri:
         return f"{ErrorCode.WORKED_ON} its second key is worked on through another entry"
     if leases and (entry.domain.waits_until or entry.domain.is_full()):
         return LIMITED
@@ -119,12 +120,12 @@ def get_key(
     if leases:
         lease_us = request.timeout or context.lease_us_of(entry.domain)
         token = context.tokens.issue([entry], now + lease_us)
-        store.take(entry)
+        store.dequeue(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
         context.journal.leased([entry], token, now, touched=[entry] if moved else ())
-        store.lease(entry, token)
-        store.hand_out(entry.domain, now)
+        context.jobs.lease([entry], token)
+        store.rules.hand_out(entry.domain, now)
         if context.handouts is not None:
             context.handouts.note(session, token, [entry])
     elif moved:

@@ -45,7 +45,7 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
     except msgspec.DecodeError as error:
         return f"{ErrorCode.BAD_VALUE} {error}"
     store = context.store
-    limits = store.limits
+    limits = store.rules.limits
     before = limits.own(name)
     named = {field: number for field, number in given.items() if number is not msgspec.UNSET}
     after = msgspec.structs.replace(before, **named)
@@ -58,6 +58,6 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
             return _TOO_LARGE
     if context.read_only:
         return READ_ONLY
-    store.limit(name, after, now)
+    store.rules.limit(name, after, now)
     context.journal.limited(name, after, now)
     return ""

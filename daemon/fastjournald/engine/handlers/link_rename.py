@@ -17,7 +17,7 @@ from fastjournald.engine.handlers.arguments import (
     is_key,
 )
 from fastjournald.engine.rename import rename_entry
-from fastjournald.tables.entry import Place
+from fastjournald.tables.entry_states import EntryState
 
 _NO_SECOND_KEY = f"{ErrorCode.BAD_REQUEST} a second key is needed"
 _SAME_KEY = f"{ErrorCode.BAD_KEY} the second key equals the key"
@@ -43,11 +43,11 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    if store.locked_to(entry, session, now):
+    if store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if store.find(key) is not None:
         return ErrorCode.EXISTS.value
-    running = store.running.get(key)
+    running = store.leases.by_uri.get(key)
     if running is not None and running is not entry:
         return _WORKED_ON
     links = [] if entry.links is None else entry.links
@@ -89,9 +89,9 @@ def rename(context: Context, session: Hashable, request: Request, now: int) -> s
         return CLOCK_SKEW
     target = store.find(key)
     overwrite = request.flags & OVERWRITE
-    if store.locked_to(entry, session, now):
+    if store.locks.locked_to(entry.key, session, now):
         return LOCKED
-    if target is not None and store.locked_to(target, session, now):
+    if target is not None and store.locks.locked_to(target.key, session, now):
         return LOCKED
     deleted = store.tombstones.get(key, now)
     if timestamp < entry.timestamp or (deleted is not None and timestamp <= deleted):
@@ -103,7 +103,7 @@ def rename(context: Context, session: Hashable, request: Request, now: int) -> s
             return ErrorCode.EXISTS.value
         if target.key != key:
             return _FURTHER_KEY
-        if target.place == Place.LEASED:
+        if target.state == EntryState.LEASED:
             return ErrorCode.WORKED_ON.value
     elif key == entry.uri or (entry.links and key in entry.links):
         # it led elsewhere, and leads nowhere now: a LINK can give it back

@@ -76,7 +76,7 @@ def next_(
 
 def nothing_due(context: Context, request: Request) -> Reply:
     """Return the reply of a NEXT that finds nothing: the instant at which to ask again."""
-    instant = context.store.next_at(request.key)
+    instant = context.store.scheduler.next_at(request.key)
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
@@ -94,7 +94,7 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
     reply = Reply(flags=TWO_KEYS)
     if request.flags & OVERWRITE:
         for entry in entries:
-            store.remove(entry, now)
+            store.remove(entry, now, popped=True)
             store.tombstones.put(entry.key, entry.timestamp, now)
         journal.popped(entries, now)
         token = 0
@@ -102,8 +102,8 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
         lease_us = request.timeout or context.lease_us_of(entries[0].domain)
         token = context.tokens.issue(entries, now + lease_us)
         journal.leased(entries, token, now)
+        context.jobs.lease(entries, token)
         for entry in entries:
-            store.lease(entry, token)
             store.access(entry, now)
         reply.flags |= WORKED_ON
         reply.timeout = token
@@ -123,13 +123,14 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
 
 def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing | None:
     """Take entries out of their queues, one a turn where any domain will do; None: too large."""
-    store = context.store
-    turns = store.turns
+    store, rules = context.store, context.store.rules
+    scheduler = store.scheduler
+    turns = scheduler.round_robin.turns
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     with_data = request.flags & DATA
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
-    named: Domain | None = store.domains.get(request.key) if request.key else None
+    named: Domain | None = scheduler.domains.get(request.key) if request.key else None
     if named is not None and named.held:
         return []
     if store.values is not None and store.values.cold:
@@ -141,7 +142,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
     work_over = store.work + ASIDE_WORK_MAX
     while len(entries) < count and store.work <= work_over:
         if request.key:
-            if named is None or not named.ready or named.held:
+            if named is None or not named.has_ready or named.held:
                 break
             domain = named
         elif turns:
@@ -164,8 +165,10 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
                 break
             if with_data and len(entry.value) > context.value_bytes_ration:
                 return None
-        store.pop_ready(domain, entry)
-        store.hand_out(domain, now)
+        scheduler.pop_ready(domain)
+        domain.handed_out = now
+        if domain.limit is not None:
+            rules.hand_out(domain, now)
         entries.append(entry)
         if pops:
             # its links go in ``Store.remove``
@@ -173,7 +176,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
         elif entry.extra.starts >= workq.ATTEMPTS_MAX:
             # it becomes a new job, for workq
             store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
-        if not request.key and domain.ready and not domain.held:
+        if not request.key and domain.has_ready and not domain.held:
             turns.pass_on(domain)
     return entries
 
@@ -220,7 +223,7 @@ def _missing(context: Context, request: Request, count: int, now: int) -> list[E
         for entry, why_not in lost:
             # a path in it may be no text
             reason = why_not.encode(errors="backslashreplace")
-            store.bury(entry, reason[:REASON_BYTES_MAX], now)
+            context.jobs.bury(entry, reason[:REASON_BYTES_MAX], now)
 
 
 def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
@@ -230,10 +233,10 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
     """
     store = context.store
     if request.key:
-        named = store.domains.get(request.key)
+        named = store.scheduler.domains.get(request.key)
         domains = [] if named is None else [named]
     else:
-        domains = list(islice(store.turns, count))
+        domains = list(islice(store.scheduler.round_robin.turns, count))
     room = context.reply_bytes_max - REPLY_BYTES
     overhead = _overhead(request)
     first = True
@@ -242,7 +245,7 @@ def upcoming(context: Context, request: Request, count: int) -> Iterator[Entry]:
         domain for domain in domains if rank < min(len(domain.ready), domain.allowance())
     ]:
         for domain in domains:
-            entry = store.ready_at(domain, rank)
+            entry = store.scheduler.ready_at(domain, rank)
             room -= len(entry.key) + len(entry.uri or b"") + overhead
             if request.flags & DATA:
                 room -= len(entry.value)

@@ -28,19 +28,19 @@ def pause(context: Context, _session: Hashable, request: Request, now: int) -> s
     if ttl is None:
         return _NO_TTL
     store = context.store
-    paused = name in store.pauses
+    paused = name in store.rules.pauses
     if not ttl:
         if paused:
-            store.resume(name)
+            store.rules.resume(name)
             context.journal.paused(name, 0, now)
         return ""
-    if not paused and len(store.pauses) >= PAUSED_DOMAINS_MAX:
+    if not paused and len(store.rules.pauses) >= PAUSED_DOMAINS_MAX:
         return _TOO_MANY
-    if not paused and store.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
+    if not paused and store.rules.pauses.bytes + PAUSE_BYTES + len(name) > PAUSED_BYTES_MAX:
         return _TOO_LARGE
     if context.read_only:
         return READ_ONLY
     until = min(now + ttl, INSTANT_MAX)
-    store.pause(name, until)
+    store.rules.pause(name, until)
     context.journal.paused(name, until, now)
     return ""

@@ -50,12 +50,12 @@ def _unlocked(context: Context, session: Hashable, name: bytes, now: int) -> Ite
     Those that another connection has locked are left out.
     """
     store = context.store
-    domain = store.domains.get(name)
+    domain = store.scheduler.domains.get(name)
     if domain is None:
         return
-    standing = chain(domain.ready, domain.delayed, store.buried_in(domain))
+    standing = chain(domain.ready, domain.delayed, domain.buried_order)
     for looks, entry in enumerate(islice(standing, PURGE_LOOKS_MAX)):
         if looks % PURGE_LOOKS_A_UNIT == 0:
             store.work += 1
-        if not store.locked_to(entry, session, now):
+        if not store.locks.locked_to(entry.key, session, now):
             yield entry

@@ -36,13 +36,13 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    if store.locked_to(entry, session, now):
+    if store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
     delay = request.ttl
     if error is not None:
-        if store.is_last_attempt(entry):
+        if context.jobs.is_last_attempt(entry):
             delay = None
         elif delay is None:
             delay = _back_off(context.settings, entry.extra.attempts)
@@ -51,7 +51,10 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
         # below its timestamp where max-postpone has brought it forward: that holds on
         earliest = min(parts.timestamp, entry.not_before)
         entry.not_before = max(earliest, min(now + delay, INSTANT_MAX))
-    store.end_lease(entry, now, error=error, delayed=parts is not None)
+    if error is None:
+        context.jobs.release(entry, now, delayed=parts is not None)
+    else:
+        context.jobs.fail(entry, error, now, delayed=parts is not None)
     return ""
 
 
@@ -73,7 +76,7 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
     entry = store.find(request.key)
     if entry is None:
         return ErrorCode.NOT_FOUND.value
-    if store.locked_to(entry, session, now):
+    if store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if token is None:
         if context.read_only:
@@ -83,6 +86,6 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         return ""
     if entry.token != token or token <= now:
         return ErrorCode.LEASE_LOST.value
-    store.extend(entry, context.tokens.issue([entry], now + request.ttl), now)
+    context.jobs.extend(entry, context.tokens.issue([entry], now + request.ttl), now)
     context.journal.extended(entry, now)
     return Reply(timeout=entry.token)

@@ -22,7 +22,8 @@ from fastjournald.engine.handlers.arguments import (
     token_of,
 )
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import Entry, Extra, Place
+from fastjournald.tables.entry import Entry, Extra
+from fastjournald.tables.entry_states import EntryState
 
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
@@ -145,7 +146,7 @@ def _precedence(
     timestamp = request.timestamp
     if store.locked:
         for entry in (standing, holder):
-            if entry is not None and store.locked_to(entry, session, now):
+            if entry is not None and store.locks.locked_to(entry.key, session, now):
                 return LOCKED
     if deleted is not None and timestamp <= deleted:
         return ErrorCode.STALE.value
@@ -170,9 +171,9 @@ def _take_over(
     uri = request.second_key
     created, waiting = now, None
     if holder is not None:
-        if holder.place == Place.LEASED:
+        if holder.state == EntryState.LEASED:
             assert uri is not None
-            context.store.supersede(holder, uri, request.timestamp)
+            context.store.leases.supersede(holder, uri, request.timestamp)
             if request.flags & PERSIST:
                 context.journal.superseded(holder)
         else:
@@ -225,15 +226,14 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
     first_due = 0
     parts = parse_journal_key(key)
     if parts is None:
-        domain, priority, not_before = store.plain, 0, 0
+        domain, priority, not_before = store.scheduler.plain, 0, 0
     else:
         name, priority, not_before, _ = parts
-        domain = store.domains.get(name) or store.domain_of(name)
+        domain = store.scheduler.domains.get(name) or store.scheduler.domain_of(name)
         if waiting is not None:
             not_before, first_due = _postponed(context, waiting, not_before, now)
-    assert request.value_type is not None
     facts = pack_facts(
-        priority, not_before, arrival, request.timestamp, created, request.value_type
+        priority, not_before, arrival, request.timestamp, created, request.value_type or 0
     )
     entry = Entry(facts, key, uri, request.value, domain)
     if created != now:
@@ -255,7 +255,7 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
 def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
     """Return when work may start that puts off a waiting entry, and when that was first due."""
     postpone = context.settings.postpone_us_max
-    if waiting.place not in (Place.READY, Place.DELAYED):
+    if waiting.state not in (EntryState.READY, EntryState.DELAYED):
         return not_before, 0
     first_due = waiting.extra.first_due or max(waiting.not_before, waiting.created)
     if not postpone:
@@ -284,7 +284,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         return ErrorCode.NOT_FOUND.value
     if skewed and token is None:
         return CLOCK_SKEW
-    if store.locked and store.locked_to(entry, session, now):
+    if store.locked and store.locks.locked_to(entry.key, session, now):
         return LOCKED
     if token is not None:
         if entry.extra.token != token or token <= now:

@@ -19,7 +19,8 @@ from fastjournald.engine.backlog_age import oldest_due, oldest_due_anywhere
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, DATA, NOT_A_DOMAIN, is_key
 from fastjournald.engine.store import Store
-from fastjournald.tables.entry import PLACE_NAMES, Entry
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import STATE_NAMES
 
 _NOT_A_DOMAIN = f"{NOT_A_DOMAIN}; add DATA to ask about an entry"
 
@@ -47,24 +48,25 @@ def stats(context: Context, _session: Hashable, request: Request, now: int) -> s
 
 
 def _about_daemon(store: Store, now: int) -> dict[str, object]:
+    counts = store.counts()
     oldest = oldest_due_anywhere(store, OLDEST_DUE_LOOKS_MAX)
     return {
-        "entries": store.entries,
-        "waiting": store.due + store.delayed,
-        "due": store.due,
-        "delayed": store.delayed,
-        "worked_on": store.worked_on,
-        "buried": store.buried,
+        "entries": counts.entries,
+        "waiting": counts.due + counts.delayed,
+        "due": counts.due,
+        "delayed": counts.delayed,
+        "worked_on": counts.leased,
+        "buried": counts.buried,
         "oldest_due_us": 0 if oldest is None else now - oldest,
-        "domains": len(store.domains),
+        "domains": len(store.scheduler.domains),
     }
 
 
 def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
     """Return what STATS tells about a domain; at most 512 binary searches."""
     store = context.store
-    domain = store.domains.get(name)
-    limit = store.limits.of(name)
+    domain = store.scheduler.domains.get(name)
+    limit = store.rules.limits.of(name)
     limits = {
         "interval_us": limit.interval_us,
         "jobs_max": limit.jobs,
@@ -73,7 +75,12 @@ def about_domain(context: Context, name: bytes, now: int) -> dict[str, object]:
     }
     if domain is None:
         counts = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 0)
-        return {**counts, "oldest_due_us": 0, "paused_until": store.pauses.until(name), **limits}
+        return {
+            **counts,
+            "oldest_due_us": 0,
+            "paused_until": store.rules.pauses.until(name),
+            **limits,
+        }
     oldest = oldest_due(domain, store)
     return {
         "entries": domain.entries,
@@ -94,7 +101,7 @@ def _about_entry(store: Store, entry: Entry, now: int) -> dict[str, object]:
     segment, offset = unpack_position(entry.position)
     return {
         "keys": [key.decode("utf-8", "backslashreplace") for key in entry.all_keys()],
-        "state": PLACE_NAMES[entry.place],
+        "state": STATE_NAMES[entry.state],
         "persistent": entry.persistent,
         "priority": entry.priority,
         "attempts": entry.extra.attempts,

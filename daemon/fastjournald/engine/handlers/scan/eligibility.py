@@ -7,7 +7,8 @@ from collections.abc import Hashable
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import UPDATE_TIMEOUT, WORKED_ON
-from fastjournald.tables.entry import Entry, Place
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
 
 
 class Eligibility:
@@ -34,16 +35,16 @@ class Eligibility:
         """Whether rights or the flags of the request leave an entry out, as it stands now."""
         if context.grants is not None and not context.grants.may_see(self._session, entry):
             return True
-        request = self._request
-        if request.timeout is not None and context.store.locked_to(entry, self._session, now):
+        request, store = self._request, context.store
+        if request.timeout is not None and store.locks.locked_to(entry.key, self._session, now):
             return True
-        if (self.leases or request.flags & WORKED_ON) and entry.place == Place.LEASED:
+        if (self.leases or request.flags & WORKED_ON) and entry.state == EntryState.LEASED:
             return True
         return self.leases and (
             # no entry gets the token that it had before
             0 < self.token == entry.extra.token_before
-            or entry.place == Place.BURIED
-            or (entry.uri is not None and entry.uri in context.store.running)
+            or entry.state == EntryState.BURIED
+            or (entry.uri is not None and entry.uri in store.leases.by_uri)
         )
 
     def takes_room(self, entry: Entry) -> bool:

@@ -146,9 +146,9 @@ class Leasing:
             store.access(entry, now)
             if move_expiry(context, entry, self._request, now):
                 moved.append(entry)
-            store.take(entry)
+            store.dequeue(entry)
         context.journal.leased(entries, token, now, touched=moved)
+        context.jobs.lease(entries, token)
         for key, entry in leased:
-            store.lease(entry, token)
-            store.hand_out(entry.domain, now)
+            store.rules.hand_out(entry.domain, now)
             self._page.add(context, entry, key, now)

@@ -1,0 +1,164 @@
+"""Lifecycle of a job: leased, given back, lost, dead-lettered, made ready again. Pure.
+
+A plain entry may be leased and buried in the same way; it just never waits in a queue.
+"""
+
+from __future__ import annotations
+
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.limits import ENTRY_WORK
+from fastjournald.engine.store import Store
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.entry import Entry
+from fastjournald.tables.entry_states import EntryState
+
+BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
+
+
+class JobLifecycle:
+    """Changes of the state of the work on entries.
+
+    Args:
+        store: Entries.
+        attempts_max: Failed attempts after which an entry is buried; 0: no limit.
+    """
+
+    def __init__(self, store: Store, attempts_max: int) -> None:
+        self.store = store
+        self._journal = store.journal
+        self._attempts_max = attempts_max
+
+    # --- leases ---------------------------------------------------------------------------------
+
+    def lease(self, entries: list[Entry], token: int) -> None:
+        """Lease entries, which are in no queue, until ``token``."""
+        store = self.store
+        begin = store.leases.begin
+        for entry in entries:
+            begin(entry, token)
+            if entry.extra.expires:
+                # it does not expire while somebody works on it
+                store.expiry.remove(entry.extra.expires, entry.key)
+
+    def extend(self, entry: Entry, token: int, now: int) -> None:
+        """Renew the lease of an entry, which ends at ``token`` instead."""
+        store = self.store
+        uris = store.leases.extend(entry, token)
+        store.work += ENTRY_WORK * len(uris)
+        store.requeue_successors(entry, uris, now)
+
+    def release(self, entry: Entry, now: int, *, delayed: bool = False) -> None:
+        """Give the lease of an entry back, attempts unchanged: the entry waits again, or is gone.
+
+        ``delayed``: it has a new instant, which stands in the entry already.
+        """
+        if self._is_dropped(entry, now):
+            return
+        token = self._stop_work(entry, now)
+        if delayed:
+            self._journal.released_with_delay(entry, now)
+        else:
+            self._journal.lease_over(entry, now)
+        self._wait_again(entry, token, now)
+
+    def fail(self, entry: Entry, error: bytes, now: int, *, delayed: bool) -> None:
+        """End a lease because the attempt failed: the entry waits again, is buried, or gone.
+
+        ``delayed``: it has a new instant, which stands in the entry already.
+        """
+        if self._is_dropped(entry, now):
+            return
+        token = self._stop_work(entry, now)
+        is_last = self.is_last_attempt(entry)
+        extra = entry.own()
+        extra.error = error
+        extra.attempts += 1
+        if is_last:
+            self.store.scheduler.bury(entry, error)
+        self._journal.failed(entry, now, delayed=delayed)
+        if not is_last:
+            self._wait_again(entry, token, now)
+
+    def run_out(self, entry: Entry, now: int) -> None:
+        """End a lost lease, a failed attempt: the entry waits again, is buried, or gone."""
+        self.store.leases.lost += 1
+        if self._is_dropped(entry, now):
+            return
+        token = self._stop_work(entry, now)
+        is_last = self.is_last_attempt(entry)
+        entry.own().attempts += 1
+        if is_last:
+            self._bury(entry, BURIED_AT_ATTEMPTS_MAX, now)
+            return
+        self._journal.lease_over(entry, now)
+        self._wait_again(entry, token, now)
+
+    def attempts_max_of(self, domain: Domain) -> int:
+        """Return after how many failed attempts an entry of a domain is buried; 0: never."""
+        limit = domain.limit
+        return self._attempts_max if limit is None else limit.attempts or self._attempts_max
+
+    def is_last_attempt(self, entry: Entry) -> bool:
+        """Whether an entry is buried if one more attempt fails."""
+        attempts = entry.extra.attempts + 1
+        return entry.journal and 0 < self.attempts_max_of(entry.domain) <= attempts
+
+    def _is_dropped(self, entry: Entry, now: int) -> bool:
+        """Drop an entry as its lease ends, if newer work took its URI or its life is over."""
+        if entry.superseded:
+            by_record = entry.job_id in self._journal.records.displaced
+            replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
+            self.store.replace_by_uri(entry, entry.superseded, now, replaced)
+            return True
+        if 0 < entry.expires <= now:
+            self.store.remove(entry, now)
+            self._journal.expired(entry, now)
+            return True
+        return False
+
+    def _stop_work(self, entry: Entry, now: int) -> int:
+        """End the lease of an entry, which may expire again; return its token."""
+        token = entry.token
+        self.store.end_work(entry, now)
+        if entry.expires:
+            self.store.watch_expiry(entry)
+        return token
+
+    def _wait_again(self, entry: Entry, token: int, now: int) -> None:
+        # behind work, a URI may be put off anew from here
+        entry.own().first_due = max(entry.not_before, min(now, token))
+        self.store.wait_again(entry, now)
+
+    # --- dead letters ---------------------------------------------------------------------------
+
+    def bury(self, entry: Entry, reason: bytes, now: int) -> None:
+        """Make an entry a dead letter, which ends a lease; superseded or expired it is gone."""
+        state = entry.state
+        if state == EntryState.BURIED:
+            if reason != entry.reason:
+                entry.own().reason = reason
+                with self.store.scheduler.facts_change(entry):
+                    self._journal.buried_again(entry, now)
+            return
+        if state == EntryState.LEASED:
+            if self._is_dropped(entry, now):
+                return
+            self._stop_work(entry, now)
+        else:
+            self.store.dequeue(entry)
+        self._bury(entry, reason, now)
+
+    def _bury(self, entry: Entry, reason: bytes, now: int) -> None:
+        self.store.scheduler.bury(entry, reason)
+        self._journal.buried(entry, now)
+
+    def kick(self, entries: list[Entry], now: int) -> None:
+        """Make dead letters ready again, or delayed until their instant."""
+        for entry in entries:
+            self.store.scheduler.dig_up(entry)
+            extra = entry.own()
+            extra.reason = None
+            extra.first_due = max(entry.not_before, now)
+        self._journal.kicked(entries, now)
+        for entry in entries:
+            self.store.wait_again(entry, now)

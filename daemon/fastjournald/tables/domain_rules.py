@@ -1,0 +1,111 @@
+"""Rules of the domains: pauses and limits, and the holds that follow from them. Pure.
+
+n is the number of domains; every operation is O(log n) unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastjournal.limits import HAND_OUTS_MAX
+from fastjournald.tables.domain import Domain
+from fastjournald.tables.domain_limits import DomainLimit
+from fastjournald.tables.scheduler import Scheduler
+from fastjournald.tables.signals import Signals
+
+
+class DomainRules:
+    """Changes of pauses and limits, and hand-outs, which limits count.
+
+    Args:
+        scheduler: Has the domains, and their pauses and limits.
+        signals: Told of deadlines.
+    """
+
+    __slots__ = ("_scheduler", "_signals", "limits", "pauses")
+
+    def __init__(self, scheduler: Scheduler, signals: Signals) -> None:
+        self._scheduler = scheduler
+        self._signals = signals
+        self.pauses = scheduler.pauses
+        self.limits = scheduler.limits
+
+    # --- pauses ---------------------------------------------------------------------------------
+
+    def pause(self, name: bytes, until: int) -> None:
+        """Pause a domain: NEXT hands out nothing of it until that instant."""
+        self._scheduler.note_name(name)
+        self.pauses.put(name, until)
+        self._signals.wake_at(until)
+        domain = self._scheduler.domains.get(name)
+        if domain is not None:
+            domain.paused_until = until
+            self._scheduler.round_robin.hold_or_free(domain)
+
+    def resume(self, name: bytes) -> None:
+        """End the pause of a domain: it has its turn after all others."""
+        self.pauses.discard(name)
+        self._scheduler.drop_name(name)
+        domain = self._scheduler.domains.get(name)
+        if domain is not None:
+            domain.paused_until = 0
+            self._scheduler.round_robin.hold_or_free(domain)
+
+    # --- limits ---------------------------------------------------------------------------------
+
+    def limit(self, name: bytes, limit: DomainLimit, now: int) -> None:
+        """Set the limits of a domain."""
+        limits = self.limits
+        self._scheduler.note_name(name)
+        limits.put(name, limit)
+        self._scheduler.drop_name(name)
+        domain = self._scheduler.domains.get(name)
+        handed_out = limits.last_hand_out(name) if domain is None else domain.handed_out
+        waits_until = limits.begin_interval(name, handed_out, now)
+        if waits_until:
+            self._signals.wake_at(waits_until)
+        if domain is not None:
+            domain.limit = limits.holding(name)
+            domain.waits_until = waits_until
+            self._scheduler.round_robin.hold_or_free(domain)
+
+    def hand_out(self, domain: Domain, now: int) -> None:
+        """Note that an entry of a domain, in no queue any more, is handed out."""
+        domain.handed_out = now
+        if domain.limit is not None:
+            if domain.limit.interval_us:
+                domain.waits_until = self.limits.begin_interval(domain.name, now, now)
+                self._signals.wake_at(domain.waits_until)
+                while self.limits.intervals > HAND_OUTS_MAX:
+                    first = self.limits.first_end()
+                    assert first is not None
+                    self.end_hold(first[1], first[0])
+            self._scheduler.round_robin.hold_or_free(domain)
+
+    # --- deadlines and recovery -----------------------------------------------------------------
+
+    def end_hold(self, name: bytes, now: int) -> None:
+        """End the pause or the interval of a domain whose time has come."""
+        if 0 < self.limits.waits_until(name) <= now:
+            self.limits.end_interval(name)
+            domain = self._scheduler.domains.get(name)
+            if domain is not None:
+                domain.waits_until = 0
+                self._scheduler.round_robin.hold_or_free(domain)
+        else:
+            self.resume(name)
+
+    def load(self, pauses: Mapping[bytes, int], limits: Mapping[bytes, DomainLimit]) -> None:
+        """Take over pauses and limits by domain, before there are entries. O(n log n)."""
+        self.pauses.load(pauses.items())
+        self.limits.load(limits.items())
+        self._scheduler.names.update({*pauses, *limits})
+
+    def restore_hand_out(self, name: bytes, handed_out: int, now: int) -> None:
+        """Take over from the log when a domain handed out last."""
+        waits_until = self.limits.begin_interval(name, handed_out, now)
+        domain = self._scheduler.domains.get(name)
+        if domain is not None:
+            domain.handed_out = handed_out
+            domain.waits_until = waits_until
+            self._scheduler.round_robin.hold_or_free(domain)
