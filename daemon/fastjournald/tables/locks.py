@@ -1,4 +1,4 @@
-"""Who has locked what, and until when. Pure; in memory only: a lock never outlives its connection.
+"""Locks: their owners and ends. Pure; in memory only: a lock never outlives its connection.
 
 A lock belongs to the entry whose primary key it stands under. n is the number of locks.
 """

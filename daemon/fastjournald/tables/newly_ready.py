@@ -1,4 +1,4 @@
-"""Domains in which something became ready, noted while requests wait for work. Pure."""
+"""Newly ready domains: those with something ready, noted while requests wait for work. Pure."""
 
 from __future__ import annotations
 
