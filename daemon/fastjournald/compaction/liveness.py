@@ -299,12 +299,7 @@ class Liveness:
         if limit.is_default:
             stays = own == UNLIMITED and before
         else:
-            stays = own == DomainLimit(
-                interval_us=limit.interval_us,
-                jobs=limit.jobs,
-                lease_us=limit.lease_us,
-                attempts=limit.attempts,
-            )
+            stays = own == DomainLimit.from_record(limit)
         if stays and not behind:
             self.limited.add(pause_name(limit.domain))
             return True

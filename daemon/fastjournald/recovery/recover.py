@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 
 from fastjournal.clock import Clock
-from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
@@ -181,7 +180,7 @@ def load_engine(
     """
     engine = Engine(settings, new_journal(settings, append, seed))
     store = engine.store
-    limits = {name: _limit_of(limit) for name, limit in state.limits.items()}
+    limits = {name: DomainLimit.from_record(limit) for name, limit in state.limits.items()}
     store.rules.load(state.pauses, limits)
     load_store(store, state, now)
     for name, handed_out in state.handed_out.items():
@@ -196,15 +195,6 @@ def load_engine(
     engine.journal.usage.limited_in.update(state.limited_in)
     engine.context.tokens.count = (state.last_token + 1) % 1000 if state.last_token else 0
     return engine
-
-
-def _limit_of(limit: Limit) -> DomainLimit:
-    return DomainLimit(
-        interval_us=limit.interval_us,
-        jobs=limit.jobs,
-        lease_us=limit.lease_us,
-        attempts=limit.attempts,
-    )
 
 
 def _tell_segments(

@@ -10,10 +10,12 @@ n is the number of domains that wait; every operation is O(log n) unless it says
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Self
 
 import msgspec
 from sortedcontainers import SortedList
 
+from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.limits import INSTANT_MAX, LIMIT_BYTES
 
 
@@ -29,10 +31,15 @@ class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     """Failed attempts after which an entry is buried."""
 
-    @property
-    def holds_back(self) -> bool:
-        """Whether hand-outs may have to wait for it."""
-        return self.interval_us > 0 or self.jobs > 0
+    @classmethod
+    def from_record(cls, record: Limit) -> Self:
+        """Return the limits that a log record tells."""
+        return cls(
+            interval_us=record.interval_us,
+            jobs=record.jobs,
+            lease_us=record.lease_us,
+            attempts=record.attempts,
+        )
 
 
 UNLIMITED = DomainLimit()
