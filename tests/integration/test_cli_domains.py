@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from fastjournal.client import Client, SyncClient
 from tests.integration.cli_process import Cli
 from tests.integration.daemon_process import DaemonProcess
 
 DONE, USAGE = 0, 2
 HOUR_US = 3600 * 1_000_000
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    with SyncClient(daemon.address) as client:
-        yield client
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def test_domains_are_listed_with_their_counts(cli: Cli, client: SyncClient) -> None:

@@ -2,33 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
-from tests.integration.daemon_process import DaemonProcess
 
 DONE, REFUSED, USAGE, NOTHING = 0, 1, 2, 75
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
-    with DaemonProcess(tmp_path) as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def client(daemon: DaemonProcess) -> Iterator[SyncClient]:
-    with SyncClient(daemon.address) as client:
-        yield client
-
-
-@pytest.fixture
-def cli(daemon: DaemonProcess, tmp_path: Path) -> Cli:
-    return Cli(tmp_path, daemon.address)
 
 
 def test_purge_deletes_all_that_nobody_works_on(cli: Cli, client: SyncClient) -> None:
