@@ -7,4 +7,11 @@ from fastjournald.compaction.compact_segment import READ, compact_segment
 from fastjournald.compaction.policy import TIERS, bytes_slowed, bytes_usual, candidates
 from fastjournald.compaction.replace_segment import _write_pieces
 from fastjournald.compaction.segment_filter import SegmentFilter
-from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction
+from fastjournald.compaction.steps import (
+    DURABLE,
+    NOW,
+    TURN,
+    Blocking,
+    Compaction,
+    CompactionStoppedError,
+)

@@ -1,23 +1,36 @@
-"""Which segments the daemon cleans when, on a simulated disk, without its other parts."""
+"""Compactor of the daemon on a simulated disk: its order, its writes, and its end."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 
-from tests.door.compaction import Backpressure, bytes_usual
+from fastjournal.cmdlog.recovery.recover import verify
+from tests.door.compaction import (
+    DURABLE,
+    Backpressure,
+    Blocking,
+    CompactionStoppedError,
+    bytes_usual,
+    compact_segment,
+)
 from tests.door.daemon import Counters
 from tests.door.places import patch_module
 from tests.door.tasks import Compactor
-from tests.property.compacted_log import CompactedLog
+from tests.property.compacted_log import LOG, CompactedLog
 
 SEGMENT_BYTES = 16 * 1024
 
 
-def compactor_of(log: CompactedLog) -> Compactor:
+def compactor_of(
+    log: CompactedLog, wait_durable: Callable[[int], Awaitable[None]] | None = None
+) -> Compactor:
     async def durable(mark: int) -> None:
         log.flush()
 
@@ -28,7 +41,7 @@ def compactor_of(log: CompactedLog) -> Compactor:
         config=log.config,
         clock=log.clock,
         wake_tasks=lambda: None,
-        commit=SimpleNamespace(wait_durable=durable),
+        commit=SimpleNamespace(wait_durable=wait_durable or durable),
         segments_free=trio.Lock(),
         counters=Counters(),
         backpressure=Backpressure(log.engine, log.writer, compacts=True),
@@ -96,3 +109,60 @@ async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
     assert max(after - before for before, after in zip([0, *syncs], syncs, strict=False)) < 1500
     assert syncs[-1] == log.writer.sealed[0].bytes == log.disk.size("/log/000000001.log")
     log.check()
+
+
+def half_dead() -> CompactedLog:
+    """A log whose only sealed segment is worth a rewrite."""
+    log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)
+    log.fill(60)
+    log.roll()
+    log.empty(35)
+    log.flush()
+    return log
+
+
+async def test_compactor_that_is_cancelled_before_the_replacement_leaves_no_file_beside(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    log = half_dead()
+    beside = []
+
+    async def cancelled(mark: int) -> None:
+        log.flush()
+        beside.append(log.disk.exists(f"{LOG}/000000001.log.rw"))
+        scope.cancel()
+        await trio.lowlevel.checkpoint()
+
+    with trio.CancelScope() as scope:
+        await compactor_of(log, cancelled).compact()
+    assert scope.cancelled_caught
+    assert beside == [True]
+    assert verify(log.disk, LOG) == []
+    log.check()
+
+
+def test_compaction_that_is_stopped_at_any_step_leaves_no_file_beside() -> None:
+    beside = []
+    for steps in range(1, 1000):
+        log = half_dead()
+        info, state = log.writer.sealed[0], log.state()
+        compaction = compact_segment(
+            log.engine.store, log.writer, log.disk, LOG, info, log.clock.now
+        )
+        answer: Any = None
+        with suppress(StopIteration):
+            for _ in range(steps):
+                wanted = compaction.send(answer)
+                if wanted is DURABLE:
+                    log.flush()
+                answer = wanted.call() if isinstance(wanted, Blocking) else log.clock.now
+            beside.append(log.disk.exists(f"{LOG}/{info.name}.rw"))
+            with pytest.raises(CompactionStoppedError):
+                compaction.throw(CompactionStoppedError())
+            assert verify(log.disk, LOG) == []
+            log.restart()
+            assert log.state() == state
+            continue
+        break
+    assert beside.count(True) >= 3, beside
+    assert not log.disk.exists(f"{LOG}/{info.name}.rw")

@@ -29,6 +29,7 @@ from fastjournald.compaction.steps import (
     TURN,
     Blocking,
     Compaction,
+    CompactionStoppedError,
     Outcome,
     Result,
     Signal,
@@ -68,6 +69,7 @@ def compact_segment(
 
     Raises:
         LogFailedError: A segment could not be replaced or unlinked: the daemon must end.
+        CompactionStoppedError: The driver has thrown it in; no file is left beside the segment.
     """
     usage = store.journal.usage
     files = SegmentFiles(store.journal, writer, disk, directory)
@@ -182,12 +184,20 @@ class _SegmentCompaction:
 
     def _rewrite(self) -> Generator[Signal | Blocking, Any, None]:
         """Replace the segment by what is kept of it."""
-        info, usage, journal = self._info, self._usage, self._journal
+        files, info = self._files, self._info
         try:
-            write = partial(self._files.write_beside, info, self._segment.kept)
-            replaced: SegmentInfo = yield Blocking(write)
-        except LogFailedError as error:
-            raise _CompactionFailedError(f"not rewritten: {error}") from error
+            try:
+                replaced = yield Blocking(partial(files.write_beside, info, self._segment.kept))
+            except LogFailedError as error:
+                raise _CompactionFailedError(f"not rewritten: {error}") from error
+            yield from self._replace(replaced)
+        except CompactionStoppedError:
+            files.drop_beside(info)
+            raise
+
+    def _replace(self, replaced: SegmentInfo) -> Generator[Signal | Blocking, Any, None]:
+        """Put what was written beside the segment in its place."""
+        info, usage, journal = self._info, self._usage, self._journal
         size, crc32c = replaced.bytes, replaced.crc32c
         with closing((yield from self._files.lock(info))):
             now = yield NOW

@@ -71,7 +71,7 @@ class SegmentFiles:
         try:
             lock: DiskLock = yield self._lock
         except LogLockedError:
-            yield Blocking(partial(self._drop_beside, info))
+            yield Blocking(partial(self.drop_beside, info))
             raise
         return lock
 
@@ -105,11 +105,11 @@ class SegmentFiles:
         Raises:
             LogFailedError: There is no room for it; nothing stays beside.
         """
-        self._drop_beside(info)
+        self.drop_beside(info)
         try:
             crc = _write_pieces(self.disk, self.path(info), kept.parts)
         except LogFailedError:
-            self._drop_beside(info)
+            self.drop_beside(info)
             raise
         return msgspec.structs.replace(
             info,
@@ -119,6 +119,13 @@ class SegmentFiles:
             first_us=decode_time(kept.parts[1][:TIME_BYTES]),
             last_us=decode_time(kept.parts[-1][:TIME_BYTES]),
         )
+
+    def drop_beside(self, info: SegmentInfo) -> None:
+        """Delete what was written beside a segment, if the disk lets it: a restart does it else."""
+        beside = f"{self.path(info)}.rw"
+        with suppress(LogFailedError):
+            if self.disk.exists(beside):
+                self.disk.unlink(beside)
 
     def replace(self, info: SegmentInfo) -> None:
         """Put what was written beside a segment in its place; the lock is held.
@@ -133,12 +140,6 @@ class SegmentFiles:
     def _unlink(self, info: SegmentInfo) -> None:
         self.disk.unlink(self.path(info))
         self.disk.sync_directory(self.directory)
-
-    def _drop_beside(self, info: SegmentInfo) -> None:
-        beside = f"{self.path(info)}.rw"
-        with suppress(LogFailedError):
-            if self.disk.exists(beside):
-                self.disk.unlink(beside)
 
 
 def _write_pieces(disk: Disk, path: str, parts: list[bytes]) -> int:

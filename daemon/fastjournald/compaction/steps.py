@@ -11,6 +11,9 @@ that crashes at every point:
   raises;
 - ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
   the generator.
+
+A driver that gives up, because the daemon stops, throws in ``CompactionStoppedError`` instead of an
+answer. A crash throws in nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ class Signal(Enum):
 
 
 TURN, NOW, DURABLE = Signal.TURN, Signal.NOW, Signal.DURABLE
+
+
+class CompactionStoppedError(Exception):
+    """The daemon stops: the compaction has to leave nothing half done on the disk."""
 
 
 class Blocking(msgspec.Struct, frozen=True):

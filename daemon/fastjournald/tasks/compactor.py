@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from time import perf_counter
 
 import trio
@@ -24,7 +24,15 @@ from fastjournal.errors import (
 )
 from fastjournald.compaction.compact_segment import compact_segment
 from fastjournald.compaction.policy import bytes_usual, candidates
-from fastjournald.compaction.steps import DURABLE, NOW, TURN, Blocking, Compaction, Result
+from fastjournald.compaction.steps import (
+    DURABLE,
+    NOW,
+    TURN,
+    Blocking,
+    Compaction,
+    CompactionStoppedError,
+    Result,
+)
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -171,7 +179,12 @@ class Compactor:
             info,
             runtime.clock.now_us(),
         )
-        result = await self._drive(compaction)
+        try:
+            result = await self._drive(compaction)
+        except trio.Cancelled:
+            with suppress(CompactionStoppedError):
+                compaction.throw(CompactionStoppedError())
+            raise
         left = (each.bytes for each in runtime.writer.sealed if each.number == info.number)
         freed = info.bytes - next(left, 0)
         runtime.counters.compaction_freed_bytes += freed
