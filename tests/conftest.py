@@ -1,4 +1,4 @@
-"""What holds for all tests: seeded randomness, no deadlines, Spark tests side by side."""
+"""Settings of all tests: seeded randomness, no deadlines, Spark tests side by side."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fastjournal.protocol.requests import RequestReader, encode_request
 
 
 class Signal(Enum):
-    """What ``next_event`` returns where there is no message."""
+    """Result of ``next_event`` where there is no message."""
 
     NEED_DATA = "need-data"
     """Nothing whole is there: receive more."""
@@ -51,7 +51,7 @@ class _Receiver(Generic[MessageT]):
         self._reader = reader
         self._ready: deque[MessageT] = deque()
         self._rest = bytearray()
-        """What arrived of a message that is cut short."""
+        """Bytes received of a message that is not whole yet."""
         self._needed = 0
         """Bytes that ``_rest`` must have before it is worth another look."""
         self._error: ProtocolError | None = None

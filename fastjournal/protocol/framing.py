@@ -1,4 +1,4 @@
-"""What requests and replies have in common: integer widths, and how a message starts.
+"""Framing common to requests and replies: integer widths, and how a message starts.
 
 Both start with two bytes of magic and a u16 version, then come their own fields.
 """

@@ -1,4 +1,4 @@
-"""What travels in a frame: requests, replies, pairs, metadata.
+"""Messages that travel in frames: requests, replies, pairs, metadata.
 
 All times are microseconds: an instant counts from the Unix epoch, a duration is a length.
 """

@@ -67,7 +67,7 @@ _TWO_KEYS: Final = int(Flag.TWO_KEYS)
 _CURSOR: Final = int(Flag.CURSOR)
 _META_FLAG: Final = int(Flag.META)
 _GIVEN: Final = int(Flag.WORKED_ON | Flag.TWO_KEYS | Flag.LISTEN)
-"""What the encoder takes over from ``Reply.flags``; the other bits follow from the fields."""
+"""Flags that the encoder takes over from ``Reply.flags``; the other bits follow from the fields."""
 
 
 def encode_success(identifier: int, timestamp: int) -> bytes:

@@ -83,7 +83,7 @@ _OPTIONAL: Final = _KEY16 | _TIMEOUT | _TTL | _COUNT | _PERSIST_ALIAS
 """A request without these has its key size right behind the head."""
 
 _GIVEN: Final = ~(_KEY16 | _VALUE | _TIMEOUT | _TTL | _COUNT | _PERSIST_ALIAS)
-"""What the encoder takes over from ``Request.flags``; the other bits follow from the fields."""
+"""Flags that the encoder takes over from ``Request.flags``; the rest follow from the fields."""
 
 
 class RequestReader:

@@ -1,4 +1,4 @@
-"""What a NEXT for any domain costs with few and with many domains: ``... [DOMAINS]``.
+"""Cost of a NEXT for any domain, with few and with many domains: ``... [DOMAINS]``.
 
 The engine alone, without sockets and log, with the garbage collector off. Each domain has the same
 number of due entries in both runs, at least two, so that no domain empties meanwhile; a NEXT leases

@@ -127,7 +127,7 @@ LOADS: dict[str, tuple[int, Callable[[Ours], object]]] = {
     "SET with URI, one at a time": (FEW, lambda ours: ours.put(FEW, 1)),
     "a NEXT of 1, then its DELETE": (FEW, lambda ours: ours.take_singly(FEW)),
 }
-"""What is counted, in this order: its requests or jobs, and how a client asks for them."""
+"""Scenarios in the order of counting: number of requests or jobs, and how a client sends them."""
 
 
 def measure(python: str) -> dict[str, float]:

@@ -46,7 +46,7 @@ KEYS = 1_000_000
 DOMAINS = 1000
 WINDOW = 512
 SECONDS = 8.0
-"""Of each scenario."""
+"""Duration of each scenario."""
 HEAD_START_SECONDS = 1.5
 """So long do the scanning clients run before NEXT is timed: all of them have begun by then."""
 PAUSE_SECONDS = 0.001
@@ -62,7 +62,7 @@ REGEX = Query.REGEX << QUERY_SHIFT
 NONE = Request(Function.GET, flags=REGEX, key=rb"example\.(net|com)/[a-z]+/x{3}\d+$")
 SOME = Request(Function.GET, flags=REGEX, key=rb"page/\d*77\.html$")
 SLOW = Request(Function.GET, flags=REGEX, key=rb"[ab]*a[ab]{180}!")
-"""Of the size that is allowed just now, and made to be slow."""
+"""Scan with an expression just small enough to be allowed, and made to be slow."""
 
 SCENARIOS: list[tuple[str, list[Request]]] = [
     ("no scans", []),

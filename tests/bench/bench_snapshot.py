@@ -33,7 +33,7 @@ RATE = 5000
 WINDOW = 25
 CONNECTIONS = 2
 FILL_WINDOW = 64
-"""Of 300 bytes each: more than a segment, so that each window is one."""
+"""Records of 300 bytes in a window: more than a segment, so that each window is one."""
 DIRECTORY = "/var/tmp"
 
 

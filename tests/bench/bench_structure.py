@@ -16,7 +16,7 @@ one place to change when a figure gets better; tests/docs/test_structure.py hold
 - *Decision pages*, and those that no other page and no source file names.
 - *Record layout*: modules that take something from a record of the log at a literal offset, as in
   ``data[body + 21 :]``: a heuristic, see source_measures.py for the names that it goes by.
-- *Docstrings* that begin with What, Of, Who, Whose or That, those of attributes counted.
+- *Docstrings* that begin with What, Of, Who, Whose or That, those of attributes and tests counted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ MEASURES: dict[str, Measure] = {
         source_measures.layout_by_numbers, 0, 1
     ),
     "docstrings that begin with What, Of, Who ...": Measure(
-        source_measures.badly_begun_docstrings, 85, 0
+        source_measures.badly_begun_docstrings, 0, 0
     ),
 }
 

@@ -45,7 +45,7 @@ TERMS = {
 }
 """Standard term to what is searched for: words that begin so, hyphens for blanks."""
 
-BAD_START = re.compile(r"(What|Of|Who|Whose|That)\b")
+BAD_START = re.compile(r"(What|Of|Who|Whose|Whoever|That)\b")
 
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
@@ -80,11 +80,21 @@ def modules() -> dict[str, Module]:
     """Return all modules of the project by their names."""
     found = {}
     for package, folder in PACKAGES.items():
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            name = ".".join([package, *parts]).removesuffix(".__init__")
-            found[name] = Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+        found.update(_modules_below(package, folder))
     return found
+
+
+@cache
+def modules_of_tests() -> dict[str, Module]:
+    """Return all modules of the tests by their names."""
+    return dict(_modules_below("tests", ROOT / "tests"))
+
+
+def _modules_below(package: str, folder: Path) -> Iterator[tuple[str, Module]]:
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        name = ".".join([package, *parts]).removesuffix(".__init__")
+        yield name, Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
 
 
 # --- imports --------------------------------------------------------------------------------------
@@ -244,10 +254,11 @@ def _described_in(module: Module) -> Iterator[Described]:
 
 
 def badly_begun_docstrings() -> list[str]:
-    """Return the docstrings that begin with a word that is no noun of the field."""
+    """Return the docstrings, those of the tests too, that begin with no noun and no verb."""
+    in_tests = [one for module in modules_of_tests().values() for one in _described_in(module)]
     return [
         f"{one.module.place}:{one.line}: {one.docstring.splitlines()[0]}"
-        for one in described()
+        for one in [*described(), *in_tests]
         if BAD_START.match(one.docstring)
     ]
 

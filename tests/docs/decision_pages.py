@@ -27,7 +27,7 @@ class Section(NamedTuple):
     anchors: tuple[str, ...]
     heading: str
     parts: tuple[str, ...]
-    """Of a decision, in their order; a note has none."""
+    """Headings of the parts of a decision, in their order; a note has none."""
 
     @property
     def is_note(self) -> bool:

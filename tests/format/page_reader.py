@@ -147,7 +147,7 @@ def unpack(content: bytes) -> list[Any]:
 
 
 class Log:
-    """What the records of a log leave.
+    """State that the records of a log leave.
 
     Args:
         attempts_max: The daemon's ``--max-attempts``.

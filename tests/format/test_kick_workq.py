@@ -1,4 +1,4 @@
-"""What workq has failed is buried: after a burial anew and a kick, workq still takes the log."""
+"""KICK of jobs that workq has failed: after a burial anew and a kick, workq still takes the log."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def read(log: Log, now: int) -> dict[bytes, dict[str, Any]]:
 def assert_same(
     read_: dict[bytes, dict[str, Any]], found: dict[bytes, dict[str, Any]], now: int
 ) -> None:
-    """What was read is what is listed; but for the expiry that the listing itself moves."""
+    """Assert that entries read are the ones listed, but for the expiry that the listing moves."""
     for key, entry in found.items():
         expires, ttl = entry["life"]
         if ttl and key in read_:
@@ -273,7 +273,7 @@ def segments(daemon: CrashingDaemon) -> dict[int, bytes]:
 
 
 def replayed(daemon: CrashingDaemon) -> dict[bytes, dict[bytes, dict[str, Any]]]:
-    """What the library's own replay finds: the entry under every key, with its job id."""
+    """Return the result of the library's own replay: the entry under every key, with its job id."""
     state = recover(daemon.disk.kill(), LOG, now_us=daemon.clock.now).state
     ids = {id(job): job_id for job_id, job in state.jobs.items()}
     return {key: {ids[id(job)]: fields_of(job)} for key, job in state.keys.items()}

@@ -22,7 +22,7 @@ DAY_MS = 86_400_000
 
 
 def value_of(job: WorkqJob) -> bytes:
-    """What a worker of workq finds: the fifth item of the array behind three bytes."""
+    """Return the value for a worker of workq: the fifth item of the array behind three bytes."""
     value = msgspec.msgpack.decode(job.record.payload[3:])[4]
     assert isinstance(value, bytes)
     return value

@@ -30,7 +30,7 @@ class SecureSite(NamedTuple):
     token: Path
 
     def options(self) -> list[str]:
-        """What the programs are told."""
+        """Command-line options for the programs."""
         return [
             *("--tls-ca", self.authority.path, "--tls-cert", self.own.cert),
             *("--tls-key", self.own.key, "--auth-file", str(self.token)),

@@ -1,4 +1,4 @@
-"""What the shell completes for fj-cli, as it is installed."""
+"""Shell completion for fj-cli, as it is installed."""
 
 from __future__ import annotations
 

@@ -459,7 +459,7 @@ def test_a_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, 
 
 
 def test_names_as_long_as_a_key_allows_are_imported(tmp_path: Path, cli: Cli) -> None:
-    """What has failed is first set under a key of its own, which must be no longer."""
+    """A failed job is first set under a key of its own, which must be no longer."""
     log = SegmentBuilder(None, now_us=NOW)
     longest = KEY_BYTES_MAX - len(b":128:0000000000000000:") - 2 * 16
     lengths = range(longest - 15, longest + 1)

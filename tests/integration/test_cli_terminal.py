@@ -1,4 +1,4 @@
-"""What fj-cli writes, where what it shows is hostile, and where its output takes nothing."""
+"""Output of fj-cli: hostile text on a terminal, and an output that takes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cancelled request was given, or waits for, in both clients against a real daemon."""
+"""Cancellation of requests with jobs or in waiting, in both clients against a real daemon."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_blocking_a_pipeline_that_fails_gives_back_what_was_answered() -> None:
 
 
 class AlarmError(Exception):
-    """What the signal handler raises."""
+    """Exception that the signal handler raises."""
 
 
 @pytest.fixture

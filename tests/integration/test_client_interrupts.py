@@ -64,7 +64,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 class BodyError(Exception):
-    """What a body raises."""
+    """Exception that a body raises."""
 
 
 # --- forks ------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class BodyError(Exception):
-    """What a body raises."""
+    """Exception that a body raises."""
 
 
 def raises(_job: object) -> int:

@@ -32,9 +32,9 @@ CLIENTS = 100
 INFLIGHT_BYTES = 8 * 1024 * 1024
 VALUE_BYTES = 500_000
 CONNECTION_BYTES = 128 * 1024
-"""What docs/operating.md grants each connection while memory is scarce."""
+"""Memory that docs/operating.md grants each connection while memory is scarce."""
 SLACK_BYTES = 16 * 1024 * 1024
-"""Of the allocator, and what a daemon takes that is at work for the first time."""
+"""Memory that the allocator keeps, and that a daemon takes at its first work."""
 BURST_BYTES = 12 * 1024 * 1024
 """Pipelines that are decoded at once by many connections, before memory counts as scarce: seen now
 and then, up to 8 MB beyond the rest of the bound."""

@@ -82,7 +82,7 @@ class Churn:
             assert client.reply().code == ""
 
     def check(self, client: RawClient) -> None:
-        """What was told OK is there, or something newer that was asked for."""
+        """Assert that every acknowledged value is there, or a newer one that was sent."""
         assert self.told
         for key, value in list(self.told.items()):
             reply = client.ask(build(Function.GET, key, flags=Flag.DATA))

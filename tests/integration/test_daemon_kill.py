@@ -33,7 +33,7 @@ SHARED_URIS = 5
 
 
 class Bookkeeping:
-    """What clients were told, and how to go on after a kill."""
+    """Record of the replies to clients, and how to go on after a kill."""
 
     def __init__(self, daemon: DaemonProcess) -> None:
         self._daemon = daemon

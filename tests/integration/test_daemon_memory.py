@@ -25,8 +25,8 @@ NUMBER = 10 * ENTRIES_BYTES // VALUE_BYTES
 
 WINDOW = 40
 IN_FLIGHT_BYTES = 16 * 2**20
-"""What one connection holds, two of the largest replies, a segment that is cleaned, and what the
-allocator keeps of all that."""
+"""Memory of one connection, of two of the largest replies, of a segment in compaction, and what
+the allocator keeps of all that."""
 
 OPTIONS = ("--memory-limit", str(LIMIT), "--cmdlog-seg-size", "2097152", "--http", "127.0.0.1:0")
 

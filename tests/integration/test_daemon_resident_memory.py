@@ -37,7 +37,7 @@ def resident(daemon: DaemonProcess) -> int:
 
 
 def counted(daemon: DaemonProcess) -> dict[str, float]:
-    """What the daemon says of its memory, by kind, once all changes are matched."""
+    """Return the daemon's figures of its memory, by kind, once all changes are matched."""
     deadline = time.monotonic() + START_S
     while True:
         found = figures(daemon)
@@ -101,7 +101,7 @@ def pauses(daemon: DaemonProcess, stack: ExitStack) -> None:
 
 
 def entries(daemon: DaemonProcess, stack: ExitStack) -> None:
-    """What is there before: 100,000 entries."""
+    """Fill the daemon with 100,000 entries first."""
     (client,) = connect(daemon, stack)
     ask_all(client, (build(Function.SET, b"%d" % number, b"") for number in range(100_000)))
 

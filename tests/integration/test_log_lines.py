@@ -1,4 +1,4 @@
-"""What daemon and forwarder say, where names are hostile and standard error is not there."""
+"""Log lines of daemon and forwarder: hostile names, and a standard error that is not there."""
 
 from __future__ import annotations
 

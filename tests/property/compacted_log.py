@@ -69,7 +69,7 @@ class CompactedLog:
         self.start()
 
     def state(self) -> Dump:
-        """What must survive."""
+        """State that must survive."""
         return dump(self.engine, self.clock.now, exact=True, disk=self.disk)
 
     # --- requests -------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ class Taken(NamedTuple):
 
     at: int
     state: object
-    """Of the daemon at that instant, when it was taken."""
+    """State of the daemon at the instant of the snapshot."""
     contents: dict[str, bytes]
 
 

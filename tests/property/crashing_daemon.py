@@ -160,9 +160,9 @@ class CrashingDaemon:
         self.disk.mkdir(LOG)
         self.tokens: list[tuple[bytes, int]] = []
         self.values_read = 0
-        """That had left memory."""
+        """Number of evicted values that were read again."""
         self.unfinished: Compaction | None = None
-        """Of a daemon whose values leave memory: positions are told in the end only."""
+        """Compaction of a daemon with evicted values: it tells positions in the end only."""
         self.cleanings: Counter[str] = Counter()
         """How segments that were cleaned to the end ended."""
         self.snapshots = Snapshots(LOG, random.Random(seed))
@@ -222,7 +222,7 @@ class CrashingDaemon:
         return dump(engine, at, exact=self.exact, disk=disk)
 
     def assert_heard(self) -> None:
-        """What was heard, and of which nothing else was to be told when it crashed, is there."""
+        """Assert that a change heard is there, unless a later one was to be told at the crash."""
         changed = {told.pair.key for told in self.told}
         for key, told in self.heard.items():
             meta = told.pair.meta
@@ -270,12 +270,12 @@ class CrashingDaemon:
         return "\n".join(lines)
 
     def lose_power(self, *, holes: bool = False) -> None:
-        """What was not synced is gone in part."""
+        """Lose a part of the bytes that were not synced."""
         self.disk = self.disk.crash(self.draw.getrandbits(32), holes=holes)
         self.snapshots.check(self.disk.kill(), self._restored)
 
     def be_killed(self) -> None:
-        """What was written stays, until the power goes."""
+        """Kill the process: bytes that were written stay, until the power goes."""
         self.disk = self.disk.kill(self.draw.getrandbits(32))
         self.snapshots.check(self.disk.kill(), self._restored)
 
@@ -287,7 +287,7 @@ class CrashingDaemon:
         self.steps.append(Step(self.writer.appended, self.latest, state))
 
     def acknowledge(self) -> None:
-        """Whoever asked for what is settled by now has been told OK."""
+        """Acknowledge every request that is settled by now."""
         settled = self.writer.settled
         evict_values(self.engine.store, self.writer.durable_at, 1000)
         while self.told and self.told[0].mark <= settled:

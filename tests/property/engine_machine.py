@@ -96,7 +96,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.who = session
 
     def wake(self) -> None:
-        """What the daemon does when something happens by time."""
+        """Advance the clock of model and engine, as the daemon's timers do."""
         self.model.advance(self.now)
         self.engine.advance(self.now)
         self.serve()

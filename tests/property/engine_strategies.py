@@ -1,4 +1,4 @@
-"""What the engine is asked in test_engine_model.py: few values of each kind, so that they meet."""
+"""Requests to the engine in test_engine_model.py: few values of each kind, so that they meet."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ KINDS = ("requests", "replies")
 VALUE_BYTES_MAX = 300
 REPLY_BYTES_MAX = 2000
 ALLOWED_BYTES = 200_000
-"""What decoding may allocate for each of these inputs, whatever their size fields claim."""
+"""Memory that decoding may take for each of these inputs, whatever their size fields claim."""
 INPUT_BYTES_MAX = 2000
 
 Line = tuple[str, int]

@@ -17,7 +17,7 @@ LINK_BYTES_MAX = 32_768
 
 
 class Keys(State):
-    """What changes under which keys an entry stands, and who may write it."""
+    """Functions that change the keys of an entry, and who may write it."""
 
     def do_link(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)

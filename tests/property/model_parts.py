@@ -61,7 +61,7 @@ class Entry:
     buried: bool = False
     reason: bytes = b""
     error: bytes | None = None
-    """Of the last attempt that failed."""
+    """Error text of the last attempt that failed."""
     token: int = 0
     token_before: int = 0
     first_due: int = 0
@@ -137,6 +137,6 @@ def token_of(r: Request, *, needed: bool = False) -> int | None:
 
 
 def reply_bytes(pairs: list[Pair]) -> int:
-    """What a reply to NEXT has at the most: 64 bytes, and a pair with its sizes at their widest."""
+    """Largest reply to NEXT with these pairs: 64 bytes, and the sizes of a pair at their widest."""
     data = sum(len(p.key) + len(p.second_key) + len(p.value) for p in pairs)
     return 64 + data + 9 * len(pairs) + sum(68 for p in pairs if p.meta is not None)

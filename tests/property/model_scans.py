@@ -25,7 +25,7 @@ LEASED_PAIRS_MAX = 1000
 
 
 class Scan(msgspec.Struct, array_like=True, frozen=True):
-    """What a GET of many keys is after; as msgpack it is the model's cursor."""
+    """Query of a GET of many keys; as msgpack it is the model's cursor."""
 
     query: int
     first: bytes
@@ -46,7 +46,7 @@ CURSOR_START = b"model:"
 
 
 def scan_of(r: Request) -> Scan:
-    """What this request is after."""
+    """Return the query of a request."""
     if r.query == Query.CURSOR:
         refuse("bad-cursor", not r.key.startswith(CURSOR_START))
         try:
@@ -200,7 +200,7 @@ class Scans(State):
         self.subscriptions = [s for s in self.subscriptions if (s.session, s.identifier) != mine]
 
     def standing(self) -> dict[bytes, tuple[int, int]]:
-        """What each key leads to; only for those who listen."""
+        """Return the state of the entry under each key; empty where nobody listens."""
         if not self.subscriptions:
             return {}
         return {key: (e.arrival, e.writes) for e in self.entries for key in e.all_keys()}

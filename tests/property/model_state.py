@@ -38,7 +38,7 @@ class State:
     displacements: int = 0
     leases: int = 0
     leases_logged: int = 0
-    """What ``leases`` was after the last lease of a persistent entry."""
+    """Value of ``leases`` after the last lease of a persistent entry."""
 
     # --- what can be computed from the list ------------------------------------------------------
 
@@ -71,7 +71,7 @@ class State:
         return not self.holders(e)
 
     def due(self, domain: bytes) -> list[Entry]:
-        """What NEXT may hand out of this domain, in the order of work."""
+        """Return the entries of a domain that NEXT may lease, in the order of work."""
         if domain in self.pauses or not self.has_room(domain):
             return []
         mine = [e for e in self.entries if e.parts and e.parts.domain == domain and self.is_due(e)]
@@ -80,7 +80,7 @@ class State:
     # --- limits ----------------------------------------------------------------------------------
 
     def limit(self, domain: bytes, name: str) -> int:
-        """What holds for a domain: its own, else the default; 0: no limit."""
+        """Return the limit of a domain: its own, else the default; 0: no limit."""
         rules = self.rules
         defaults = {
             "interval_us": rules.interval_us_default,

@@ -48,7 +48,7 @@ def add_float(stored: bytes, number: float) -> bytes:
 
 
 class Values(State):
-    """What changes a value where it stands."""
+    """Functions that change a value in place."""
 
     def do_add(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)

@@ -30,7 +30,7 @@ def check_domain(domain: bytes) -> None:
 
 
 class Work(State):
-    """What sets work aside, and brings it back."""
+    """Functions that bury work (dead letters) and bring it back."""
 
     def do_bury(self, session: Hashable, r: Request) -> Reply:
         check_key(r.key)

@@ -28,7 +28,7 @@ def number_of(value: bytes) -> int:
 
 
 class Version:
-    """What an entry was at some moment since the last acknowledged one."""
+    """State of an entry at some moment since the last acknowledged one."""
 
     def __init__(self, entry: Entry, value: bytes, acknowledged: bool) -> None:
         self.entry = entry
@@ -150,7 +150,7 @@ class RebuiltDaemon(CrashingDaemon):
         super().take_down()
 
     def acknowledge(self) -> None:
-        """What is settled by now was answered."""
+        """Acknowledge every write that is settled by now."""
         super().acknowledge()
         settled = self.writer.settled
         known = [there for mark, _, there in self.marks if mark <= settled]

@@ -79,12 +79,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Choices:
-    """What steps are drawn from."""
+    """Values that steps are drawn from."""
 
     start: int
     """An instant: keys lie a little before and behind it."""
     durations: tuple[int, ...] = (1000, SECOND, 5 * SECOND, 60 * SECOND, 60 * SECOND)
-    """Of leases, locks, pauses, delays and lives."""
+    """Durations of leases, locks, pauses, delays and lives."""
     waits: tuple[int, ...] = (1,) * 20 + (2, 500, SECOND, SECOND, 2 * SECOND, 70 * SECOND)
     queries: tuple[Query, ...] = (Query.KEY, Query.KEY, Query.RANGE, Query.REGEX)
     listens: bool = True
@@ -108,7 +108,7 @@ WEIGHTS = {
     Function.GET: 25,
     Function.NEXT: 20,
 }
-"""Of all others: 8."""
+"""Weight of a function in the draw of the next request; all others: 8."""
 
 FURTHER = (b"u", b"v", b"l")
 VALUES: tuple[tuple[int, bytes], ...] = (

@@ -18,7 +18,7 @@ PAGES_MAX = 1000
 
 
 class Asked(Protocol):
-    """Whoever answers requests: the engine, or a daemon."""
+    """Subject that answers requests: the engine, or a daemon."""
 
     def handle(self, session: Hashable, request: Request, now: int) -> Reply | None: ...
 
@@ -32,7 +32,7 @@ class SideBySide:
         self.subject = subject
         self.model = model
         self.tokens: list[int] = []
-        """Of all leases so far."""
+        """Tokens of all leases so far."""
         self.leases: list[tuple[int, bytes]] = []
         """The same, with the first key of each."""
 
@@ -84,7 +84,7 @@ class SideBySide:
         self.model.adopt_tombstones(self.subject.tombstones(now))
 
     def _expected_page(self, session: Hashable, asked: Request, got: Reply) -> Reply:
-        """What the model answers, with as many pairs as the page has that came."""
+        """Return the model's reply, with as many pairs as the page that came."""
         self.model.page_pairs = None if got.pairs is None else len(got.pairs)
         try:
             expected = self.model.handle(session, asked, got.timestamp)
@@ -108,13 +108,13 @@ class SideBySide:
 
 
 def without_cursor(reply: Reply) -> object:
-    """What must be equal in two pages."""
+    """Return the part of a page that must be equal to that of another."""
     bits = reply.flags & ~Flag.CURSOR
     return comparable(msgspec.structs.replace(reply, cursor=None, flags=bits))
 
 
 def heard(told: tuple[Hashable, Reply]) -> tuple[str, ...]:
-    """What must be equal in two notifications."""
+    """Return the part of a notification that must be equal to that of another."""
     session, reply = told
     assert reply.pairs is not None
     assert len(reply.pairs) == 1

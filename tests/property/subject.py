@@ -103,7 +103,7 @@ class EngineSubject:
         self.disk.mkdir(LOG)
         self.starts = 0
         self.reply_bytes = 0
-        """Of the last reply, as it goes over the wire."""
+        """Size of the last reply on the wire."""
         self.start(START)
 
     def start(self, now: int) -> None:
@@ -329,7 +329,7 @@ class Subject:
         return self.ask(request(Function.GET, key, **fields))
 
     def value(self, key: bytes) -> bytes | None:
-        """What GET with DATA returns; None: not found."""
+        """Return the value from a GET with DATA; None: not found."""
         reply = self.get(key, flags=Flag.DATA)
         assert reply.code in ("", "not-found")
         return reply.pairs[0].value if reply.pairs else None
@@ -477,7 +477,7 @@ STATS_FIELDS = (
 
 
 def comparable(reply: Reply | None) -> object:
-    """What must be equal in two replies: all but the sentence of an error and the wire's widths."""
+    """Return the comparable part of a reply: all but an error's sentence and the wire's widths."""
     if reply is None:
         return "waits"
     bits = reply.flags & (Flag.WORKED_ON | Flag.LISTEN | Flag.CURSOR)

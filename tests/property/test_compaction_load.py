@@ -24,7 +24,7 @@ LOOK_STEPS = 100
 """Between two looks at how large the log is: the daemon looks every second."""
 USUAL_US = 300 * SECOND
 TOMBSTONE_BYTES = 110
-"""Of the record of a tombstone: a completion with its key, at least."""
+"""Least size of the record of a tombstone: a completion with its key."""
 
 
 class Load:

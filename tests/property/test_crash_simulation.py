@@ -27,10 +27,10 @@ from tests.property.subject import SECOND, START, request
 SEEDS = int(os.environ.get("FASTJOURNAL_CRASH_SEEDS", "400"))
 GROUPS = 8
 LIVES = 6
-"""Of one disk."""
+"""Lives of the daemon on one disk."""
 
 CALLS = ("any", "write", "sync", "create", "sync_directory", "rename", "unlink", "link", "read")
-"""Of the disk; one of each life fails, perhaps."""
+"""Calls of the disk; one of each life fails, perhaps."""
 
 
 def options(seed: int) -> Config:
@@ -117,7 +117,7 @@ def test_what_is_acknowledged_survives_and_nothing_is_half_there(group: int) -> 
 
 
 def test_sectors_lost_inside_what_was_not_synced_stop_the_start_or_harm_nothing() -> None:
-    """What is lost in the middle cannot be told from damage; ``--repair`` goes on without it."""
+    """A hole in the middle cannot be told from damage; ``--repair`` goes on without it."""
     refused = 0
     for seed in range(60):
         config = options(seed)

@@ -42,15 +42,15 @@ ACTIONS = {
     *("create", "create directory", "link to", "list", "lock", "open", "read", "read free space"),
     *("remove", "remove directory", "rename to", "sync", "sync directory", "truncate", "write"),
 }
-"""What the calls of a disk are named in errors; the script makes all of them."""
+"""Names of the calls of a disk in errors; the script makes all of them."""
 
 
 class Books:
-    """What was asked, and what clients were told."""
+    """Record of the requests and of the replies to them."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, bytes] = {}
-        """Of every SET that was sent."""
+        """Key -> value of every SET that was sent."""
         self.kept: set[bytes] = set()
         """Keys whose SET was told OK, and that nobody asked to delete since."""
         self.gone: set[bytes] = set()
@@ -139,7 +139,7 @@ class Peer:
 
 
 class Script:
-    """What the clients do in one life of the daemon."""
+    """Requests of the clients in one life of the daemon."""
 
     def __init__(self, books: Books, life: int) -> None:
         self.books = books

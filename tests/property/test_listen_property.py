@@ -1,4 +1,4 @@
-"""Whoever applies notifications to a copy has what the engine has, and hears nothing twice.
+"""Notifications applied to a copy make it equal to the engine, and none comes twice.
 
 Operations, time, matching in the smallest steps and telling are mixed at random. Beside each
 subscription stands what it must hear of: found by comparing all keys before and after each step.
@@ -52,7 +52,7 @@ def draw_step(draw: random.Random) -> tuple[Any, ...]:
 
 @dataclass
 class Copy:
-    """What one subscriber believes, and of which keys it has still to hear."""
+    """State as one subscriber knows it, and the keys whose changes it has still to hear."""
 
     about: bytes | KeyFilter
     values: dict[bytes, bytes]
@@ -71,7 +71,7 @@ class World:
         self.copies: dict[tuple[str, int], Copy] = {}
 
     def standing(self) -> dict[bytes, tuple[Any, ...]]:
-        """What tells a changed key from one that is as it was."""
+        """Return the marks that tell a changed key from one that is as it was."""
         return {
             key: (entry, entry.timestamp, entry.value)
             for key, entry in self.engine.store.keys.items()

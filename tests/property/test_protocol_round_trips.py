@@ -1,4 +1,4 @@
-"""What is encoded is decoded to the same, however the stream is cut; any bytes are survived."""
+"""Round trips of the codec: decoding gives back the message, however the stream is cut."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class World:
 
     @property
     def dead(self) -> set[bytes]:
-        """What is in dead/: frames of records, or bytes."""
+        """Return the contents of dead/: frames of records, or bytes."""
         pieces = DeadDirectory(self.directory).list()
         return {Path(piece.raw_path).read_bytes() for piece in pieces}
 

@@ -1,4 +1,4 @@
-"""What a power cut costs under each sync policy, on a disk that forgets what was not synced.
+"""Cost of a power cut under each sync policy, on a disk that loses bytes that were not synced.
 
 A process that is killed loses nothing under any of them: ``test_crash_simulation.py``, and for real
 ``integration/test_daemon_stop.py``.
@@ -34,7 +34,7 @@ class ForgetfulDaemon(CrashingDaemon):
             del self.steps[: safe[-1]]
 
     def assert_heard(self) -> None:
-        """What was heard may be lost too."""
+        """Assert nothing: a change that was heard may be lost too."""
 
     def commit(self) -> None:
         """Write, and sync as the policy says: ``interval`` now and then, ``os`` never."""

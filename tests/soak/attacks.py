@@ -22,7 +22,7 @@ from tests.soak.peer import LISTEN, LostError, Peer
 
 SECOND = 1_000_000
 ENTRIES = 250
-"""Of one attack: the most that one KICK takes, and half of one NEXT."""
+"""Entries of one attack: the most that one KICK takes, and half of one NEXT."""
 
 OVERWRITE = int(Flag.OVERWRITE)
 PERSIST = int(Flag.PERSIST)

@@ -1,4 +1,4 @@
-"""What the soak asks for at random: one line a function, with the errors that it may get."""
+"""Random requests of the soak: one line a function, with the errors that it may get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastjournal.protocol.messages import Request
 from tests.functions import OF_DOMAINS
 
 KEYS = 300
-"""Of each kind: so few that they collide, and that memory has a bound."""
+"""Keys of each kind: so few that they collide, and that memory has a bound."""
 SECOND = 1_000_000
 
 D, M, W, P, O, L, U = (  # noqa: E741
@@ -28,7 +28,7 @@ REGEX = Query.REGEX << QUERY_SHIFT
 CURSOR = Query.CURSOR << QUERY_SHIFT
 
 ALWAYS = {"", ErrorCode.BUSY}
-"""What every request may get: success, or no room."""
+"""Replies that every request may get: success, or no room."""
 GONE = {ErrorCode.NOT_FOUND}
 TOKEN = {ErrorCode.NOT_FOUND, ErrorCode.LEASE_LOST, ErrorCode.LOCKED}
 WRITE = {ErrorCode.STALE, ErrorCode.LOCKED, ErrorCode.WORKED_ON}

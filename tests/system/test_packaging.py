@@ -1,4 +1,4 @@
-"""What the distribution holds: built by the backend's own hooks, without an index."""
+"""Content of the distributions: built by the backend's own hooks, without an index."""
 
 from __future__ import annotations
 

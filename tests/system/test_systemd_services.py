@@ -32,7 +32,7 @@ def directory() -> Iterator[Path]:
 
 
 def command_line(directory: Path, unit: str, environment: dict[str, str]) -> list[str]:
-    """What systemd executes for a unit that is installed with its configuration in directory."""
+    """Return the command that systemd executes for a unit installed below a directory."""
     stage = directory / "stage"
     done = install(stage, bindir=str(Path(sys.executable).parent), sysconfdir=str(directory))
     assert done.returncode == 0, done.stderr
@@ -66,7 +66,7 @@ def running(
 
 
 def states_until_ready(manager: socket.socket) -> list[str]:
-    """What a service tells its manager, up to and with READY=1."""
+    """Return the states that a service sends its manager, up to and with READY=1."""
     states: list[str] = []
     while "READY=1" not in states:
         states += manager.recv(4096).decode().splitlines()

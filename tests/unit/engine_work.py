@@ -16,7 +16,7 @@ LATER = NOW + 60_000_000
 LINES_A_UNIT = 20
 """A unit is about a microsecond."""
 LINES_BESIDE = 1000
-"""Of a call that does hardly any work."""
+"""Lines that a call executes which does hardly any work."""
 
 LINKS = limits.LINKS_PER_ENTRY_MAX
 NEXT = limits.NEXT_ENTRIES_MAX

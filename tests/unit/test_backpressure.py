@@ -1,4 +1,4 @@
-"""Who waits while the log is far too large, in which order, and who does not."""
+"""Backpressure while the log is far too large: requests that wait, their order, and the others."""
 
 from __future__ import annotations
 

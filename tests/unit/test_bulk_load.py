@@ -1,4 +1,4 @@
-"""What replay leaves becomes entries, whatever form the keys have."""
+"""Bulk load: the state that replay leaves becomes entries, whatever form the keys have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command of a worker gets: its environment and its input."""
+"""Child process of a worker: the environment and the input of its command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fj-cli writes: JSON for programs, and text that harms no terminal."""
+"""Output of fj-cli: JSON for programs, and text that harms no terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a listener, and subscriptions in the multiplexer."""
+"""Changes that wait for a listener, and subscriptions in the multiplexer."""
 
 from __future__ import annotations
 

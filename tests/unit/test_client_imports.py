@@ -1,4 +1,4 @@
-"""What importing the library loads: start-up time is paid by every short program."""
+"""Modules that an import of the library loads: every short program pays for its start-up time."""
 
 from __future__ import annotations
 

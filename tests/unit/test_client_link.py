@@ -136,7 +136,7 @@ async def answer_late(bench: Bench) -> None:
 
 
 class StopNowError(Exception):
-    """What the signal handler raises."""
+    """Exception that the signal handler raises."""
 
 
 class InterruptedChannel(Channel):

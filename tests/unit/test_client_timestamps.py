@@ -67,7 +67,7 @@ def test_after_a_jump_forward_and_back_timestamps_are_those_of_the_clock_again()
 
 
 def test_step_back_within_the_skew_keeps_newest_wins() -> None:
-    """What was written just before stands at the daemon, and a smaller timestamp would lose."""
+    """The daemon has the write just before, and a smaller timestamp would lose against it."""
     clock = SetClock()
     source = TimestampSource(clock)
     clock.now = NOW + CLOCK_SKEW_US_MAX

@@ -1,4 +1,4 @@
-"""What TLS refuses is refused at every connect: the clients say so at once, and try no more."""
+"""TLS refusals are final: they come at every connect, so clients say so at once and retry never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cleaning takes from the log, what it keeps, and what stops it."""
+"""Compaction: the records that it removes from the log or keeps, and the faults that stop it."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_a_log_of_which_nothing_is_live_starts_over() -> None:
 
 
 def test_a_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
-    """What workq forgets: its deleted jobs return."""
+    """The cleaner of workq has no such rule: its deleted jobs return."""
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     base = log.roll()
@@ -465,7 +465,7 @@ def test_superseded_work_that_has_its_key_back_stays_superseded() -> None:
 
 
 def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -> None:
-    """What superseded work leaves has the timestamp of what superseded it: an earlier one."""
+    """Superseded work leaves a tombstone with the timestamp of the upsert: an earlier one."""
     log, token = superseded(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.pass_time(1)

@@ -1,4 +1,4 @@
-"""What comes due, expires or is forgotten at one instant is worked off in bounded parts."""
+"""Bounded work: entries due, expired or erased at one instant are processed in bounded parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry packs, it gives back."""
+"""Packed facts of an entry: every field comes back as it was set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wakes a forwarder: its wake socket is its own."""
+"""Wake socket of a forwarder: it belongs to one forwarder alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a package gives when it is first named stays what it gives."""
+"""Lazy names of a package: the object of the first access stays the object of all later ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``fastjournald`` says while it starts."""
+"""Messages of ``fastjournald`` while it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the encoders refuse, and what they decide for whoever builds a message."""
+"""Encoders: messages that they refuse, and fields that they decide for their caller."""
 
 from __future__ import annotations
 

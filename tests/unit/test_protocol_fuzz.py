@@ -33,7 +33,7 @@ def test_some_seconds_more_find_no_failure(tmp_path: Path, monkeypatch: pytest.M
 
 
 NEVER_REACHED = {"return start, 0"}
-"""Of read_pairs for a reply without pairs: its caller does not call it then."""
+"""Lines of read_pairs for a reply without pairs: its caller does not call it then."""
 
 
 def lines(code: CodeType) -> set[int]:

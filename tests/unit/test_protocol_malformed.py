@@ -1,4 +1,4 @@
-"""What cannot be framed: each case has its code and identifier, and nothing waits for its body."""
+"""Malformed frames: each case has its code and identifier, and nothing waits for its body."""
 
 from __future__ import annotations
 

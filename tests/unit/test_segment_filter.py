@@ -38,7 +38,7 @@ def outcome(segment: SegmentFilter) -> tuple[object, ...]:
 
 
 def assert_same(log: CompactedLog) -> None:
-    """What ``step`` finds out of every sealed segment is what its rules say of each record."""
+    """Assert that ``step`` finds of every sealed segment what its rules say of each record."""
     log.flush()
     now = log.clock.now
     for info in log.writer.sealed:

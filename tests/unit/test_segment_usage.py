@@ -1,4 +1,4 @@
-"""What the log's segments hold that still matters."""
+"""Segment usage table: live bytes in each segment of the log."""
 
 from __future__ import annotations
 

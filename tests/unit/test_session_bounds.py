@@ -1,4 +1,4 @@
-"""What the daemon does with clients that stand still, and with what it holds for them.
+"""Bounds of sessions: clients that stop reading or sending, and the memory held for them.
 
 Time is trio's mock clock, and streams are in memory: a sender in lockstep blocks until the other
 end has read.

@@ -1,4 +1,4 @@
-"""What a session had handed out and could not send waits again, durably; what it sent does not."""
+"""Undelivered jobs: those in replies that were not sent wait again, durably; those sent do not."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ async def test_waiting_client_that_is_cancelled_leaves_the_others_their_turn(loo
 
 
 def test_virtual_time_of_an_idle_client_follows_the_others(loop: Loop) -> None:
-    """Who has done much alone is not behind for ever, and who slept long is not ahead for ever."""
+    """A client that worked alone is not behind for ever, and one that slept not ahead for ever."""
     turns, store = loop.turns, loop.store
     alone, idle = Share(), Share()
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, the rights that each gives, and the keys and domains it gives them for.
+"""Authorization: access tokens, the rights of each token, and the keys and domains they hold for.
 
 Every right is for the prefixes of its token. A domain is inside a prefix that ``<domain>:`` begins
 with, so ``crawl`` is for all domains that begin so, and ``crawl:`` for the domain ``crawl`` alone.
@@ -46,7 +46,7 @@ OPEN = frozenset(map(int, Function)) - RULES.keys()
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What one token gives; the token itself is not kept."""
+    """Rights and prefixes of one access token; the token itself is not kept."""
 
     name: str
     digest: bytes
@@ -96,7 +96,7 @@ class Grants:
     def __init__(self, grants: Iterable[Grant]) -> None:
         self._grants = tuple(grants)
         self.sessions: dict[Hashable, Grant] = {}
-        """Who has succeeded with AUTH."""
+        """Session -> grant of its last successful AUTH."""
 
     def __len__(self) -> int:
         """How many tokens there are."""

@@ -66,7 +66,7 @@ class KeyFilter:
         self.expression = expression
         self._pattern = pattern
         self.instructions: int = 0 if pattern is None else pattern.programsize
-        """Of the expression's program: what a match costs for each byte of a key."""
+        """Size of the expression's program: the cost of a match for each byte of a key."""
 
     def matches(self, key: bytes) -> bool:
         """Whether a key is meant."""

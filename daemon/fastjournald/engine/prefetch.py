@@ -1,4 +1,4 @@
-"""What will be needed soon of what is on the disk only, so that it is read together. Pure."""
+"""Prefetch: evicted values that requests will need soon, so that they are read together. Pure."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Store:
                     self.note_key(key)
 
     def note_key(self, key: bytes) -> None:
-        """What stands under a key is about to change: whoever listens to it is to be told."""
+        """Note for publish/subscribe that the entry under a key is about to change."""
         if self.changes.wanted:
             standing = self.find(key)
             self.changes.note(key, None if standing is None else standing.key)

@@ -17,11 +17,11 @@ from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Entry
 
 Handout: TypeAlias = tuple[int, list[Entry]]
-"""What one request was given: the token of its lease, or 0 where it was popped; the entries."""
+"""Result of one request for work: the lease token, or 0 where it popped the jobs; the entries."""
 
 
 class Handouts:
-    """What was handed out in replies that are not in an outbox so far, by session."""
+    """Jobs delivered in replies that are not in an outbox so far, by session."""
 
     __slots__ = ("by_session",)
 

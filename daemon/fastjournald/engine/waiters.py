@@ -14,10 +14,10 @@ from fastjournald.tables.newly_ready import NewlyReady
 from fastjournald.tables.signals import TIMER, Signals
 
 WAIT_BYTES = 360
-"""Of a waiting request in memory, besides the name of its domain."""
+"""Memory of a waiting request, besides the name of its domain."""
 
 DOMAIN_BYTES = 620
-"""Of a domain for which one waits."""
+"""Memory of a domain that requests wait for."""
 
 
 class Waiter(msgspec.Struct, gc=False):
@@ -49,7 +49,7 @@ class Waiters:
         self._newly_ready = newly_ready
         self._serial = 0
         self.bytes = 0
-        """What they take in memory."""
+        """Memory of all waiting requests and their domains."""
         self._by_serial: dict[int, Waiter] = {}
         self._by_domain: dict[bytes, SortedList] = {}
         self._by_session: dict[Hashable, set[int]] = {}

@@ -29,12 +29,12 @@ from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry_states import TRANSITIONS, EntryState
 
 RUN_KEPT_BYTES = 9
-"""Of a job id, where the rest of it is the arrival."""
+"""Leading bytes of a job id that are kept where the rest of the id is the arrival."""
 _ARRIVAL_KEPT_BYTES = JOB_ID_BYTES - RUN_KEPT_BYTES
 ARRIVAL_MAX = (1 << 8 * _ARRIVAL_KEPT_BYTES) - 1
 """The largest one that such a job id has room for."""
 JOB_ID_REST = slice(ARRIVAL_AT + 8 - _ARRIVAL_KEPT_BYTES, ARRIVAL_AT + 8)
-"""Of the facts, the end of such a job id."""
+"""Place in the packed facts of the last bytes of such a job id."""
 
 
 _pack_instant = Struct(">Q").pack
@@ -51,7 +51,7 @@ class Cold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extra(msgspec.Struct, gc=False):
-    """What an entry has that has more to tell than its value."""
+    """Cold fields: state that few entries have, besides key, value and times."""
 
     token: int = 0
     """Worked on until this instant, which is the lease token; 0: nobody works on it."""
@@ -80,7 +80,7 @@ class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc]
 
 
 NOTHING: Final[Extra] = _Nothing()
-"""That of all entries that have nothing more to tell."""
+"""Cold fields of all entries that have none set (null object)."""
 
 
 class Entry(Packed, eq=False, gc=False):
@@ -97,8 +97,8 @@ class Entry(Packed, eq=False, gc=False):
     state: int = EntryState.ABSENT
     """See ``entry_states``; assigned by ``move_to`` only."""
     run: bytes | None = None
-    """Of the id of the job whose record carries it: all, or what is before the arrival; None: the
-    entry is not persistent."""
+    """Id of the job whose record carries the entry: the whole id, or its bytes before the arrival;
+    None: the entry is not persistent."""
 
     def move_to(self, state: int) -> None:
         """Assign the state, if it may follow the one so far."""
@@ -125,7 +125,7 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def priority(self) -> int:
-        """That of its key; 0 of a plain key."""
+        """Priority from the primary key; 0 for a plain key."""
         return self.facts[0]
 
     @property

@@ -13,7 +13,7 @@ from sortedcontainers import SortedList
 from fastjournald.tables.domain import NEVER
 
 LOCK_BYTES = 280
-"""Of a lock in memory; the key is that of its entry."""
+"""Memory of a lock; its key is the one of the locked entry."""
 
 
 class Lock(msgspec.Struct, gc=False):

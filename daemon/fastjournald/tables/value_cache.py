@@ -21,27 +21,28 @@ from fastjournal.protocol.constants import ValueType
 from fastjournald.tables.entry import Cold, Entry
 
 ENTRY_BYTES = 400
-"""Of an entry in memory with its places in the indexes, but for its keys and its value."""
+"""Memory of an entry with its places in the indexes, but for its keys and its value."""
 
 VALUE_BYTES = 160
-"""Of a value that may leave memory, besides its bytes: the object, and its place in the order."""
+"""Memory of an evictable value besides its bytes: the object, and its place in the LRU order."""
 
 COLD_BYTES = 64
-"""Of what stays of a value that left memory."""
+"""Memory that stays of an evicted value."""
 
 NUMBER_BYTES_MAX = 8
-"""Of what ADD and NOT take for a number or a boolean."""
+"""Longest value that ADD and NOT take for a number or a boolean."""
 
 NUMBER_TYPES = (int(ValueType.INTEGER), int(ValueType.FLOAT), int(ValueType.BOOLEAN))
 
 KEPT_SHARE = 1 / 16
-"""Of the limit: the values accessed last stay in memory for so much of it, also where keys and
-indexes take all of it. Else what one request had read would leave again before the next one that
-needs it, and workers who want the same job would all read in vain."""
+"""Minimum resident set, as a share of the limit: the values accessed last stay in memory up to
+it, also where keys and indexes take all of the limit. Else a value read for one request would be
+evicted before the next one that needs it, and workers who want the same job would all read in
+vain."""
 
 
 class Missing(msgspec.Struct, gc=False):
-    """What a request needs before it can be carried out: values that are on disk only."""
+    """Cache miss: the entries whose values are on disk only, and which the request needs first."""
 
     entries: list[Entry]
 
@@ -58,11 +59,11 @@ class Values:
         self.bytes_max = bytes_max
         self.cold_bytes_min = cold_bytes_min
         self.kept_bytes = int(bytes_max * KEPT_SHARE)
-        """Of the values accessed last, which stay in memory always."""
+        """Bytes of the values accessed last that are never evicted."""
         self.bytes = 0
-        """Of all entries in memory, as estimated."""
+        """Estimated memory of all entries."""
         self.warm_bytes = 0
-        """Of the values that are in memory and may leave it."""
+        """Estimated memory of the values that can be evicted."""
         self.cold = 0
         """Number of values that are on disk only."""
         self.evicted = 0

@@ -58,7 +58,7 @@ def _listener(
 
 
 class TrioMethods(CallMethods, AsyncCaller):
-    """Whoever can send a call has these."""
+    """Methods of ``Client``, for any object that can send a call."""
 
     _claims: Claims
 

@@ -49,7 +49,7 @@ def _listener(
 
 
 class SyncMethods(CallMethods, Caller):
-    """Whoever can send a call has these."""
+    """Methods of ``SyncClient``, for any object that can send a call."""
 
     _claims: Claims
 

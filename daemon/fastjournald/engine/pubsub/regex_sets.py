@@ -23,7 +23,7 @@ from fastjournal.limits import (
 from fastjournald.engine.key_filter import re2_options
 
 INSTRUCTIONS_A_STEP = 500
-"""Of a program, for each byte of a key: they take a microsecond mostly, and 5 at the worst."""
+"""Program size that takes a step for each byte of a key: mostly a microsecond, 5 at the worst."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class CompiledSet:
         self.instructions = instructions
         self.users = 0
         self.bytes = memory_of(instructions)
-        """What it takes at the most."""
+        """Memory that the set takes at the most."""
         self._key: bytes | None = None
         self._found: list[int] = []
         self._set: Any = None
@@ -103,7 +103,7 @@ class CompiledSets:
     def __init__(self) -> None:
         self._sets: dict[tuple[bytes, ...], CompiledSet] = {}
         self.bytes = 0
-        """What they take at the most."""
+        """Memory that all sets take at the most."""
 
     def __len__(self) -> int:
         return len(self._sets)

@@ -29,7 +29,7 @@ _SELF = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
 
 
 class Caller(ABC):
-    """Whoever sends a call and waits for its result."""
+    """Sender of calls that waits for their results."""
 
     @abstractmethod
     def call(self, call: Call[T]) -> T:
@@ -37,7 +37,7 @@ class Caller(ABC):
 
 
 class AsyncCaller(ABC):
-    """Whoever sends a call, and can do something else until the result is there."""
+    """Sender of calls that does other work until the results are there."""
 
     @abstractmethod
     async def call(self, call: Call[T]) -> T:

@@ -40,7 +40,7 @@ CURSOR_BYTES: Final = _HEAD.size + _SIZE.size + _CHECK.size
 
 
 class Cursor(msgspec.Struct, gc=False):
-    """What a scan needs to go on."""
+    """Continuation token of a scan, decoded: its query, its bounds and its progress."""
 
     kind: int
     count: int
