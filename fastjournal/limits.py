@@ -146,6 +146,10 @@ RETRY_DELAY_US_MAX = 3_600_000_000
 LIMIT_MAX = (1 << 63) - 1
 """Largest number in a LIMIT: intervals are added to instants, and JSON readers have 64 bits."""
 
+LIMIT_VALUE_BYTES_MAX = 4096
+"""Bytes of the JSON object of a LIMIT: some twenty times what all of its names need. A value of
+max-value takes 6 ms to decode."""
+
 LIMITED_DOMAINS_MAX = 100_000
 """Domains with limits of their own at a time, with entries or without. Others have the default."""
 

@@ -74,5 +74,5 @@ def value_in(data: bytes, job_id: bytes) -> bytes:
         return record.payload
     try:
         return unpack_envelope(record.payload).value
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LogCorruptError(f"the record cannot be understood: {error}") from error

@@ -224,7 +224,7 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
     file = f"{path}/{MANIFEST_NAME}"
     try:
         manifest = msgspec.json.decode(disk.read(file), type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise LogCorruptError(f"not a manifest: {error}", path=file) from error
     if manifest.format != FORMAT or manifest.version != VERSION:
         raise LogCorruptError(

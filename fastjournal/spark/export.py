@@ -269,7 +269,7 @@ class _Target:
         path = f"{self._path}/{MANIFEST_NAME}"
         try:
             old = msgspec.json.decode(read_file(self._files, path), type=ExportManifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadRequestError(
                 f"this is no manifest of an export: {error}", path=path
             ) from error

@@ -75,7 +75,7 @@ class LogDirectory:
         data = read_file(self.files, path)
         try:
             manifest = msgspec.json.decode(data, type=Manifest)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LogCorruptError(f"this is no manifest: {error}", path=path) from error
         if manifest.format != FORMAT or manifest.version != VERSION:
             raise LogCorruptError(

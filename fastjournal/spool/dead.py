@@ -128,7 +128,7 @@ class DeadDirectory:
         path = os.path.join(self.path, name)
         reason = None
         with (
-            contextlib.suppress(OSError, msgspec.DecodeError),
+            contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError),
             open(path + REASON_SUFFIX, "rb", opener=_open_regular) as file,
         ):
             reason = msgspec.json.decode(file.read(), type=Reason)

@@ -109,6 +109,7 @@ class Work(State):
     def do_limit(self, _session: Hashable, r: Request) -> Reply:
         check_domain(r.key)
         refuse("bad-value", r.value_type != ValueType.STRING)
+        refuse("too-large", len(r.value) > 4096)
         try:
             given = json.loads(r.value)
         except ValueError:

@@ -266,6 +266,7 @@ def test_a_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_no
         (calls.touch("k", 1, ttl_us=1), Reply()),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"[1]")])),
         (calls.stats(), Reply(pairs=[Pair(b"", 2, b"{")])),
+        (calls.stats(), Reply(pairs=[Pair(b"", 2, b'{"\xff": 1}')])),
         (calls.daemon_stats(), Reply(pairs=[Pair(b"", 2, b"[1]")])),
         (calls.entry_stats("k"), Reply(pairs=[Pair(b"k", 2, b"{}")])),
         (calls.kick("k"), Reply()),

@@ -217,6 +217,7 @@ def edit(disk: SimulatedDisk, path: str, old: bytes, new: bytes) -> None:
         ("MANIFEST.json", b"fastjournal-snapshot", b"other", "a manifest of format 'other'"),
         ("MANIFEST.json", b'"version": 1', b'"version": 2', "version 2"),
         ("MANIFEST.json", b"{", b"", "not a manifest"),
+        ("MANIFEST.json", b"fastjournal-snapshot", b"\xff", "not a manifest"),
         ("MANIFEST.json", b'"taken_us"', b'"taken"', "not a manifest"),
         ("MANIFEST.json", b'"number": 1', b'"number": 3', "do not agree"),
         ("MANIFEST.json", b'"records": 4', b'"records": 5', "do not agree"),

@@ -304,12 +304,25 @@ def test_limit_default_jobs_holds_for_every_domain(s: Subject) -> None:
         b'{"jobs": 9223372036854775808}',
         b'{"jobs": null}',
         b"{",
+        b'{"\xff": 1}',
+        b'{"jobs\xff": 1}',
+        b'{"jobs": "\xff"}',
+        b"\xff",
+        b'{"jobs": ' + b"9" * 4000 + b"}",
     ],
 )
 def test_limit_refuses_unknown_names_and_bad_numbers(s: Subject, value: bytes) -> None:
     asked = request(Function.LIMIT, b"a", value, kind=ValueType.STRING)
     assert s.ask(asked).code == "bad-value"
     assert s.stats(b"a")["jobs_max"] == 0
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("LIMIT: a value of more than 4,096 bytes")
+def test_limit_refuses_a_large_value(s: Subject) -> None:
+    for size, code in ((4096, ""), (4097, "too-large")):
+        value = b'{"jobs": 7}'.ljust(size)
+        assert s.ask(request(Function.LIMIT, b"a", value, kind=ValueType.STRING)).code == code
 
 
 @pytest.mark.warm_only

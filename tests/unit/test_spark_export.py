@@ -145,6 +145,14 @@ def test_a_directory_with_other_files_is_refused(snapshot: Path, tmp_path: Path)
 def test_what_is_no_whole_snapshot_is_refused(snapshot: Path, tmp_path: Path) -> None:
     with pytest.raises(LogCorruptError, match="no manifest"):
         export_snapshot(tmp_path / "log", tmp_path / "out")
+    (tmp_path / "garbled").mkdir()
+    (tmp_path / "garbled" / "MANIFEST.json").write_bytes(b'{"format": "\xff"}')
+    with pytest.raises(LogCorruptError, match="no manifest"):
+        export_snapshot(tmp_path / "garbled", tmp_path / "out")
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "_manifest.json").write_bytes(b'{"snapshot": "\xff"}')
+    with pytest.raises(BadRequestError, match="no manifest of an export"):
+        export_snapshot(snapshot, tmp_path / "earlier")
     for change in ("shorter", "missing", "unlisted"):
         copy = tmp_path / change
         copy.mkdir()

@@ -195,5 +195,6 @@ def test_what_is_dead_is_kept_with_its_reason_and_once(tmp_path: Path) -> None:
     assert dead.count() == len(pieces) == 2
     assert Path(pieces[0].raw_path).read_bytes() in (b"raw", b"war")
     assert name.startswith("20261120T080000Z-000000000008-")
-    (tmp_path / "dead" / f"{name}.json").write_text("no json")
-    assert [p.reason for p in dead.list() if p.name == name] == [None]
+    for damaged in (b"no json", b'{"slot": "\xff"}'):
+        (tmp_path / "dead" / f"{name}.json").write_bytes(damaged)
+        assert [p.reason for p in dead.list() if p.name == name] == [None]

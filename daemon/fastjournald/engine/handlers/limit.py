@@ -7,7 +7,13 @@ from typing import Annotated
 
 import msgspec
 
-from fastjournal.limits import LIMIT_BYTES, LIMIT_MAX, LIMITED_BYTES_MAX, LIMITED_DOMAINS_MAX
+from fastjournal.limits import (
+    LIMIT_BYTES,
+    LIMIT_MAX,
+    LIMIT_VALUE_BYTES_MAX,
+    LIMITED_BYTES_MAX,
+    LIMITED_DOMAINS_MAX,
+)
 from fastjournal.protocol import ErrorCode, Request, ValueType
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, READ_ONLY, is_domain
@@ -18,6 +24,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, le=LIMIT_MAX)] | msgspec.UnsetType
 _TOO_MANY = f"{ErrorCode.BUSY} {LIMITED_DOMAINS_MAX} domains have limits of their own"
 _TOO_LARGE = f"{ErrorCode.BUSY} the domains with limits take {LIMITED_BYTES_MAX} bytes"
 _NO_STRING = f"{ErrorCode.BAD_VALUE} LIMIT needs a JSON object as a value of type string"
+_LONG_VALUE = f"{ErrorCode.TOO_LARGE} the value of LIMIT has at most {LIMIT_VALUE_BYTES_MAX} bytes"
 _STRING = int(ValueType.STRING)
 
 
@@ -40,9 +47,12 @@ def limit(context: Context, _session: Hashable, request: Request, now: int) -> s
         return NOT_A_DOMAIN
     if request.value_type != _STRING:
         return _NO_STRING
+    if len(request.value) > LIMIT_VALUE_BYTES_MAX:
+        return _LONG_VALUE
     try:
         given = msgspec.structs.asdict(_decode(request.value))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # the second one comes of a name that is no UTF-8
         return f"{ErrorCode.BAD_VALUE} {error}"
     store = context.store
     limits = store.rules.limits

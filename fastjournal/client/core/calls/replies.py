@@ -93,7 +93,7 @@ def json_object(_request: Request, reply: Reply) -> dict[str, Any]:
     """Read the one value as a JSON object."""
     try:
         return msgspec.json.decode(only_pair(reply).value, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ProtocolError(f"the daemon's statistics are not a JSON object: {error}") from error
 
 
@@ -103,7 +103,7 @@ def json_of(kind: type[S]) -> Callable[[Request, Reply], S]:
     def read(_request: Request, reply: Reply) -> S:
         try:
             return msgspec.json.decode(only_pair(reply).value, type=kind)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ProtocolError(f"the daemon's statistics are malformed: {error}") from error
 
     return read
