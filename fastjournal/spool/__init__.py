@@ -1,4 +1,4 @@
-"""The local spool: where a program puts its requests so that nothing is lost.
+"""Spool (store and forward): local files that take a program's requests, so that none is lost.
 
 ``Spool`` appends; the forwarder (``fj-forwarder``) sends what is there and erases it. To look into
 one: ``spool_status``, ``list_slots`` and ``SlotReader``, and ``DeadDirectory`` for what cannot be

@@ -11,8 +11,8 @@ one place to change when a figure gets better; tests/docs/test_structure.py hold
   and inside functions count.
 - *Modules in no layer*, *names in contracts*: read from the import contracts in pyproject.toml.
 - *Long functions*: over 60 lines of code, without docstrings, comments and blank lines.
-- *Terms*: standard terms of the field that a search finds both in the code (module names, first
-  lines of docstrings) and in docs/decisions (titles and keywords).
+- *Terms*: standard terms of the field that are missing at their place: in the name of the module
+  and the first line of its docstring, or in the titles of the decision page.
 - *Decision pages*, and those that no other page and no source file names.
 - *Record layout*: modules that take something from a record of the log at a literal offset, as in
   ``data[body + 21 :]``: a heuristic, see source_measures.py for the names that it goes by.
@@ -49,11 +49,10 @@ class Measure(NamedTuple):
     limit: int
     """The code is held to this."""
     aim: int
-    more_is_better: bool = False
 
     def holds(self, figure: int) -> bool:
         """Whether a figure keeps to the limit."""
-        return figure >= self.limit if self.more_is_better else figure <= self.limit
+        return figure <= self.limit
 
 
 MEASURES: dict[str, Measure] = {
@@ -68,9 +67,7 @@ MEASURES: dict[str, Measure] = {
     "names of modules in import contracts": Measure(source_measures.contract_mentions, 32, 32),
     "long functions": Measure(source_measures.long_functions, 2, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
-    "terms that lead to code and decisions": Measure(
-        source_measures.terms_found, 7, len(source_measures.TERMS), more_is_better=True
-    ),
+    "terms that do not lead to their place": Measure(source_measures.terms_without_place, 0, 0),
     "decision pages": Measure(source_measures.decision_page_names, 19, 20),
     "decision pages linked from nowhere": Measure(
         source_measures.decisions_linked_from_nowhere, 0, 0

@@ -31,19 +31,70 @@ FUNCTION_LINES_MAX = 60
 HOT_LOOPS = {"read", "replay", "load"}
 """Functions that may be longer: a call more in each round costs too much, as a benchmark shows."""
 
+
+class Place(NamedTuple):
+    """Place that a standard term of the field has to lead to."""
+
+    pattern: str
+    """Words that begin so; a blank is a blank, a hyphen or nothing."""
+    module: str
+    """File below the checkout whose name or whose docstring's first line has the term."""
+    page: str
+    """Page of docs/decisions/ with the term in its title or in the title of a decision."""
+
+
 TERMS = {
-    "compaction": "compact",
-    "scheduler": "scheduler",
-    "backpressure": "backpressure",
-    "write-ahead": "write-ahead",
-    "LRU": "lru",
-    "admission control": "admission",
-    "heartbeat": "heartbeat",
-    "dead letter": "dead-letter",
-    "idempotent": "idempoten",
-    "fencing": "fencing",
+    "admission control": Place(
+        "admission control", "daemon/fastjournald/admission/__init__.py", "admission-control"
+    ),
+    "backpressure": Place(
+        "backpressure", "daemon/fastjournald/compaction/backpressure.py", "admission-control"
+    ),
+    "bulk load": Place("bulk load", "daemon/fastjournald/recovery/bulk_load.py", "recovery"),
+    "compaction": Place(
+        "compaction", "daemon/fastjournald/compaction/__init__.py", "log-compaction"
+    ),
+    "continuation token": Place(
+        "continuation token",
+        "daemon/fastjournald/engine/handlers/scan/cursor.py",
+        "range-and-regex-scans",
+    ),
+    "dead letter": Place(
+        "dead letter", "daemon/fastjournald/engine/handlers/bury_kick.py", "work-scheduling"
+    ),
+    "fair queuing": Place(
+        "fair queuing", "daemon/fastjournald/admission/turn_budget.py", "event-loop"
+    ),
+    "fencing token": Place(
+        "fencing token", "daemon/fastjournald/engine/lease_tokens.py", "work-scheduling"
+    ),
+    "group commit": Place("group commit", "daemon/fastjournald/group_commit.py", "write-ahead-log"),
+    "heartbeat": Place("heartbeat", "fastjournal/client/aio/jobs.py", "client-library"),
+    "idempotent": Place("idempotent", "fastjournal/client/core/retry_policy.py", "client-library"),
+    "LRU cache": Place(
+        "LRU( value)? cache", "daemon/fastjournald/tables/value_cache.py", "value-cache"
+    ),
+    "prefetch": Place("prefetch", "daemon/fastjournald/engine/prefetch.py", "value-cache"),
+    "publish/subscribe": Place(
+        "publish/subscribe", "daemon/fastjournald/engine/pubsub/__init__.py", "publish-subscribe"
+    ),
+    "retry policy": Place(
+        "retr(y|ies)", "fastjournal/client/core/retry_policy.py", "client-library"
+    ),
+    "round robin": Place(
+        "round robin", "daemon/fastjournald/tables/round_robin.py", "work-scheduling"
+    ),
+    "scheduler": Place("scheduler", "daemon/fastjournald/tables/scheduler.py", "work-scheduling"),
+    "single-flight": Place(
+        "single flight", "daemon/fastjournald/tasks/value_loader.py", "value-cache"
+    ),
+    "tombstone": Place("tombstone", "daemon/fastjournald/tables/tombstones.py", "work-scheduling"),
+    "torn write": Place("torn write", "fastjournal/cmdlog/recovery/scan.py", "recovery"),
+    "write-ahead log": Place(
+        "write ahead log", "daemon/fastjournald/wal/__init__.py", "write-ahead-log"
+    ),
 }
-"""Standard term to what is searched for: words that begin so, hyphens for blanks."""
+"""Standard term to its place, of the many that have it: where a search has to lead."""
 
 BAD_START = re.compile(r"(What|Of|Who|Whose|Whoever|That)\b")
 
@@ -263,25 +314,27 @@ def badly_begun_docstrings() -> list[str]:
     ]
 
 
-def terms_found() -> list[str]:
-    """Return the standard terms that lead to source files and decisions, and to which."""
-    texts = [(one.module.place, one.docstring.splitlines()[0]) for one in described()]
-    texts += [(module.place, module.name.replace("_", "-")) for module in modules().values()]
-    heads = [(str(page.relative_to(ROOT)), _head_of(page)) for page in decision_pages()]
+def terms_without_place() -> list[str]:
+    """Return the standard terms that do not lead to their module or to their decision."""
+    files = {module.place: module for module in modules().values()}
     found = []
-    for term, sought in TERMS.items():
-        pattern = re.compile(rf"\b{sought.replace('-', '[- ]')}", re.IGNORECASE)
-        files = dict.fromkeys(place for place, text in texts if pattern.search(text))
-        pages = [page for page, head in heads if pattern.search(head)]
-        if files and pages:
-            found.append(f"{term}: {', '.join([*files, *pages])}")
+    for term, place in TERMS.items():
+        words = place.pattern.replace(" ", "[- _]?")
+        pattern = re.compile(rf"(\b|_){words}", re.IGNORECASE)
+        module = files[place.module]
+        first = (ast.get_docstring(module.tree) or "").partition("\n")[0]
+        if not pattern.search(f"{module.place}\n{first}"):
+            found.append(f"{term}: {place.module}")
+        page = DECISIONS / f"{place.page}.md"
+        if not pattern.search(_titles_of(page)):
+            found.append(f"{term}: {page.relative_to(ROOT)}")
     return found
 
 
-def _head_of(page: Path) -> str:
-    """Return the titles and keywords of a decision page."""
+def _titles_of(page: Path) -> str:
+    """Return the titles of a decision page and of its decisions."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    return "\n".join(line for line in lines if line.startswith(("#", "Keywords:")))
+    return "\n".join(line for line in lines if line.startswith("#"))
 
 
 # --- decisions ------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def files() -> Iterator[Path]:
 
 def test_decision_readme_has_the_tables_that_the_pages_give() -> None:
     text = README.read_text(encoding="utf-8")
-    assert text == with_tables(text, PAGES), "run: python -m tests.docs.decision_pages"
+    assert text == with_tables(text, PAGES), "run: make pages"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.stem)

@@ -1,9 +1,9 @@
-"""Turn budget: fair queueing of clients for the work of one turn of the event loop. Pure.
+"""Turn budget: fair queuing of clients for the work of one turn of the event loop. Pure.
 
 A turn is what the event loop does between two looks at the sockets. Work is counted by the engine
 (``Store.work``). While a turn has budget left, each client is served at once.
 From there on clients wait, and begin in later turns in the order of what they have had so far: each
-has a virtual time that advances with the work done for it (start-time fair queueing). A client that
+has a virtual time that advances with the work done for it (start-time fair queuing). A client that
 was idle is set a little behind the clients that are always busy, and so comes before them. So a
 small request waits for about one turn, however many clients send as much as they can.
 

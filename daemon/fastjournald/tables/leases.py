@@ -1,4 +1,4 @@
-"""Lease table: which entries are leased until when, and one worker at a time for a URI. Pure.
+"""Lease table (visibility timeout): entries by the end of their lease, one worker a URI. Pure.
 
 A lease (visibility timeout) ends at its token. Leases stand by domain, grouped by token; those of
 superseded entries, which come back to no queue, stand with the plain ones.

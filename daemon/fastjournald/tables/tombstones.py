@@ -1,4 +1,4 @@
-"""Tombstones: keys that were deleted, and when."""
+"""Tombstones: deleted keys with the time of their deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Value loader: reads values that are on disk only, in threads, for the requests that need them.
+"""Value loader: single-flight reads of evicted values, in threads, for the requests that miss them.
 
 The place of a record can change while it is read: compaction moves records and replaces segments.
 So a read that fails is tried again as long as something has changed since; only then the record is

@@ -1,4 +1,4 @@
-"""Job loop with trio: finds work, and hands it out one by one or to tasks side by side.
+"""Job loop with trio: leases jobs, and gives them to the body one by one or to concurrent tasks.
 
 A loop over ``client.jobs()`` cannot see an exception of its body; Python drops the iterator then.
 So where that happens in the middle of a job (``JobLoop.__del__``) the client releases the job. A

@@ -1,4 +1,4 @@
-"""Jobs with trio: a task of the client renews each lease while the body runs."""
+"""Jobs with trio: a task of the client renews each lease (heartbeat) while the body runs."""
 
 from __future__ import annotations
 

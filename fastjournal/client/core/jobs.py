@@ -1,4 +1,4 @@
-"""Leased jobs, from being handed out to their end: the rules of both clients, without IO."""
+"""Leased jobs from delivery to completion: the rules of both clients. Sans-IO."""
 
 from __future__ import annotations
 

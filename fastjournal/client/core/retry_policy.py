@@ -1,4 +1,4 @@
-"""Which requests are sent again after the connection was lost before their reply came.
+"""Retry policy: idempotent requests are sent again where the connection was lost before the reply.
 
 Such a request may have been carried out or not. It is repeated where that changes nothing that the
 first time had not changed: reads, and writes that carry what makes them one (a timestamp, a token,

@@ -1,4 +1,4 @@
-"""Job loop with blocking sockets: finds work, and hands it out one by one.
+"""Job loop with blocking sockets: leases jobs, and gives them to the body one by one.
 
 As with trio, a loop cannot see an exception of its body; the job is released when the iterator is
 dropped, and a block (``with jobs`` or ``with job``) is exact.

@@ -1,4 +1,4 @@
-"""Jobs with blocking sockets: no thread, so the body renews its lease itself, where it has to."""
+"""Jobs with blocking sockets: there is no heartbeat, so a long body renews its lease itself."""
 
 from __future__ import annotations
 

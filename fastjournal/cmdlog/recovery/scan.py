@@ -1,4 +1,4 @@
-"""Scan of a segment: where its records stand, and where it is damaged.
+"""Scan of a segment: the places of its records, of corruption and of a torn write at its end.
 
 A scan takes a segment's bytes and finds *runs*, stretches of valid records, and *damage* around
 them. A record is valid when its size fits into the file, its checksum is right and it is long

@@ -1,4 +1,4 @@
-"""ADD, NOT and TRUNCATE: change a value where it stands."""
+"""ADD, NOT and TRUNCATE: change a value in place."""
 
 from __future__ import annotations
 

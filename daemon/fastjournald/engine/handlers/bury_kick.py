@@ -1,4 +1,4 @@
-"""BURY and KICK: set entries aside, and make them ready again."""
+"""BURY and KICK: make entries dead letters, and make dead letters ready again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NEXT: hand out what is due, domain after domain, under a lease or for good."""
+"""NEXT: lease or pop due entries, with round robin between domains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PAUSE: hand out nothing of a domain for a while."""
+"""PAUSE: deliver no job of a domain for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PEEK: what NEXT would hand out now; nothing is leased, and nothing else changes."""
+"""PEEK: read the entries that NEXT would lease now, without a lease or any other change."""
 
 from __future__ import annotations
 

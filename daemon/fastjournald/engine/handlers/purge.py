@@ -1,4 +1,4 @@
-"""PURGE: delete the entries of a domain that nobody works on, some at a time."""
+"""PURGE: delete the entries of a domain that are not leased, some at a time."""
 
 from __future__ import annotations
 

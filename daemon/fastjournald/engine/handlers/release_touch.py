@@ -1,4 +1,4 @@
-"""RELEASE and TOUCH: give a lease back, or make it longer."""
+"""RELEASE and TOUCH: end a lease, or renew it (heartbeat of a worker)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cursors: where a scan goes on. All that is needed for that is in the cursor, nothing in memory.
+"""Cursors: continuation tokens of scans. A cursor has all that a scan needs to go on.
 
 Byte layout, integers big endian and unsigned:
 
