@@ -13,7 +13,7 @@ from fastjournald.engine.handlers.scan.cursor import (
     decode_cursor,
     encode_cursor,
 )
-from fastjournald.engine.handlers.table import HANDLERS, Outcome
+from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS, Outcome
 from fastjournald.engine.job_lifecycle import BURIED_AT_ATTEMPTS_MAX
 from fastjournald.engine.key_filter import (
     KeyFilter,

@@ -8,7 +8,7 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.engine import Engine, Missing, fill_value
-from tests.door.tables import Cold, Entry
+from tests.door.tables import Cold, Entry, Unreadable
 
 
 def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:
@@ -22,18 +22,15 @@ def read(engine: Engine, disk: Disk, directory: str, entry: Entry) -> bytes:
     return read_value(disk, directory, place, replaced)
 
 
-def fetch(engine: Engine, disk: Disk, directory: str, missing: Missing | None) -> int:
-    """Read what a request needs, from a disk that may fail; return how many could be read."""
-    number = 0
+def fetch(engine: Engine, disk: Disk, directory: str, missing: Missing | None) -> Unreadable:
+    """Read what a request needs, from a disk that may fail; return the reads that failed."""
+    unreadable: dict[bytes, str] = {}
     for entry in missing.entries if missing else ():
-        value: bytes | str
         try:
-            value = read(engine, disk, directory, entry)
-            number += 1
+            fill_value(engine.store, entry, entry.job_id, read(engine, disk, directory, entry))
         except LogFailedError as error:
-            value = str(error)
-        fill_value(engine.store, entry, entry.job_id, value)
-    return number
+            unreadable[entry.job_id] = str(error)
+    return unreadable
 
 
 def still(engine: Engine, disk: SimulatedDisk | None) -> SimulatedDisk | None:

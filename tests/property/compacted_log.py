@@ -95,8 +95,8 @@ class CompactedLog:
         )
         answer = self.engine.handle("session", asked, self.clock.now)
         while isinstance(answer, Missing):
-            fetch(self.engine, self.disk, LOG, answer)
-            answer = self.engine.handle("session", asked, self.clock.now)
+            unreadable = fetch(self.engine, self.disk, LOG, answer)
+            answer = self.engine.handle("session", asked, self.clock.now, unreadable)
         while isinstance(answer, Scan):
             stepped = self.engine.step(answer, self.clock.now)
             assert not isinstance(stepped, Missing)

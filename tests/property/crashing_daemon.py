@@ -35,7 +35,7 @@ from tests.door.engine import (
     range_filter,
 )
 from tests.door.recovery import recover_engine
-from tests.door.tables import Entry
+from tests.door.tables import Entry, Unreadable
 from tests.property.cold_values import fetch, still, value_of
 from tests.property.crash_requests import VOLATILE_URI, draw_request
 from tests.property.crash_snapshots import Snapshots
@@ -244,8 +244,9 @@ class CrashingDaemon:
             self.engine.notifications.match()
         connection = ClientConnection()
         while self.engine.notifications.has_notifications(LISTENER):
-            self.fetch(missing_notifications(self.engine.context, LISTENER))
-            connection.receive_data(self.engine.notifications.tell(LISTENER, self.clock.now))
+            unreadable = self.fetch(missing_notifications(self.engine.context, LISTENER))
+            now = self.clock.now
+            connection.receive_data(self.engine.notifications.tell(LISTENER, now, unreadable))
         for told in connection.next_events():
             assert told.pairs
             (pair,) = told.pairs
@@ -255,9 +256,11 @@ class CrashingDaemon:
                 pair.value = value_of(self.engine, self.disk.kill(), LOG, entry)
             self.told.append(Told(self.writer.appended, pair))
 
-    def fetch(self, missing: Missing | None) -> None:
-        """Read values that left memory."""
-        self.values_read += fetch(self.engine, self.disk, LOG, missing)
+    def fetch(self, missing: Missing | None) -> Unreadable:
+        """Read values that left memory; return the reads that failed."""
+        unreadable = fetch(self.engine, self.disk, LOG, missing)
+        self.values_read += len(missing.entries) - len(unreadable) if missing else 0
+        return unreadable
 
     def state(self, at: int) -> Dump:
         """Return the persistent state at an instant."""
@@ -406,8 +409,7 @@ class CrashingDaemon:
         asked = decode_request(encode_request(asked))
         answer = engine.handle("session", asked, self.clock.now)
         while isinstance(answer, Missing):
-            self.fetch(answer)
-            answer = engine.handle("session", asked, self.clock.now)
+            answer = engine.handle("session", asked, self.clock.now, self.fetch(answer))
         assert answer is not None
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]

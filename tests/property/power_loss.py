@@ -73,8 +73,7 @@ class RebuiltDaemon(CrashingDaemon):
         self.history.append(f"{names} {asked.second_key!r} {asked.value[:5]!r} token={token}")
         answer = engine.handle("session", self.asked, self.clock.now)
         while isinstance(answer, Missing):
-            self.fetch(answer)
-            answer = engine.handle("session", self.asked, self.clock.now)
+            answer = engine.handle("session", self.asked, self.clock.now, self.fetch(answer))
         self.tokens += sorted((entry.key, entry.token) for entry in engine.store if entry.token)
         del self.tokens[:-6]
         self.take_down()

@@ -32,7 +32,7 @@ from tests.door.engine import (
     missing_notifications,
 )
 from tests.door.recovery import load_engine, value_limit
-from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold
+from tests.door.tables import CHANGES, NEVER, READY, TIMER, VALUES, Cold, Unreadable
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.value_watch import ValueWatch
@@ -154,11 +154,10 @@ class EngineSubject:
         while self.engine.notifications.unmatched:
             for session in self.engine.notifications.match()[0]:
                 while self.engine.notifications.has_notifications(session):
-                    self.fetch(missing_notifications(self.engine.context, session))
-                    told += [
-                        (session, reply)
-                        for reply in decoded(self.engine.notifications.tell(session, now))
-                    ]
+                    missing = missing_notifications(self.engine.context, session)
+                    unreadable = self.fetch(missing)
+                    data = self.engine.notifications.tell(session, now, unreadable)
+                    told += [(session, reply) for reply in decoded(data)]
         return told
 
     def restart(self, now: int) -> None:
@@ -184,14 +183,15 @@ class EngineSubject:
         data = self.engine.handle(session, asked, now)
         self.check()
         while isinstance(data, Missing):
-            self.fetch(data)
-            data = self.engine.handle(session, asked, now)
+            data = self.engine.handle(session, asked, now, self.fetch(data))
             self.check()
+        unreadable: Unreadable = {}
         while isinstance(data, Scan):
-            finished = self.engine.step(data, now)
+            finished = self.engine.step(data, now, unreadable)
             self.check()
+            unreadable = {}
             if isinstance(finished, Missing):
-                self.fetch(finished)
+                unreadable = self.fetch(finished)
             elif isinstance(finished, LongMatches):
                 finished.run()
             elif finished is not None:
@@ -210,15 +210,18 @@ class EngineSubject:
         if self.engine.waiters:
             # those whose values are in memory are served first, and so get other tokens
             cold = [entry for entry in self.engine.store if isinstance(entry.value, Cold)]
-            self.fetch(Missing(cold))
-        served += [(one, decode_reply(data)) for one, data in self.engine.serve_waiters(now)]
+            unreadable = self.fetch(Missing(cold))
+            answers = self.engine.serve_waiters(now, unreadable)
+            served += [(one, decode_reply(data)) for one, data in answers]
+        else:
+            assert not self.engine.serve_waiters(now)
         assert not self.engine.dispatcher.awaited
         self.evict()
         self.check()
         return served
 
-    def fetch(self, missing: Missing | None) -> None:
-        """Read what is on the disk only."""
+    def fetch(self, missing: Missing | None) -> Unreadable:
+        """Read what is on the disk only; return the reads that failed."""
         for entry in missing.entries if missing else ():
             with self._unwatched():
                 assert isinstance(entry.value, Cold)
@@ -227,6 +230,7 @@ class EngineSubject:
                 fill_value(self.engine.store, entry, entry.job_id, value)
             self.read += 1
         self.check()
+        return {}
 
     def evict(self) -> None:
         """Let every value leave memory that may; all that was appended is durable."""

@@ -58,8 +58,8 @@ class Listening(Subject):
 
     def tell(self, session: Hashable = ME) -> bytes:
         """One piece of what a session is told."""
-        self.subject.fetch(missing_notifications(self.engine.context, session))
-        return self.engine.notifications.tell(session, self.now)
+        unreadable = self.subject.fetch(missing_notifications(self.engine.context, session))
+        return self.engine.notifications.tell(session, self.now, unreadable)
 
     def told(self, session: Hashable = ME) -> Told:
         """The same, in short."""

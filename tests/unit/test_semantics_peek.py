@@ -6,7 +6,8 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.protocol import Flag, Function, Pair, Reply, State, ValueType, decode_reply
-from tests.door.engine import Missing, fill_value
+from tests.door.engine import Missing
+from tests.door.tables import Unreadable
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -147,9 +148,9 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
     for key in (JOB, b"a:2:0:y"):
         s.set(key, b"one", flags=Flag.PERSIST)
 
-    def fail(missing: Missing | None) -> None:
-        for entry in missing.entries if missing else ():
-            fill_value(target.engine.store, entry, entry.job_id, "the disk failed")
+    def fail(missing: Missing | None) -> Unreadable:
+        entries = missing.entries if missing else ()
+        return {entry.job_id: "the disk failed" for entry in entries}
 
     with monkeypatch.context() as broken:
         broken.setattr(target, "fetch", fail)

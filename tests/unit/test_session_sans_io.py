@@ -465,7 +465,7 @@ def test_values_are_read_before_a_request_is_asked_again() -> None:
     assert isinstance(step, ReadValues)
     assert codes(client.replies[2:]) == [""], "the reply before it has left"
     assert {entry.key for entry in step.missing.entries} == {b"k", b"k2"}
-    daemon.subject.fetch(step.missing)
+    client.session.values_read(daemon.subject.fetch(step.missing))
     assert client.run() is RECEIVE
     found = [reply.pairs[0].value for reply in client.replies if reply.pairs]
     assert found == [b"v", b"w"]

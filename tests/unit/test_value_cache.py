@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from inspect import get_annotations
+
 import pytest
 
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.engine import (
+    HANDLERS,
+    VALUE_HANDLERS,
     Missing,
     Scan,
     evict_values,
@@ -15,11 +19,12 @@ from tests.door.engine import (
     missing_notifications,
     missing_soon,
 )
-from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Values
+from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Unreadable, Values
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
 
 LONG = b"a value that may leave memory " * 10
+NOTHING_READ: Unreadable = {}
 WHY = "its value cannot be read: the disk is broken"
 
 
@@ -30,13 +35,12 @@ class Daemon(EngineSubject):
         super().__init__(Rules(), cold=True)
         self.broken: set[bytes] = set()
         """Keys of values that cannot be read."""
+        self.why = WHY
 
-    def fetch(self, missing: Missing | None) -> None:
-        for entry in missing.entries if missing else ():
-            if entry.key in self.broken:
-                self.damage(entry.key)
-            else:
-                super().fetch(Missing([entry]))
+    def fetch(self, missing: Missing | None) -> Unreadable:
+        entries = missing.entries if missing else []
+        super().fetch(Missing([entry for entry in entries if entry.key not in self.broken]))
+        return {entry.job_id: self.why for entry in entries if entry.key in self.broken}
 
     def evict(self) -> None:
         """Not by itself."""
@@ -52,9 +56,9 @@ class Daemon(EngineSubject):
         assert reply is not None
         return reply
 
-    def try_once(self, asked: Request) -> Reply | Missing:
-        """Ask without reading what is missing."""
-        answer = self.engine.handle("session", asked, START)
+    def try_once(self, asked: Request, unreadable: Unreadable = NOTHING_READ) -> Reply | Missing:
+        """Ask without reading what is missing, or after these reads failed."""
+        answer = self.engine.handle("session", asked, START, unreadable)
         while isinstance(answer, Scan):
             stepped = self.engine.step(answer, START)
             if isinstance(stepped, Missing):
@@ -77,12 +81,6 @@ class Daemon(EngineSubject):
         self.writer.sync()
         evict_values(self.engine.store, self.writer.durable_at, number)
         self.check()
-
-    def damage(self, key: bytes, why: str = WHY) -> None:
-        """Let a value be read for the next request, in vain."""
-        entry = self.engine.store.find(key)
-        assert entry is not None
-        fill_value(self.engine.store, entry, entry.job_id, why)
 
 
 def get(key: bytes, flags: int = Flag.DATA) -> Request:
@@ -417,10 +415,9 @@ def test_a_value_is_cut_and_filled_up_without_being_read(
 def test_a_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
-    daemon.damage(b"key")
-    reply = daemon.try_once(get(b"key"))
-    assert isinstance(reply, Reply)
-    assert reply.error == f"not-readable {WHY}"
+    daemon.broken.add(b"key")
+    assert daemon.ask(get(b"key")).error == f"not-readable {WHY}"
+    daemon.broken.clear()
     assert daemon.ask(get(b"key")).pairs[0].value == LONG  # type: ignore[index]
 
 
@@ -428,7 +425,7 @@ def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daem
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
     daemon.cool()
-    daemon.damage(b"a:1:0:0")
+    daemon.broken.add(b"a:1:0:0")
     reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=5))
     assert [pair.key for pair in reply.pairs or ()] == [b"a:1:0:1", b"a:1:0:2"]
     entry = daemon.engine.store.find(b"a:1:0:0")
@@ -454,9 +451,10 @@ def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     assert not daemon.ask(release).error
     assert daemon.engine.serve_waiters(START) == []
     assert set(daemon.engine.dispatcher.awaited) == {b"a:1:0:bad"}
-    daemon.damage(b"a:1:0:bad")
+    daemon.broken.add(b"a:1:0:bad")
+    unreadable = daemon.fetch(Missing(list(daemon.engine.dispatcher.awaited.values())))
     daemon.engine.dispatcher.awaited.clear()
-    assert daemon.engine.serve_waiters(START) == []
+    assert daemon.engine.serve_waiters(START, unreadable) == []
     assert daemon.engine.store.scheduler.buried == 1
     assert len(daemon.engine.waiters) == 1
     daemon.check()
@@ -468,7 +466,8 @@ def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
 def test_the_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     daemon.cool()
-    daemon.damage(b"a:1:0:x", "/\udcff/" + "x" * 5000)
+    daemon.broken.add(b"a:1:0:x")
+    daemon.why = "/\udcff/" + "x" * 5000
     assert daemon.ask(request(Function.NEXT, b"a", flags=Flag.DATA)).pairs == []
     entry = daemon.engine.store.find(b"a:1:0:x")
     assert entry is not None
@@ -480,15 +479,50 @@ def test_that_a_value_could_not_be_read_once_counts_for_no_later_request(daemon:
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
     daemon.cool()
-    for number in range(3):
-        # all of them were read, and the request was about the first one
-        daemon.damage(b"a:1:0:%d" % number)
-    asked = daemon.try_once(get(b"a:1:0:0"))
+    daemon.broken = {b"a:1:0:%d" % number for number in range(3)}
+    # all of them were read, and the request was about the first one
+    unreadable = daemon.fetch(Missing(list(daemon.engine.store)))
+    assert len(unreadable) == 3
+    asked = daemon.try_once(get(b"a:1:0:0"), unreadable)
     assert isinstance(asked, Reply)
     assert asked.code == "not-readable"
+    daemon.broken.clear()
     reply = daemon.ask(request(Function.NEXT, flags=Flag.DATA, count=5))
     assert len(reply.pairs or ()) == 3, "the disk is well again"
     assert daemon.engine.store.scheduler.buried == 0
+
+
+def test_missing_values_have_handlers_that_are_told_of_failed_reads() -> None:
+    misses = {
+        function
+        for function, handler in HANDLERS.items()
+        if "Missing" in str(get_annotations(handler)["return"])
+    }
+    assert misses == VALUE_HANDLERS.keys()
+    assert Function.GET in misses
+
+
+def test_failed_read_of_one_entry_counts_until_the_request_is_done(
+    daemon: Daemon,
+) -> None:
+    for key in (b"a:1:0:bad", b"a:1:0:good"):
+        daemon.set(key)
+        daemon.ask(request(Function.BURY, key, b"why"))
+    daemon.cool()
+    asked = request(Function.KICK, uri=b"a", count=2)
+    daemon.broken.add(b"a:1:0:bad")
+    missing = daemon.try_once(asked)
+    assert isinstance(missing, Missing)
+    unreadable = daemon.fetch(missing)
+    # what could be read has left memory again
+    daemon.cool()
+    again = daemon.try_once(asked, unreadable)
+    assert isinstance(again, Missing)
+    assert [entry.key for entry in again.entries] == [b"a:1:0:good"]
+    assert daemon.fetch(again) == {}
+    kicked = daemon.try_once(asked, unreadable)
+    assert isinstance(kicked, Reply)
+    assert kicked.ttl == 1
 
 
 def test_many_that_cannot_be_read_are_set_aside_in_one_go(
@@ -500,8 +534,11 @@ def test_many_that_cannot_be_read_are_set_aside_in_one_go(
     daemon.cool()
     for count in range(number):
         assert daemon.ask(get(b"a:1:0:%03d" % count)).pairs
-    for count in range(number):
-        daemon.damage(b"a:1:0:%03d" % (number + count))
+    daemon.broken = {b"a:1:0:%03d" % (number + count) for count in range(number)}
+    asked = request(Function.NEXT, flags=Flag.DATA, count=2 * number)
+    missing = daemon.try_once(asked)
+    assert isinstance(missing, Missing)
+    unreadable = daemon.fetch(missing)
     looks = 0
     ready_at = daemon.engine.store.scheduler.ready_at
 
@@ -511,7 +548,7 @@ def test_many_that_cannot_be_read_are_set_aside_in_one_go(
         return ready_at(domain, rank)
 
     monkeypatch.setattr(daemon.engine.store.scheduler, "ready_at", counted)
-    reply = daemon.try_once(request(Function.NEXT, flags=Flag.DATA, count=2 * number))
+    reply = daemon.try_once(asked, unreadable)
     assert isinstance(reply, Reply)
     assert len(reply.pairs or ()) == number
     assert looks == 3 * number, "all, and once more what is left"
@@ -522,9 +559,8 @@ def test_what_cannot_be_read_is_not_kicked_and_does_not_keep_others_buried(daemo
         daemon.set(b"a:1:0:%d" % number)
         daemon.ask(request(Function.BURY, b"a:1:0:%d" % number, b"why"))
     daemon.cool()
-    daemon.damage(b"a:1:0:0")
-    assert daemon.ask(request(Function.KICK, b"a:1:0:0")).ttl is None
-    daemon.damage(b"a:1:0:0")
+    daemon.broken.add(b"a:1:0:0")
+    assert daemon.ask(request(Function.KICK, b"a:1:0:0")).code == "not-readable"
     assert daemon.ask(request(Function.KICK, uri=b"a", count=10)).ttl == 1
     assert daemon.engine.store.scheduler.buried == 1
 
@@ -535,8 +571,9 @@ def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> No
     daemon.cool()
     same = daemon.try_once(request(Function.BURY, b"a:1:0:x", b"why"))
     assert isinstance(same, Reply), "nothing is written for the same reason"
-    daemon.damage(b"a:1:0:x")
+    daemon.broken.add(b"a:1:0:x")
     assert daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).code == "not-readable"
+    daemon.broken.clear()
     assert not daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).error
 
 
@@ -562,9 +599,10 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     missing = missing_notifications(daemon.engine.context, "session")
     assert missing is not None
     assert daemon.engine.notifications.tell("session", START) == b"", "not before it was looked for"
-    daemon.damage(b"key")
-    assert missing_notifications(daemon.engine.context, "session") is None
-    told = decode_reply(daemon.engine.notifications.tell("session", START))
+    daemon.broken.add(b"key")
+    unreadable = daemon.fetch(missing)
+    assert missing_notifications(daemon.engine.context, "session", unreadable) is None
+    told = decode_reply(daemon.engine.notifications.tell("session", START, unreadable))
     assert told.error == f"not-readable {WHY}"
     (pair,) = told.pairs or ()
     assert (pair.key, pair.value) == (b"link", b"")

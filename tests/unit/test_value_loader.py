@@ -10,7 +10,7 @@ import trio
 
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Request
-from tests.door.engine import evict_values, fill_value
+from tests.door.engine import Missing, evict_values, fill_value
 from tests.door.places import patch_module
 from tests.door.tables import Cold
 from tests.door.tasks import Evictor
@@ -238,6 +238,106 @@ async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_tu
         monkeypatch.setattr(house.server.scan_runner, "_turn", LateTurn(house))
         reply = await peer.ask(get_all(b"", b""))
         assert [pair.value for pair in reply.pairs or ()] == [LONG] * 20
+
+
+class OthersAsk:
+    """Somebody else asks for a value between the read that a scan waited for and its slice."""
+
+    def __init__(self, house: ServerFixture) -> None:
+        self._house = house
+        self.answers: list[object] = []
+
+    async def __aenter__(self) -> None:
+        engine = self._house.engine
+        self.answers.append(engine.handle("other", get(b"key"), self._house.clock.now))
+        engine.handle("other", NOP, self._house.clock.now)
+
+    async def __aexit__(self, *_error: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_failed_read_counts_for_the_scan_that_waited_and_for_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = ServerFixture(memory_limit=1)
+    async with house.open():
+        peer = await house.connect()
+        assert (await peer.ask(set_(b"key"))).code == ""
+        assert is_cold(house, b"key")
+        others = OthersAsk(house)
+        monkeypatch.setattr(house.server.scan_runner, "_turn", others)
+        house.disk.fail_at(1, "read_slice")
+        assert (await peer.ask(get_all(b"", b""))).code == "not-readable"
+        assert len(others.answers) >= 2
+        assert all(isinstance(answer, Missing) for answer in others.answers)
+        again = await peer.ask(get_all(b"", b""))
+        assert [pair.value for pair in again.pairs or ()] == [LONG], "the disk is well again"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        get(b"a:1:0:x"),
+        request(Function.PEEK, b"a", flags=Flag.DATA),
+        get_all(b"", b""),
+        request(Function.KICK, b"a:1:0:buried"),
+        request(Function.BURY, b"a:1:0:buried", b"why not"),
+    ],
+    ids=["GET", "PEEK", "scan", "KICK", "BURY"],
+)
+async def test_failed_read_is_told_to_whoever_asked_and_once(asked: Request) -> None:
+    house = ServerFixture(memory_limit=1)
+    async with house.open():
+        peer = await house.connect()
+        for key in (b"a:1:0:buried", b"a:1:0:x"):
+            assert (await peer.ask(set_(key), NOP)).code == ""
+            await peer.reply()
+        await peer.ask(request(Function.BURY, b"a:1:0:buried", b"why"))
+        assert is_cold(house, b"a:1:0:x")
+        house.disk.fail_at(1, "read_slice")
+        first = await peer.ask(asked)
+        assert first.code == "not-readable"
+        assert "its value cannot be read" in first.error
+        assert (await peer.ask(asked)).code == ""
+
+
+async def test_failed_read_for_a_waiting_next_buries_the_entry_and_it_waits_on() -> None:
+    house = ServerFixture(memory_limit=1)
+    async with house.open():
+        peer, waits = await house.connect(), await house.connect()
+        for key in (b"a:1:%d:bad", b"a:2:%d:good"):
+            asked = set_(key % (house.clock.now + 1))
+            assert (await peer.ask(asked, NOP)).code == ""
+            await peer.reply()
+        await waits.send(request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN), NOP)
+        await waits.reply()
+        house.disk.fail_at(1, "read_slice")
+        house.clock.now += 1
+        woken = await waits.reply()
+        assert woken is not None
+        assert [pair.key[-4:] for pair in woken.pairs or ()] == [b"good"]
+        assert house.engine.store.scheduler.buried == 1
+
+
+async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one() -> None:
+    house = ServerFixture(memory_limit=1)
+    async with house.open():
+        peer, hears = await house.connect(), await house.connect()
+        assert (await peer.ask(set_(b"key"), NOP)).code == ""
+        await peer.reply()
+        all_keys = Query.RANGE << QUERY_SHIFT
+        await hears.ask(request(Function.GET, b"", uri=b"", flags=all_keys | Flag.LISTEN))
+        codes = []
+        for link in (b"link/1", b"link/2"):
+            if not codes:
+                house.disk.fail_at(1, "read_slice")
+            assert is_cold(house, b"key")
+            await peer.ask(request(Function.LINK, b"key", uri=link, flags=Flag.PERSIST))
+            told = await hears.reply()
+            assert told is not None
+            codes.append(told.code)
+            house.server.evictor.evict()
+        assert codes == ["not-readable", ""]
 
 
 async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> None:

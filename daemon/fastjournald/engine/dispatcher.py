@@ -26,7 +26,7 @@ from fastjournald.engine.waiters import Waiter
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.signals import READY, VALUES
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 Answer: TypeAlias = tuple[Hashable, bytes]
 """The session that gets a reply, and the bytes of it."""
@@ -56,16 +56,19 @@ class Dispatcher:
         """Whether more may be served at once than the last ``serve`` did. O(1)."""
         return bool(self._newly_ready.domains) and not self._awaits_enough()
 
-    def serve(self, now: int, work_over: int) -> list[Answer]:
+    def serve(
+        self, now: int, work_over: int, unreadable: Unreadable = ALL_READABLE
+    ) -> list[Answer]:
         """Answer those for whom something is ready, and those who have waited long enough.
 
         Where that are many, a part of them: ``has_more`` says so. Whose values are on disk only is
-        in ``awaited`` then: warm these up, call ``values_read`` and serve again. Until then their
-        domains are not looked at.
+        in ``awaited`` then: warm these up, call ``values_read`` and serve again, with the reads
+        that failed. Until then their domains are not looked at.
 
         Args:
             now: The present.
             work_over: With so much work done no more are answered.
+            unreadable: The reads that failed.
         """
         context = self._context
         answers: list[Answer] = []
@@ -76,13 +79,18 @@ class Dispatcher:
         if context.read_only:
             ready.clear()
         elif ready:
-            self._serve_ready(ready, now, answers, work_over)
+            self._serve_ready(ready, now, answers, work_over, unreadable)
         for waiter in self._waiters.overdue(now, SERVED_MAX):
             answers.append(context.answer(waiter, nothing_due(context, waiter.request), now))
         return answers
 
     def _serve_ready(
-        self, ready: deque[Domain], now: int, answers: list[Answer], work_over: int
+        self,
+        ready: deque[Domain],
+        now: int,
+        answers: list[Answer],
+        work_over: int,
+        unreadable: Unreadable,
     ) -> None:
         """Answer who asked first, as long as one of the domains has something for somebody.
 
@@ -91,6 +99,7 @@ class Dispatcher:
             now: The present.
             answers: Get the answers.
             work_over: With so much work done no more are answered.
+            unreadable: The reads that failed.
         """
         context, store, waiters = self._context, self._store, self._waiters
         turns = store.scheduler.round_robin.turns
@@ -116,7 +125,7 @@ class Dispatcher:
                     self.end_waits(waiter.session)
                     self._ask_next(asked, name)
                     continue
-                reply = next_work(context, waiter.session, waiter.request, now)
+                reply = next_work(context, waiter.session, waiter.request, now, unreadable)
                 if isinstance(reply, Missing):
                     if self._awaits_enough():
                         heappush(asked, (serial, name))

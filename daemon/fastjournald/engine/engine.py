@@ -17,14 +17,14 @@ from fastjournald.engine.context import Context, encode_for, new_journal
 from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN
-from fastjournald.engine.handlers.table import HANDLERS, Scan
+from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS, Scan
 from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.notifications import Notifications
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.undelivered import Handout, give_back
 from fastjournald.tables.domain import NEVER
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 from fastjournald.wal.journal import Journal
 
 __all__ = ["Engine", "LongMatches", "Missing", "Scan", "Settings", "new_journal"]
@@ -60,7 +60,11 @@ class Engine:
     # --- requests -------------------------------------------------------------------------------
 
     def handle(
-        self, session: Hashable, request: Request, now: int
+        self,
+        session: Hashable,
+        request: Request,
+        now: int,
+        unreadable: Unreadable = ALL_READABLE,
     ) -> bytes | Scan | Missing | None:
         """Carry out one request.
 
@@ -68,12 +72,14 @@ class Engine:
             session: Whoever asked: stands for the connection.
             request: As decoded.
             now: The daemon's clock; earlier than the last one counts as the last one.
+            unreadable: Where it is asked again because values were missing: the reads that failed.
 
         Returns:
             The encoded reply (for QUIT also those of its waiting requests); None: the request
             waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
             ``step`` it until that returns the reply. Where values are missing, nothing was done:
-            ``fill_value`` of their entries and ask again, with nothing in between.
+            ``fill_value`` of their entries and ask again, with nothing in between, and with the
+            reads that failed.
         """
         context, store, signals = self.context, self.store, self.signals
         if now != context.now:
@@ -91,9 +97,10 @@ class Engine:
         except KeyError:
             return self._refused(request, ErrorCode.UNKNOWN_FUNCTION)
         self._requests[function] += 1
-        outcome = handler(context, session, request, now)
-        if store.values is not None and not isinstance(outcome, Missing):
-            store.values.unreadable.clear()
+        if unreadable:
+            outcome = VALUE_HANDLERS[function](context, session, request, now, unreadable)
+        else:
+            outcome = handler(context, session, request, now)
         if isinstance(outcome, str):
             if outcome:
                 self.counters.count_error(function, outcome)
@@ -118,23 +125,24 @@ class Engine:
             return self._refused(request, why_not)
         return None
 
-    def step(self, scan: Scan, now: int) -> bytes | Missing | LongMatches | None:
+    def step(
+        self, scan: Scan, now: int, unreadable: Unreadable = ALL_READABLE
+    ) -> bytes | Missing | LongMatches | None:
         """Carry on with a scan: bounded work, a millisecond or one long match.
 
         Args:
             scan: As ``handle`` returned it.
             now: The daemon's clock; earlier than the last one counts as the last one.
+            unreadable: Where the step before returned missing values: the reads that failed.
 
         Returns:
             The encoded reply; None: there is more to do; missing values, to be read before that;
             matches that take long, to be ``run`` before that.
         """
         now = self._tick(now)
-        context, store = self.context, self.store
+        context = self.context
         self._advance_if_due(now)
-        outcome = scan.step(context, now)
-        if store.values is not None and not isinstance(outcome, Missing):
-            store.values.unreadable.clear()
+        outcome = scan.step(context, now, unreadable)
         if isinstance(outcome, str):
             self.end(scan, outcome)
             return encode_error(scan.request.identifier, now, outcome)
@@ -219,18 +227,19 @@ class Engine:
         instant = min(self.signals.deadline, self.waiters.first_deadline())
         return None if instant == NEVER else instant
 
-    def serve_waiters(self, now: int) -> list[Answer]:
+    def serve_waiters(self, now: int, unreadable: Unreadable = ALL_READABLE) -> list[Answer]:
         """Hand out what is ready to those who wait for it, and answer those who waited enough.
 
         Where that are many, to a part of them; ``next_wake`` then tells that the rest waits. Whose
-        values are on disk only is in ``dispatcher.awaited`` then, see there.
+        values are on disk only is in ``dispatcher.awaited`` then, see there; ``unreadable`` are the
+        reads that failed of what was there.
         """
         if not self.waiters:
             return []
         now = self._tick(now)
         work_over = self.store.work + SERVE_WORK_MAX
         self._advance_if_due(now)
-        return self.dispatcher.serve(now, work_over)
+        return self.dispatcher.serve(now, work_over, unreadable)
 
     def resume(self, now: int) -> list[Answer]:
         """Hand out again what stood still while the engine was read-only."""

@@ -17,10 +17,11 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
-from fastjournald.engine.handlers.get import pair_of, why_unreadable
+from fastjournald.engine.handlers.get import pair_of
 from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
 from fastjournald.tables.entry import Cold
+from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
 
 class Notifications:
@@ -78,10 +79,11 @@ class Notifications:
         """Return whether there is something to tell a session. O(1)."""
         return self._subscriptions.has_notifications(session)
 
-    def tell(self, session: Hashable, now: int) -> bytes:
+    def tell(self, session: Hashable, now: int, unreadable: Unreadable = ALL_READABLE) -> bytes:
         """Return notifications for a session, a turn's worth; empty: there are none.
 
-        It ends where a value is on disk only: ``missing_notifications`` asks for that.
+        It ends where a value is on disk only: ``missing_notifications`` asks for that. Where the
+        read of it has failed, and so it is ``unreadable``, the notification says so.
         """
         context, subscriptions = self._context, self._subscriptions
         now = max(now, context.now)
@@ -92,21 +94,21 @@ class Notifications:
             room -= len(data)
             notifications.append(data)
         while room > 0:
-            if missing_notifications(context, session, 1) is not None:
+            if missing_notifications(context, session, unreadable, 1) is not None:
                 break
             pending = subscriptions.next_notification(session)
             if pending is None:
                 break
-            data = encode_reply(self._notification(session, *pending, now))
+            data = encode_reply(self._notification(session, *pending, now, unreadable))
             room -= len(data)
             notifications.append(data)
-        if self._store.values is not None:
-            self._store.values.unreadable.clear()
         self.sent += len(notifications)
         self._store.work += REQUEST_WORK * len(notifications)
         return b"".join(notifications)
 
-    def _notification(self, session: Hashable, identifier: int, key: bytes, now: int) -> Reply:
+    def _notification(
+        self, session: Hashable, identifier: int, key: bytes, now: int, unreadable: Unreadable
+    ) -> Reply:
         """Return the notification of a change of what stands under a key."""
         store = self._store
         entry = store.find(key)
@@ -115,7 +117,7 @@ class Notifications:
             reply.error = ErrorCode.NOT_FOUND
             reply.pairs = [Pair(key)]
         elif isinstance(entry.value, Cold):
-            reply.error = f"{ErrorCode.NOT_READABLE} {why_unreadable(store, entry)}"
+            reply.error = f"{ErrorCode.NOT_READABLE} {unreadable[entry.job_id]}"
             reply.pairs = [pair_of(store, entry, key, META, now)]
         else:
             reply.pairs = [pair_of(store, entry, key, DATA | META, now)]

@@ -9,7 +9,7 @@ from fastjournal.protocol import Function, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA
 from fastjournald.tables.entry import Cold, Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 
 def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Missing:
@@ -32,11 +32,16 @@ def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Mi
 
 
 def missing_notifications(
-    context: Context, session: Hashable, number_max: int = NOTIFICATIONS_AHEAD
+    context: Context,
+    session: Hashable,
+    unreadable: Unreadable = ALL_READABLE,
+    number_max: int = NOTIFICATIONS_AHEAD,
 ) -> Missing | None:
-    """Return the values that the next notifications of a session need, but for those in memory."""
-    values = context.store.values
-    if values is None:
+    """Return the values that the next notifications of a session need; None: none.
+
+    Those in memory are left out, and those whose read has failed.
+    """
+    if context.store.values is None:
         return None
     entries: dict[bytes, Entry] = {}
     room = NOTIFICATIONS_TURN_BYTES
@@ -45,7 +50,7 @@ def missing_notifications(
         if (
             entry is not None
             and isinstance(entry.value, Cold)
-            and entry.key not in values.unreadable
+            and entry.job_id not in unreadable
             and context.may_see(session, entry)
         ):
             entries[entry.key] = entry

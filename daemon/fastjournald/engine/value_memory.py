@@ -29,7 +29,7 @@ def evict_values(store: Store, durable_at: int, number_max: int) -> bool:
 
 
 def fill_value(
-    store: Store, entry: Entry, job_id: bytes, value: bytes | str, *, first_to_leave: bool = False
+    store: Store, entry: Entry, job_id: bytes, value: bytes, *, first_to_leave: bool = False
 ) -> None:
     """Put a value into memory that was on disk only, unless the entry has changed. O(1).
 
@@ -37,7 +37,7 @@ def fill_value(
         store: Whose.
         entry: The one whose it was when the reading began.
         job_id: Of the record that was read.
-        value: As it stands in the record, or why it cannot be read.
+        value: As it stands in the record.
         first_to_leave: Nobody accessed it: it was needed for another reason.
     """
     values = store.values
@@ -47,9 +47,6 @@ def fill_value(
         or entry.job_id != job_id
         or store.find(entry.key) is not entry
     ):
-        return
-    if isinstance(value, str):
-        values.unreadable[entry.key] = value
         return
     size = len(entry.value)
     kept = store.journal.records.trimmed.get(entry.job_id)

@@ -35,6 +35,7 @@ from fastjournald.net.steps import (
     WaitRoom,
 )
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import Unreadable
 
 _QUIT = int(Function.QUIT)
 _SNAPSHOT = int(Function.SNAPSHOT)
@@ -93,6 +94,8 @@ class RequestBatch:
         """Reason why the next request takes longer."""
         self._had: dict[Entry, None] = {}
         """Entries whose values were read for it."""
+        self._unreadable: dict[bytes, str] = {}
+        """Reads for it that failed."""
 
     def begin(self, session: Hashable, requests: list[Request], size: int, now: int) -> Step | None:
         """Carry out requests; return what has to be waited for.
@@ -117,6 +120,10 @@ class RequestBatch:
     def take_reply(self, reply: bytes) -> None:
         """Take the reply for which RunScan or TakeSnapshot waited."""
         self._replies.append(reply)
+
+    def values_read(self, unreadable: Unreadable) -> None:
+        """Take note that the values of ReadValues were read, but for those that could not be."""
+        self._unreadable.update(unreadable)
 
     def committed(self) -> None:
         """Let other writers go on: what was carried out so far is in the log."""
@@ -264,7 +271,8 @@ class RequestBatch:
         for entry in self._longer.entries:
             if isinstance(entry.value, bytes):
                 self._had[entry] = None
-        reply = self._engine.handle(session, self._requests[self._at], now)
+        request = self._requests[self._at]
+        reply = self._engine.handle(session, request, now, self._unreadable)
         if isinstance(reply, Missing | Scan):
             self._longer = reply
             return self._take_longer(session, now)
@@ -275,6 +283,7 @@ class RequestBatch:
     def _end_longer(self, session: Hashable, now: int) -> Step | None:
         self._longer = None
         self._had = {}
+        self._unreadable = {}
         self._at += 1
         self._share.began = self._engine.store.work
         # all replies before this one have left

@@ -11,13 +11,18 @@ from fastjournal.protocol import Request
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import Missing, Scan
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.value_cache import Unreadable
 
 
 class Fetch(Protocol):
     """Type of ``Services.fetch``."""
 
-    def __call__(self, missing: Missing, earlier: Iterable[Entry] = (), /) -> Awaitable[None]:
-        """Read values; those of ``earlier`` once more, where they left memory meanwhile."""
+    def __call__(self, missing: Missing, earlier: Iterable[Entry] = (), /) -> Awaitable[Unreadable]:
+        """Read values; those of ``earlier`` once more, where they left memory meanwhile.
+
+        Returns:
+            The reads that failed.
+        """
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
 from fastjournald.net.shared import Shared
 from fastjournald.net.steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 _State: TypeAlias = "Callable[[Session, int], Step]"
 
@@ -234,6 +234,10 @@ class Session:
         """Take the reply for which RunScan or TakeSnapshot waited."""
         self.batch.take_reply(reply)
 
+    def values_read(self, unreadable: Unreadable) -> None:
+        """Take note that the values of ReadValues were read, but for those that could not be."""
+        self.batch.values_read(unreadable)
+
     def put(self, data: bytes, *, pushed: bool = False) -> None:
         """Let messages leave, in their turn, once all that was appended until now is settled.
 
@@ -247,18 +251,22 @@ class Session:
         """Whether the client listens to something that has changed, and may be told of it now."""
         return not self._serving and self._notifications.has_notifications(self)
 
-    def missing_notifications(self) -> Missing | None:
-        """Return the values that have to be read before the next notifications; None: none."""
-        return missing_notifications(self._engine.context, self)
+    def missing_notifications(self, unreadable: Unreadable = ALL_READABLE) -> Missing | None:
+        """Return the values that have to be read before the next notifications; None: none.
 
-    def tell(self, now: int) -> bool:
+        Args:
+            unreadable: The reads for them that have failed.
+        """
+        return missing_notifications(self._engine.context, self, unreadable)
+
+    def tell(self, now: int, unreadable: Unreadable = ALL_READABLE) -> bool:
         """Put some notifications into the outbox, where nothing else is in it; whether it did.
 
         They tell what stands there now, and not what did when it changed.
         """
         if self.outbox.pieces or not self.has_notifications():
             return False
-        data = self._notifications.tell(self, now)
+        data = self._notifications.tell(self, now, unreadable)
         if data:
             self.put(data)
         return bool(data)

@@ -57,7 +57,10 @@ class WaitRoom(NamedTuple):
 
 
 class ReadValues(NamedTuple):
-    """Read values from the disk; nothing may come between that and the next step."""
+    """Read values from the disk, and hand the reads that failed to ``Session.values_read``.
+
+    Nothing may come between that and the next step.
+    """
 
     missing: Missing
     earlier: Iterable[Entry]

@@ -153,7 +153,7 @@ class Transport:
             case WaitRoom(size):
                 await self._runtime.backpressure.wait_turn(size)
             case ReadValues(missing, earlier):
-                await services.fetch(missing, earlier)
+                session.values_read(await services.fetch(missing, earlier))
             case RunScan(scan):
                 session.take_reply(await services.run_scan(scan, self._is_lost, session.share))
             case TakeSnapshot(request):
@@ -255,9 +255,10 @@ class Transport:
         await self._send_all()
         if session.has_notifications():
             await services.wait_notification_turn()
-        while (missing := session.missing_notifications()) is not None:
-            await services.fetch(missing)
-        if session.tell(self._runtime.clock.now_us()):
+        unreadable: dict[bytes, str] = {}
+        while (missing := session.missing_notifications(unreadable)) is not None:
+            unreadable.update(await services.fetch(missing))
+        if session.tell(self._runtime.clock.now_us(), unreadable):
             await self._send_all()
 
     def wake(self) -> None:

@@ -14,6 +14,8 @@ n is the number of values in memory; every operation is O(1).
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -47,6 +49,14 @@ class Missing(msgspec.Struct, gc=False):
     entries: list[Entry]
 
 
+Unreadable: TypeAlias = Mapping[bytes, str]
+"""Reads of values that failed just now: job id of the record, and why. For the request that had
+them read, and no later one, for the disk may be well again by then."""
+
+ALL_READABLE: Final[Unreadable] = {}
+"""Nothing was read, or all of it could be."""
+
+
 class Values:
     """How much memory entries take, and the order in which their values leave it.
 
@@ -68,9 +78,6 @@ class Values:
         """Number of values that are on disk only."""
         self.evicted = 0
         """Values that left memory so far."""
-        self.unreadable: dict[bytes, str] = {}
-        """Primary key of entries whose value could not be read just now, and why: for the request
-        that had them read, and no later one, for the disk may be well again by then."""
         self._recent: OrderedDict[bytes, Entry] = OrderedDict()
         """By primary key, the least recently accessed first: values that are in memory and may
         leave it."""
@@ -91,12 +98,10 @@ class Values:
         """An entry is gone."""
         self.bytes -= _entry_bytes(entry)
         self._leave_out(entry)
-        self.unreadable.pop(entry.key, None)
 
     def rename(self, entry: Entry, old: bytes) -> None:
         """The primary key of an entry was ``old``."""
         self.bytes += len(entry.key) - len(old)
-        self.unreadable.pop(old, None)
         if self._recent.get(old) is entry:
             del self._recent[old]
             self._recent[entry.key] = entry
@@ -162,7 +167,6 @@ class Values:
         assert (self.bytes, self.cold) == (fresh.bytes, fresh.cold)
         assert self.warm_bytes == fresh.warm_bytes
         assert dict(self._recent) == dict(fresh._recent)
-        assert self.unreadable.keys() <= {entry.key for entry in entries}
 
     # --- inside ---------------------------------------------------------------------------------
 

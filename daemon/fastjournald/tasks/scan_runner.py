@@ -23,6 +23,7 @@ from fastjournal.protocol import ErrorCode, encode_error
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import LongMatches, Missing, Scan
 from fastjournald.runtime import Runtime
+from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
 SLICE_WORK = 2500
 """A slice ends with the first step that ends with so much work done: steps are far shorter."""
@@ -50,14 +51,14 @@ class ScanRunner:
 
     Args:
         runtime: Engine and clock.
-        fetch: Reads values that are missing.
+        fetch: Reads values that are missing, and returns the reads that failed.
         wait_turn: Waits for a client's turn, for an expected work.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        fetch: Callable[[Missing], Awaitable[None]],
+        fetch: Callable[[Missing], Awaitable[Unreadable]],
         wait_turn: Callable[[Share, int], Awaitable[None]],
     ) -> None:
         self._runtime = runtime
@@ -100,17 +101,18 @@ class ScanRunner:
         outcome: bytes | Missing | LongMatches | None = None
         slices = 0
         while True:
+            unreadable = ALL_READABLE
             if isinstance(outcome, LongMatches):
                 await trio.to_thread.run_sync(
                     outcome.run, abandon_on_cancel=True, limiter=self._matching
                 )
             elif isinstance(outcome, Missing):
-                await self._fetch(outcome)
+                unreadable = await self._fetch(outcome)
             if not self._runtime.turns.admits(share):
                 # not in its turn, where the scans of clients that have had less would wait too
                 await self._wait_turn(share, SLICE_WORK)
             async with self._turn:
-                outcome = await self._take_turn(scan, outcome, share)
+                outcome = await self._take_turn(scan, outcome, share, unreadable)
                 if isinstance(outcome, bytes):
                     return outcome
                 for _ in range(REST_ROUNDS):
@@ -122,27 +124,31 @@ class ScanRunner:
                 raise trio.BrokenResourceError
 
     async def _take_turn(
-        self, scan: Scan, before: bytes | Missing | LongMatches | None, share: Share
+        self,
+        scan: Scan,
+        before: bytes | Missing | LongMatches | None,
+        share: Share,
+        unreadable: Unreadable,
     ) -> bytes | Missing | LongMatches | None:
-        """Carry out one slice, after the one that had the outcome ``before``."""
+        """Carry out one slice, after the one that had the outcome ``before`` and these reads."""
         runtime = self._runtime
         share.began = runtime.engine.store.work
-        outcome = self._slice(scan)
+        outcome = self._slice(scan, unreadable)
         if _is_in_vain(outcome, before):
             # what was read left memory before its turn: so within it
-            await self._fetch(outcome)
-            outcome = self._slice(scan)
+            unreadable = await self._fetch(outcome)
+            outcome = self._slice(scan, unreadable)
         runtime.turns.charge(share)
         return outcome
 
-    def _slice(self, scan: Scan) -> bytes | Missing | LongMatches | None:
+    def _slice(self, scan: Scan, unreadable: Unreadable) -> bytes | Missing | LongMatches | None:
         runtime = self._runtime
         step = runtime.engine.step
         store = runtime.engine.store
         now = runtime.clock.now_us()
         begin = perf_counter()
         work_over = store.work + SLICE_WORK
-        reply = step(scan, now)
+        reply = step(scan, now, unreadable)
         while reply is None and store.work < work_over:
             reply = step(scan, now)
         runtime.counters.scan_slice_us.add(round((perf_counter() - begin) * 1_000_000))

@@ -21,7 +21,7 @@ from fastjournal.cmdlog.read_value import Whereabouts, read_values
 from fastjournald.engine.value_memory import fill_value
 from fastjournald.runtime import Runtime
 from fastjournald.tables.entry import Cold, Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 LOG = logging.getLogger("fastjournald")
 
@@ -52,27 +52,34 @@ class ValueLoader:
         self._awaited = trio.Event()
         self._told: set[int] = set()
 
-    async def fetch(self, missing: Missing, earlier: Iterable[Entry] = ()) -> None:
+    async def fetch(self, missing: Missing, earlier: Iterable[Entry] = ()) -> Unreadable:
         """Read values; the caller asks for what it wanted again, with nothing in between.
 
         Args:
             missing: What it needs.
             earlier: What was read for it before, where some of that left memory while the rest was
                 read: it is read once more together with that.
+
+        Returns:
+            The reads that failed, for the caller's next question and for no other.
         """
         engine = self._runtime.engine
         started = perf_counter()
+        unreadable: dict[bytes, str] = {}
         engine.context.fetching += 1
         try:
             async with self._reading:
                 entries = missing.entries
                 while entries:
-                    entries = await self._read(entries, earlier)
+                    entries = await self._read(entries, earlier, unreadable)
         finally:
             engine.context.fetching -= 1
             self._runtime.counters.value_read_us.add(round((perf_counter() - started) * 1_000_000))
+        return unreadable
 
-    async def _read(self, entries: list[Entry], earlier: Iterable[Entry]) -> list[Entry]:
+    async def _read(
+        self, entries: list[Entry], earlier: Iterable[Entry], unreadable: dict[bytes, str]
+    ) -> list[Entry]:
         """Read the values of entries; return those that have to be read again."""
         runtime = self._runtime
         engine = runtime.engine
@@ -120,7 +127,7 @@ class ValueLoader:
             else:
                 runtime.counters.values_unreadable += 1
                 self._tell(place, str(value))
-                fill_value(engine.store, entry, place.job_id, f"its value cannot be read: {value}")
+                unreadable[place.job_id] = f"its value cannot be read: {value}"
         if no_room:
             await trio.sleep(NO_ROOM_SECONDS)
         return again
@@ -160,10 +167,9 @@ class ValueLoader:
                 self._awaited = trio.Event()
                 await self._awaited.wait()
             missing = Missing(list(engine.dispatcher.awaited.values()))
-            await self.fetch(missing)
+            unreadable = await self.fetch(missing)
             engine.dispatcher.values_read()
-            runtime.after_requests(runtime.clock.now_us())
-            if engine.store.values is not None:
-                # also where no request waits any more that could be told
-                engine.store.values.unreadable.clear()
+            # now, whatever others have to do: no later serving knows which reads failed
+            runtime.deliver(engine.serve_waiters(runtime.clock.now_us(), unreadable))
+            runtime.wake_tasks()
             await trio.lowlevel.checkpoint()

@@ -24,17 +24,21 @@ from fastjournald.engine.handlers.arguments import (
     READ_ONLY,
     token_of,
 )
-from fastjournald.engine.handlers.get import why_unreadable
-from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.entry_states import EntryState
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 _REASON_TOO_LARGE = f"{ErrorCode.TOO_LARGE} a reason has at most {REASON_BYTES_MAX} bytes"
 _NO_DOMAIN = f"{ErrorCode.BAD_REQUEST} KICK needs a key, or a domain as second key"
 
 
-def bury(context: Context, session: Hashable, request: Request, now: int) -> str | Missing:
+def bury(
+    context: Context,
+    session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
+) -> str | Missing:
     """Set an entry aside with a reason; with a token only if it is that of its lease."""
     key = request.key
     if not key or len(key) > KEY_BYTES_MAX:
@@ -62,7 +66,7 @@ def bury(context: Context, session: Hashable, request: Request, now: int) -> str
     is_again = entry.state == EntryState.BURIED and request.value != entry.reason
     if is_again and isinstance(entry.value, Cold):
         # another reason takes another record of the whole entry
-        why_not = why_unreadable(store, entry)
+        why_not = unreadable.get(entry.job_id)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     if is_again:
         store.work += entry.full_bytes() // WRITTEN_BYTES_A_UNIT
@@ -70,7 +74,13 @@ def bury(context: Context, session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def kick(context: Context, session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+def kick(
+    context: Context,
+    session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
+) -> str | Reply | Missing:
     """Make buried entries ready again: that of a key, or the first ones of a domain."""
     key = request.key
     if len(key) > KEY_BYTES_MAX:
@@ -94,29 +104,19 @@ def kick(context: Context, session: Hashable, request: Request, now: int) -> str
     if entries:
         if context.read_only:
             return READ_ONLY
-        missing, unreadable = _look_for_values(store, entries)
+        # what is kicked is written anew, as a whole
+        cold = [entry for entry in entries if isinstance(entry.value, Cold)]
+        missing = [entry for entry in cold if entry.job_id not in unreadable]
         if missing:
             return Missing(missing)
-        if unreadable and key:
-            return f"{ErrorCode.NOT_READABLE} {unreadable.popitem()[1]}"
-        entries = [entry for entry in entries if entry.key not in unreadable]
+        if cold and key:
+            return f"{ErrorCode.NOT_READABLE} {unreadable[cold[0].job_id]}"
+        if cold:
+            entries = [entry for entry in entries if entry.job_id not in unreadable]
         written = sum(entry.full_bytes() for entry in entries)
         store.work += ENTRY_WORK * len(entries) + written // WRITTEN_BYTES_A_UNIT
         context.jobs.kick(entries, now)
     return Reply(ttl=len(entries))
-
-
-def _look_for_values(store: Store, entries: list[Entry]) -> tuple[list[Entry], dict[bytes, str]]:
-    """Return which entries' values are on disk only, and which of these cannot be read, and why.
-
-    What is kicked is written anew, as a whole.
-    """
-    cold = [entry for entry in entries if isinstance(entry.value, Cold)]
-    if store.values is None or not cold:
-        return [], {}
-    known = store.values.unreadable
-    missing = [entry for entry in cold if entry.key not in known]
-    return missing, {} if missing else {entry.key: known.pop(entry.key) for entry in cold}
 
 
 def _first_buried(

@@ -1,6 +1,7 @@
 """GET: of one key here, probe, data, metadata, touch, lease; of many keys it becomes a scan.
 
-A value that is needed and on disk only is ``Missing``: the request is asked again once it was read.
+A value that is needed and on disk only is ``Missing``: the request is asked again once it was read,
+and told then which values could not be read, and why (``unreadable``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from fastjournald.engine.handlers.arguments import (
 from fastjournald.engine.store import Store
 from fastjournald.tables.entry import Cold, Entry
 from fastjournald.tables.entry_states import EntryState
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 PAIR_BYTES = 2 + 2 + 4 + 1
 """A pair's sizes and type at their widest."""
@@ -68,12 +69,6 @@ def is_missing(entry: Entry, flags: int, *, leases: bool) -> bool:
     )
 
 
-def why_unreadable(store: Store, entry: Entry) -> str:
-    """Return why the value of an entry could not be read, just now; empty: that was not tried."""
-    assert store.values is not None
-    return store.values.unreadable.pop(entry.key, "")
-
-
 def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Reply:
     """Return the reply that is one pair."""
     has_two = entry.uri is not None or key != entry.key
@@ -81,7 +76,7 @@ def pair_reply(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> 
 
 
 def get_key(
-    context: Context, session: Hashable, request: Request, now: int
+    context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
 ) -> str | Reply | Missing:
     """Return the pair under a key; TIMEOUT leases it, or with UPDATE_TIMEOUT sets its expiry."""
     flags, key = request.flags, request.key
@@ -112,7 +107,7 @@ def get_key(
     if flags & DATA and len(entry.value) > context.value_bytes_ration:
         return SCARCE
     if is_missing(entry, flags, leases=leases):
-        why_not = why_unreadable(store, entry)
+        why_not = unreadable.get(entry.job_id)
         return f"{ErrorCode.NOT_READABLE} {why_not}" if why_not else Missing([entry])
     store.access(entry, now)
     moved = move_expiry(context, entry, request, now)

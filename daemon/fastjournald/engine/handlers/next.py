@@ -37,11 +37,10 @@ from fastjournald.engine.handlers.get import (
     is_missing,
     pair_of,
     warm_value,
-    why_unreadable,
 )
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 ANY_DOMAIN = f"{NOT_A_DOMAIN}; empty stands for any"
 _TOO_MANY_WAITS = f"{ErrorCode.BUSY} {WAITS_PER_CONNECTION_MAX} requests wait on this connection"
@@ -50,14 +49,18 @@ _TOO_LARGE_WAIT = f"{ErrorCode.BUSY} {WAITS_BYTES_MAX} bytes of requests wait on
 
 
 def next_(
-    context: Context, session: Hashable, request: Request, now: int
+    context: Context,
+    session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
 ) -> str | Reply | Missing | None:
     """Lease what is due; where nothing is, say when something will be, or wait for it."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return ANY_DOMAIN
     if context.read_only:
         return READ_ONLY
-    reply = next_work(context, session, request, now)
+    reply = next_work(context, session, request, now, unreadable)
     if isinstance(reply, Missing):
         return reply
     if reply.error:
@@ -80,9 +83,11 @@ def nothing_due(context: Context, request: Request) -> Reply:
     return Reply(pairs=[], timeout=None if instant == NEVER else instant)
 
 
-def next_work(context: Context, session: Hashable, request: Request, now: int) -> Reply | Missing:
+def next_work(
+    context: Context, session: Hashable, request: Request, now: int, unreadable: Unreadable
+) -> Reply | Missing:
     """Take what is due, up to the request's count and the reply's size."""
-    entries = _take(context, request, now)
+    entries = _take(context, request, now, unreadable)
     if entries is None:
         return Reply(error=SCARCE)
     if isinstance(entries, Missing):
@@ -121,7 +126,9 @@ def next_work(context: Context, session: Hashable, request: Request, now: int) -
     return reply
 
 
-def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing | None:
+def _take(
+    context: Context, request: Request, now: int, unreadable: Unreadable
+) -> list[Entry] | Missing | None:
     """Take entries out of their queues, one a turn where any domain will do; None: too large."""
     store, rules = context.store, context.store.rules
     scheduler = store.scheduler
@@ -134,7 +141,7 @@ def _take(context: Context, request: Request, now: int) -> list[Entry] | Missing
     if named is not None and named.held:
         return []
     if store.values is not None and store.values.cold:
-        missing = _missing(context, request, count, now)
+        missing = _missing(context, request, count, now, unreadable)
         if missing:
             return Missing(missing)
     pops = request.flags & OVERWRITE
@@ -186,7 +193,9 @@ def _overhead(request: Request) -> int:
     return PAIR_BYTES + (META_BYTES if request.flags & META else 0)
 
 
-def _missing(context: Context, request: Request, count: int, now: int) -> list[Entry]:
+def _missing(
+    context: Context, request: Request, count: int, now: int, unreadable: Unreadable
+) -> list[Entry]:
     """Return those entries that would be taken now, and whose value is on disk only.
 
     If there are some, then also those that others who wait will take. One whose value cannot be
@@ -212,7 +221,7 @@ def _missing(context: Context, request: Request, count: int, now: int) -> list[E
                 # it is not handed out now
                 break
             if is_missing(entry, needs, leases=leases):
-                why_not = why_unreadable(store, entry)
+                why_not = unreadable.get(entry.job_id)
                 if why_not:
                     lost.append((entry, why_not))
                 else:

@@ -8,12 +8,18 @@ from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
-from fastjournald.engine.handlers.get import is_missing, pair_of, why_unreadable
+from fastjournald.engine.handlers.get import is_missing, pair_of
 from fastjournald.engine.handlers.next import ANY_DOMAIN, nothing_due, upcoming
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 
-def peek(context: Context, _session: Hashable, request: Request, now: int) -> str | Reply | Missing:
+def peek(
+    context: Context,
+    _session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
+) -> str | Reply | Missing:
     """Return the pairs that NEXT would; where it would give none, say when it will."""
     if b":" in request.key or len(request.key) > KEY_BYTES_MAX:
         return ANY_DOMAIN
@@ -27,7 +33,7 @@ def peek(context: Context, _session: Hashable, request: Request, now: int) -> st
         return SCARCE
     missing = [entry for entry in entries if is_missing(entry, flags, leases=False)]
     for entry in missing:
-        why_not = why_unreadable(store, entry)
+        why_not = unreadable.get(entry.job_id)
         if why_not:
             return f"{ErrorCode.NOT_READABLE} {why_not}"
     if missing:

@@ -4,27 +4,30 @@ The handler of SET is ``set_`` or ``set``, in one of the modules of this package
 It takes the context, the session, the request and the instant. It returns an error (a code and
 optionally a sentence), the empty string for plain success, a reply, bytes that are encoded already,
 a scan that is to be carried out, the values that are missing from memory for it, or None where the
-request waits.
+request waits. One that may miss values takes a last argument more: the reads that failed, where it
+is asked again after them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from importlib import import_module
+from inspect import signature
 from pkgutil import walk_packages
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from fastjournal.protocol import Function, Reply, Request
 from fastjournald.engine import handlers
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
-__all__ = ["HANDLERS", "Scan", "next_work", "nothing_due"]
+__all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
 
 Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
 Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
+ValueHandler: TypeAlias = Callable[[Context, Hashable, Request, int, Unreadable], Outcome]
 
 
 def _functions() -> Iterator[tuple[str, Handler]]:
@@ -50,5 +53,16 @@ def _find_handlers() -> dict[int, Handler]:
     return handlers_found
 
 
+def _find_value_handlers() -> dict[int, ValueHandler]:
+    """Return those handlers that may miss values."""
+    return {
+        function: cast("ValueHandler", handler)
+        for function, handler in HANDLERS.items()
+        if "unreadable" in signature(handler).parameters
+    }
+
+
 HANDLERS = _find_handlers()
 """All others answer ``unknown-function``."""
+
+VALUE_HANDLERS = _find_value_handlers()

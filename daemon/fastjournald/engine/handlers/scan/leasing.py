@@ -17,7 +17,7 @@ from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
 from fastjournald.engine.undelivered import Handout
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 _LEASE_WORK = 20
 """Work of an entry that is leased, in units of about a microsecond at the worst."""
@@ -65,7 +65,7 @@ class Leasing:
         self._seen.add(id(entry))
         return Taken.YES
 
-    def step(self, context: Context, now: int) -> str | Missing | None:
+    def step(self, context: Context, now: int, unreadable: Unreadable) -> str | Missing | None:
         """Lease some of what was chosen, as far as it may be leased still, and fits the page.
 
         Returns:
@@ -82,7 +82,7 @@ class Leasing:
             self._seen.clear()
         self._eligibility.clear_taken()
         leased: list[tuple[bytes, Entry]] = []
-        outcome = self._reserve(context, chosen, leased, now)
+        outcome = self._reserve(context, chosen, leased, now, unreadable)
         if outcome is None and leased:
             self._lease(context, leased, now)
         return outcome
@@ -93,6 +93,7 @@ class Leasing:
         chosen: list[tuple[bytes, Entry]],
         leased: list[tuple[bytes, Entry]],
         now: int,
+        unreadable: Unreadable,
     ) -> str | Missing | None:
         """Move entries from ``chosen`` to ``leased`` and take room for them; the rest waits."""
         page, store = self._page, context.store
@@ -105,7 +106,7 @@ class Leasing:
                 self._chosen = chosen[at:] + self._chosen
                 if leased:
                     return None
-                return page.missing(context, entry, (other for _, other in chosen[at:]))
+                return page.missing(entry, (other for _, other in chosen[at:]), unreadable)
             first = not (leased or page.pairs)
             if first and page.is_too_large(context, entry):
                 return SCARCE

@@ -14,12 +14,11 @@ from fastjournald.engine.handlers.get import (
     REPLY_BYTES,
     is_missing,
     pair_of,
-    why_unreadable,
 )
 from fastjournald.engine.handlers.scan.cursor import CURSOR_BYTES, Cursor, encode_cursor
 from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 
 class Page:
@@ -88,9 +87,11 @@ class Page:
         self._key_bytes_max = max(self._key_bytes_max, len(key), len(pair.second_key))
         self._value_bytes_max = max(self._value_bytes_max, len(pair.value))
 
-    def missing(self, context: Context, entry: Entry, ahead: Iterable[Entry]) -> str | Missing:
+    def missing(
+        self, entry: Entry, ahead: Iterable[Entry], unreadable: Unreadable
+    ) -> str | Missing:
         """Ask for the value of an entry, and for those that are needed soon; or say why not."""
-        why_not = why_unreadable(context.store, entry)
+        why_not = unreadable.get(entry.job_id)
         if why_not:
             return f"{ErrorCode.NOT_READABLE} {why_not}"
         # one entry may have several keys

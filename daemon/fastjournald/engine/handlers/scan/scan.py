@@ -25,21 +25,25 @@ from fastjournald.engine.handlers.scan.reading import Reading
 from fastjournald.engine.handlers.scan.search import Search
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.engine.undelivered import Handout
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 _ENCODE_WORK = 2
 """Work of a pair that is encoded, in units of about a microsecond at the worst."""
 
 
 def get(
-    context: Context, session: Hashable, request: Request, now: int
+    context: Context,
+    session: Hashable,
+    request: Request,
+    now: int,
+    unreadable: Unreadable = ALL_READABLE,
 ) -> str | Reply | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
     if context.subscriptions and not listens:
         context.subscriptions.end(session, request.identifier)
     if request.query == Query.KEY:
-        return get_key(context, session, request, now)
+        return get_key(context, session, request, now, unreadable)
     plan = plan_of(context, request)
     if isinstance(plan, str):
         return plan
@@ -97,7 +101,9 @@ class Scan:
         """The keys that it is about."""
         return self._plan.keys
 
-    def step(self, context: Context, now: int) -> str | bytes | Missing | LongMatches | None:
+    def step(
+        self, context: Context, now: int, unreadable: Unreadable
+    ) -> str | bytes | Missing | LongMatches | None:
         """Do a step; return the error or the reply if it was the last one, or what it needs."""
         if context.grants is not None:
             # the token may have lost its rights meanwhile
@@ -111,9 +117,9 @@ class Scan:
         elif not self._search.is_over:
             if not self._page.pairs:
                 self._page.keep_to_ration(context)
-            return self._search.step(context, now)
+            return self._search.step(context, now, unreadable)
         elif not self._leasing.is_over:
-            return self._leasing.step(context, now)
+            return self._leasing.step(context, now, unreadable)
         elif self._encoder is None:
             next_key = self._leasing.no_room_for or self._search.next_key
             self._encoder = self._page.encoder(next_key, self._eligibility.token, now)

@@ -14,7 +14,7 @@ from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.tables.entry import Entry
-from fastjournald.tables.value_cache import Missing
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 # Work that a step counts, in units of about a microsecond at the worst.
 _KEY_WORK = 1
@@ -72,7 +72,9 @@ class Search:
         """Which of the next keys match, as far as a thread has found that out."""
         self._work_left = 0
 
-    def step(self, context: Context, now: int) -> str | Missing | LongMatches | None:
+    def step(
+        self, context: Context, now: int, unreadable: Unreadable
+    ) -> str | Missing | LongMatches | None:
         """Look at some more keys, until there is no more, or one too many for the page.
 
         Returns:
@@ -81,11 +83,13 @@ class Search:
             to be matched in a thread.
         """
         self._work_left = limits.SCAN_STEP_WORK
-        outcome = self._look(context, now)
+        outcome = self._look(context, now, unreadable)
         context.store.work += limits.SCAN_STEP_WORK - self._work_left
         return outcome
 
-    def _look(self, context: Context, now: int) -> str | Missing | LongMatches | None:
+    def _look(
+        self, context: Context, now: int, unreadable: Unreadable
+    ) -> str | Missing | LongMatches | None:
         keys, find, leaves_out = self._keys, context.store.find, self._eligibility.leaves_out
         instructions = keys.instructions
         assert self.next_key is not None
@@ -119,7 +123,7 @@ class Search:
                 if isinstance(taken, str):
                     return taken
                 if taken is Taken.VALUE_MISSING:
-                    return self._page.missing(context, entry, self._ahead(context, now))
+                    return self._page.missing(entry, self._ahead(context, now), unreadable)
                 self.is_over = True
                 return None
         self.next_key = None
