@@ -157,8 +157,14 @@ LIMITED_BYTES_MAX = 64 * 1024 * 1024
 """Memory of these: so many of usual names, and 14,000 of the longest."""
 
 HAND_OUTS_MAX = 1_000_000
-"""Domains whose interval after a hand-out runs, some 300 MB of usual names; of more, the interval
-that ends first is over early. And domains of which a start remembers the last hand-out."""
+"""Domains whose interval after a hand-out runs; of more, the interval that ends first is over
+early. And domains of which a start remembers the last hand-out."""
+
+HAND_OUTS_BYTES_MAX = 512 * 1024 * 1024
+"""Memory of these: so many of usual names, or 120,000 of the longest."""
+
+HAND_OUT_BYTES = 300
+"""Memory of such a domain, besides its name."""
 
 LIMIT_BYTES = 540
 """Memory of a limited domain, besides its name."""

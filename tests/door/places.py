@@ -49,7 +49,7 @@ PLACES = {
     "fastjournald.observability.metric_values": "STATM",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
-    "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX",
+    "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
     "fastjournald.tasks.scan_runner": "SLICE_WORK",
 }

@@ -7,13 +7,14 @@ from itertools import permutations
 import pytest
 
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.limits import LIMIT_BYTES
-from fastjournal.protocol.constants import Function, ValueType
+from fastjournal.limits import HAND_OUT_BYTES, LIMIT_BYTES
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.door.places import patch_module
 from tests.property.compacted_log import CompactedLog
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, EngineSubject, Subject, request
 
+YEARS = 10 * 365 * 86_400 * SECOND
 NONE = b'{"interval_us":0,"jobs":0,"lease_us":0,"attempts":0}'
 
 
@@ -67,6 +68,42 @@ def test_of_too_many_intervals_the_first_ends_early(
         s.later(1)
         assert s.jobs(name) == [name + b":1:0:x"]
     assert s.jobs() == [b"a:1:0:y"]
+
+
+def test_of_intervals_with_too_many_bytes_the_first_ends_early(
+    s: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "tables.HAND_OUTS_BYTES_MAX", 2 * (HAND_OUT_BYTES + 1000))
+    s = s.under(interval_us_default=10 * SECOND)
+    assert isinstance(s.target, EngineSubject)
+    names = [b"%01000d" % number for number in range(3)]
+    for name in names:
+        s.set(name + b":1:0:x", flags=Flag.PERSIST)
+        s.set(name + b":1:0:y", flags=Flag.PERSIST)
+        s.later(1)
+        assert s.jobs(name) == [name + b":1:0:x"]
+    assert s.jobs() == [names[0] + b":1:0:y"]
+    s.target.restart(s.now)
+    limits = s.target.engine.store.rules.limits
+    assert [limits.waits_until(name) > 0 for name in names] == [True, False, True]
+    s.later(10 * SECOND)
+    assert s.jobs(names[2]) == [names[2] + b":1:0:y"]
+    assert (limits.intervals, limits.interval_bytes) == (1, HAND_OUT_BYTES + 1000)
+
+
+def test_an_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subject) -> None:
+    limit(s, b"a", b'{"interval_us":%d}' % SECOND)
+    for name in (b"x", b"y"):
+        s.set(b"a:1:0:" + name, flags=Flag.PERSIST)
+    s.later(YEARS)
+    assert s.jobs(b"a") == [b"a:1:0:x"]
+    assert isinstance(s.target, EngineSubject)
+    s.later(-YEARS)
+    s.target.restart(s.now)
+    assert s.jobs(b"a") == []
+    assert s.next(b"a").timeout == s.now + SECOND
+    s.later(SECOND)
+    assert s.jobs(b"a") == [b"a:1:0:y"]
 
 
 def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,15 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
     assert keys(peek(s, flags=Flag.DATA)) == [JOB, b"a:2:0:y"]
 
 
+@pytest.mark.rule("PEEK: default leases of domains do not end its reply")
+def test_peek_goes_on_where_the_next_domain_has_another_lease(s: Subject) -> None:
+    for key in (b"a:1:0:x", b"b:1:0:x"):
+        s.set(key)
+    s.ask(request(Function.LIMIT, b"a", b'{"lease_us":5}', kind=ValueType.STRING))
+    assert [pair.key for pair in peek(s).pairs or ()] == [b"a:1:0:x", b"b:1:0:x"]
+    assert s.jobs(count=9, timeout=SECOND) == [b"a:1:0:x", b"b:1:0:x"]
+
+
 @pytest.mark.warm_only
 @pytest.mark.rule("PEEK: The cost is that of the entries returned")
 @pytest.mark.bounded_work("PEEK")

@@ -287,7 +287,7 @@ class Metrics(Collector):
         for kind, size in (
             ("connections", CONNECTION_BYTES * gauges["connections"]),
             ("inflight", runtime.memory.bytes),
-            ("limits", store.rules.limits.bytes),
+            ("limits", store.rules.limits.bytes + store.rules.limits.interval_bytes),
             ("locks", LOCK_BYTES * len(store.locks)),
             ("news", subscriptions.notifications_bytes),
             ("pauses", store.rules.pauses.bytes),

@@ -16,7 +16,7 @@ import msgspec
 from sortedcontainers import SortedList
 
 from fastjournal.cmdlog.format.operation_records import Limit
-from fastjournal.limits import INSTANT_MAX, LIMIT_BYTES
+from fastjournal.limits import HAND_OUT_BYTES, INSTANT_MAX, LIMIT_BYTES
 
 
 class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -52,7 +52,7 @@ class DomainLimits:
         default: Holds where a domain has no number of its own.
     """
 
-    __slots__ = ("_ends", "_last", "any", "bytes", "default", "own_limits")
+    __slots__ = ("_ends", "_last", "any", "bytes", "default", "interval_bytes", "own_limits")
 
     def __init__(self, default: DomainLimit = UNLIMITED) -> None:
         self.default = default
@@ -62,6 +62,8 @@ class DomainLimits:
         """Whether any domain may have a limit."""
         self.bytes = 0
         """Memory of the domains with limits of their own."""
+        self.interval_bytes = 0
+        """Memory of the intervals that run."""
         self._last: dict[bytes, tuple[int, int]] = {}
         """Domain to its last hand-out and the end of the interval after that."""
         self._ends: SortedList = SortedList()
@@ -126,15 +128,15 @@ class DomainLimits:
         Returns:
             Its end; 0: it is over by now, or the domain has no interval.
         """
-        before = self._last.pop(name, None)
-        if before is not None:
-            self._ends.remove((before[1], name))
+        if name in self._last:
+            self.end_interval(name)
         interval = self.of(name).interval_us
         end = min(handed_out + interval, INSTANT_MAX)
         if not interval or end <= now:
             return 0
         self._last[name] = handed_out, end
         self._ends.add((end, name))
+        self.interval_bytes += HAND_OUT_BYTES + len(name)
         return end
 
     def last_hand_out(self, name: bytes) -> int:
@@ -149,3 +151,4 @@ class DomainLimits:
         """Let the interval of a domain be over."""
         _, end = self._last.pop(name)
         self._ends.remove((end, name))
+        self.interval_bytes -= HAND_OUT_BYTES + len(name)

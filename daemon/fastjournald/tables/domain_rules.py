@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fastjournal.limits import HAND_OUTS_MAX
+from fastjournal.limits import HAND_OUTS_BYTES_MAX, HAND_OUTS_MAX
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.scheduler import Scheduler
@@ -76,11 +76,16 @@ class DomainRules:
             if domain.limit.interval_us:
                 domain.waits_until = self.limits.begin_interval(domain.name, now, now)
                 self._signals.wake_at(domain.waits_until)
-                while self.limits.intervals > HAND_OUTS_MAX:
-                    first = self.limits.first_end()
-                    assert first is not None
-                    self.end_hold(first[1], first[0])
+                self._bound_intervals()
             self._scheduler.round_robin.hold_or_free(domain)
+
+    def _bound_intervals(self) -> None:
+        """Let the intervals that end first be over where too many run."""
+        limits = self.limits
+        while limits.intervals > HAND_OUTS_MAX or limits.interval_bytes > HAND_OUTS_BYTES_MAX:
+            first = limits.first_end()
+            assert first is not None
+            self.end_hold(first[1], first[0])
 
     # --- deadlines and recovery -----------------------------------------------------------------
 
@@ -102,10 +107,15 @@ class DomainRules:
         self._scheduler.names.update({*pauses, *limits})
 
     def restore_hand_out(self, name: bytes, handed_out: int, now: int) -> None:
-        """Take over from the log when a domain handed out last."""
+        """Take over from the log when a domain handed out last.
+
+        Not behind the present: the log may be from a clock that was years ahead.
+        """
+        handed_out = min(handed_out, now)
         waits_until = self.limits.begin_interval(name, handed_out, now)
         domain = self._scheduler.domains.get(name)
         if domain is not None:
             domain.handed_out = handed_out
             domain.waits_until = waits_until
             self._scheduler.round_robin.hold_or_free(domain)
+        self._bound_intervals()
