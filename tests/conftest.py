@@ -1,4 +1,4 @@
-"""Settings of all tests: seeded randomness, no deadlines, Spark tests side by side."""
+"""Settings of all tests: seeded randomness, no deadlines, fork servers, Spark tests together."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.integration.programs import close_fork_servers, open_fork_servers
 
 # A test run says the same thing twice. HYPOTHESIS_PROFILE=explore looks further instead.
 settings.register_profile(
@@ -29,6 +31,16 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 SPARK_TESTS = Path(__file__).parent / "spark"
+
+
+def pytest_configure() -> None:
+    """Let tests fork the programs that they start."""
+    open_fork_servers()
+
+
+def pytest_unconfigure() -> None:
+    """End the fork servers, after all tests."""
+    close_fork_servers()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -19,7 +19,8 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.format.workq import make_job_id
 from fastjournal.limits import SEGMENT_BYTES_MAX
 from fastjournal.testing.logs import SegmentBuilder
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed
 
 JOBS_DEFAULT = 100_000
 QUEUES = 10

@@ -22,7 +22,7 @@ from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import SEGMENT_BYTES_MAX
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.integration.daemon_process import installed
+from tests.integration.programs import installed
 
 DOMAINS = 1000
 ENTRIES_DEFAULT = 1_000_000

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import IO, Any
 
-from tests.integration.daemon_process import installed
+from tests.integration.programs import Program, installed, run_program
 
 TIMEOUT_S = 60.0
 
@@ -33,20 +33,19 @@ class Cli:
         self, *arguments: str | bytes, stdin: bytes = b""
     ) -> subprocess.CompletedProcess[bytes]:
         """Run it to its end."""
-        return subprocess.run(
+        return run_program(
             [installed("fj-cli"), *arguments],
             input=stdin,
             capture_output=True,
             env=self.environment,
             timeout=TIMEOUT_S,
-            check=False,
         )
 
     def start(
         self, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE
     ) -> subprocess.Popen[bytes]:
         """Start it, and return while it runs."""
-        return subprocess.Popen(
+        return Program(
             [installed("fj-cli"), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sysconfig
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+from tests.integration.programs import Program, installed
 
 START_S = 60.0
 """Far longer than a start takes, so that a loaded machine fails no test."""
 
-_POLL_S = 0.01
-
-
-def installed(command: str) -> str:
-    """Return the path of a command of this project, as it was installed beside this Python."""
-    return str(Path(sysconfig.get_path("scripts")) / command)
+_POLL_S = 0.003
 
 
 class DaemonProcess:
@@ -27,15 +24,17 @@ class DaemonProcess:
     Args:
         directory: The log goes below it, and what the daemon says.
         options: More command line options.
+        own_interpreter: Fork it from no server (see programs.py): its memory or /proc is looked at.
     """
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, own_interpreter: bool = False) -> None:
         self.directory = directory
         self.log_path = directory / "log"
         self.stderr_path = directory / "fastjournald.err"
         self._ready_file = directory / "ready"
         self._options = options
-        self._process: subprocess.Popen[bytes] | None = None
+        self._own_interpreter = own_interpreter
+        self._process: subprocess.Popen[Any] | None = None
         self.addresses: list[str] = []
         """Where it listens, since the last start."""
 
@@ -60,7 +59,7 @@ class DaemonProcess:
         self._ready_file.unlink(missing_ok=True)
         listen = () if "--listen" in self._options else ("--listen", "127.0.0.1:0")
         with open(self.stderr_path, "ab") as stderr:
-            self._process = subprocess.Popen(
+            self._process = Program(
                 [
                     installed("fastjournald"),
                     *("--cmdlog-path", str(self.log_path)),
@@ -71,6 +70,7 @@ class DaemonProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=stderr,
                 stderr=stderr,
+                own_interpreter=self._own_interpreter,
             )
 
     def start(self) -> None:

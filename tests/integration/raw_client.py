@@ -14,7 +14,8 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
-from tests.integration.daemon_process import START_S, installed
+from tests.integration.daemon_process import START_S
+from tests.integration.programs import installed, run_program
 
 SILENCE_S = 60.0
 """Far longer than any answer takes, so that a loaded machine fails no test."""
@@ -131,12 +132,11 @@ def codes(replies: Iterable[Reply]) -> list[str]:
 
 def run_to_its_end(directory: Path, *options: str) -> tuple[int, str]:
     """Run a daemon that cannot start; return its exit code and what it says."""
-    done = subprocess.run(
+    done = run_program(
         [
             installed("fastjournald"),
             *("--cmdlog-path", str(directory / "log"), "--listen", "127.0.0.1:0", *options),
         ],
-        check=False,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

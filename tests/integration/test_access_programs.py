@@ -17,7 +17,8 @@ from fastjournal.client.core.access import make_context
 from fastjournal.spool import Spool
 from tests.certificates import Authority, Files
 from tests.integration.cli_process import Cli
-from tests.integration.daemon_process import START_S, DaemonProcess, installed
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.programs import Program, installed, run_program
 
 
 class SecureSite(NamedTuple):
@@ -146,7 +147,7 @@ def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(site: Secur
         *(installed("fj-forwarder"), "--spool", str(spool), "--server", site.daemon.address),
         *site.options(),
     ]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = Program(command, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         said = ""
@@ -175,12 +176,11 @@ def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(site: Secur
 
 def test_a_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
     for options in (["--auth-file", "/nowhere/token"], ["--tls-key", site.own.key]):
-        done = subprocess.run(
+        done = run_program(
             [
                 *(installed("fj-forwarder"), "--spool", str(site.directory / "spool")),
                 *("--server", site.daemon.address, *options),
             ],
-            check=False,
             capture_output=True,
             timeout=START_S,
             env=dict(os.environ),

@@ -14,7 +14,8 @@ import pytest
 
 from fastjournal.client import SyncClient
 from tests.integration.cli_process import Cli
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed
 
 DONE, REFUSED, USAGE, CANNOT_CONNECT, NOTHING_TO_DO = 0, 1, 2, 69, 75
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.integration.daemon_process import installed
+from tests.integration.programs import installed
 
 
 @pytest.mark.parametrize(

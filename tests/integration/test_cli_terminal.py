@@ -15,7 +15,8 @@ import pytest
 from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
 from tests.integration.cli_process import TIMEOUT_S, Cli
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed, run_program
 
 IO_FAILED = 74
 
@@ -181,13 +182,12 @@ def test_reader_of_notes_that_is_gone_ends_no_command(
     reading, writing = os.pipe()
     os.close(reading)
     for stderr in (writing, os.open("/dev/full", os.O_WRONLY)):
-        done = subprocess.run(
+        done = run_program(
             [installed("fj-cli"), "next", "no-such-domain"],
             stdin=subprocess.DEVNULL,
             stderr=stderr,
             env=cli.environment,
             timeout=TIMEOUT_S,
-            check=False,
         )
         os.close(stderr)
         assert done.returncode == 75

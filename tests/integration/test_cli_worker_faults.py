@@ -23,7 +23,8 @@ from fastjournal.keys import build_journal_key
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, encode_error, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.cli_process import TIMEOUT_S, Cli
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import Program, installed
 from tests.integration.worker_process import (
     add,
     gated,
@@ -177,7 +178,7 @@ def test_reader_of_reports_that_stands_still_holds_up_no_lease(
     add(client, "a", "b", "long")
     reading, writing = os.pipe()
     fill(writing)
-    worker = subprocess.Popen(
+    worker = Program(
         [
             *(installed("fj-cli"), "next", "--lease", "1s"),
             *("--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" != long ] || sleep 3'),

@@ -416,7 +416,7 @@ def test_who_guesses_is_let_go_after_some_tokens_and_nobody_else_waits(tmp_path:
 
 def test_no_secret_is_told_to_anybody(tmp_path: Path, authority: Authority, files: Files) -> None:
     options = ("--log-level", "debug", "--auth-tokens", str(write_tokens(tmp_path)))
-    with DaemonProcess(tmp_path, *options, *tls_options(files)) as daemon:
+    with DaemonProcess(tmp_path, *options, *tls_options(files), own_interpreter=True) as daemon:
         wrong = "some-wrong-token-4711"
         with pytest.raises(RefusedError):
             ask(daemon.address, tls=authority.path, auth=wrong)

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import shutil
-import subprocess
 import threading
 import time
 import urllib.request
@@ -23,7 +22,8 @@ from fastjournal.cmdlog.snapshot import verify_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.testing.workq_rules import assert_workq_accepts
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed, run_program
 from tests.integration.raw_client import SILENCE_S, RawClient, build, set_request
 
 OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50")
@@ -146,9 +146,8 @@ def wait_until_small(client: RawClient, bytes_max: int) -> None:
 
 def verify(path: Path, *, killed: bool = False) -> None:
     """Nothing is wrong with a log, but what a kill may leave."""
-    done = subprocess.run(
+    done = run_program(
         [installed("fj-cli"), "log", "verify", str(path)],
-        check=False,
         capture_output=True,
         text=True,
         timeout=SILENCE_S,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import re
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -26,7 +25,8 @@ from tests.door.config import Config
 from tests.door.daemon import Server
 from tests.door.places import patch_module
 from tests.door.recovery import recover_engine
-from tests.integration.daemon_process import START_S, DaemonProcess, installed
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.programs import installed, run_program
 
 HTTP = ("--http", "127.0.0.1:0")
 
@@ -285,12 +285,11 @@ def test_a_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess)
 )  # fmt: skip
 def test_an_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
     command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "log")]
-    done = subprocess.run(
+    done = run_program(
         [*command, "--listen", "127.0.0.1:0", "--http", address],
         capture_output=True,
         text=True,
         timeout=START_S,
-        check=False,
     )
     assert done.returncode == 64
     assert f"--http {address}: " in done.stderr
@@ -299,12 +298,11 @@ def test_an_address_that_others_could_reach_is_refused(tmp_path: Path, address: 
 def test_an_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -> None:
     host, port = http_address(daemon)
     command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "other")]
-    done = subprocess.run(
+    done = run_program(
         [*command, "--listen", "127.0.0.1:0", "--http", f"{host}:{port}"],
         capture_output=True,
         text=True,
         timeout=START_S,
-        check=False,
     )
     assert done.returncode == 64
     assert f"--http {host}:{port}: cannot listen" in done.stderr

@@ -72,7 +72,7 @@ def assert_resident_within_the_limit(daemon: DaemonProcess) -> None:
 def test_ten_times_as_many_values_as_memory_are_all_right_and_memory_stays_in_its_limit(
     tmp_path: Path,
 ) -> None:
-    with DaemonProcess(tmp_path, *OPTIONS) as daemon:
+    with DaemonProcess(tmp_path, *OPTIONS, own_interpreter=True) as daemon:
         with RawClient(daemon.address) as client:
             fill(client, range(NUMBER))
             assert_resident_within_the_limit(daemon)
@@ -190,7 +190,10 @@ def test_the_estimate_of_what_entries_take_is_close_to_what_they_take(
 ) -> None:
     count, window = 60_000, 300
     options = ("--memory-limit", str(limit), "--http", "127.0.0.1:0")
-    with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
+    with (
+        DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon,
+        RawClient(daemon.address) as client,
+    ):
         before = figures(daemon)["process_resident_memory_bytes"]
         for first in range(0, count, window):
             some = range(first, first + window)

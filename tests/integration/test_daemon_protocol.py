@@ -18,7 +18,8 @@ from fastjournal.limits import WAITS_PER_CONNECTION_MAX
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from tests.functions import NO_FUNCTIONS
-from tests.integration.daemon_process import START_S, DaemonProcess, installed
+from tests.integration.daemon_process import START_S, DaemonProcess
+from tests.integration.programs import installed
 from tests.integration.raw_client import (
     RawClient,
     build,
@@ -33,7 +34,8 @@ SECOND = 1_000_000
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
-    process = DaemonProcess(tmp_path_factory.mktemp("daemon"), "--max-value", str(MAX_VALUE))
+    directory = tmp_path_factory.mktemp("daemon")
+    process = DaemonProcess(directory, "--max-value", str(MAX_VALUE), own_interpreter=True)
     with process:
         yield process
         assert process.stop() == 0
@@ -275,7 +277,10 @@ def rss_bytes(pid: int) -> int:
     "Replies: order and backpressure: The daemon stops reading from a client that does not read"
 )
 def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: Path) -> None:
-    with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as other:
+    with (
+        DaemonProcess(tmp_path, own_interpreter=True) as daemon,
+        RawClient(daemon.address) as other,
+    ):
         value = b"x" * 1_000_000
         assert other.ask(set_request(b"big", value)).code == ""
         before = rss_bytes(daemon.pid)

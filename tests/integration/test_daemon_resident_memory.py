@@ -219,7 +219,7 @@ def test_memory_of_each_kind_is_what_the_metrics_say(
     tmp_path: Path, kind: str, before: Load, load: Load, at_least: int
 ) -> None:
     options = (*HTTP, "--tombstones-bytes-max", str(TOMBSTONES_BYTES), "--cmdlog-sync", "os")
-    with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
+    with DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon, ExitStack() as stack:
         (client,) = connect(daemon, stack)
         # what is loaded and allocated once
         ask_all(client, [build(Function.SET, b"warm", bytes(100_000))])
@@ -241,7 +241,7 @@ def test_memory_of_tombstones_is_bounded_at_a_start(tmp_path: Path) -> None:
     """But for those of one segment, which go when it is replayed."""
     options = (*HTTP, "--tombstones-bytes-max", str(TOMBSTONES_BYTES), "--cmdlog-sync", "os")
     options += ("--cmdlog-seg-size", str(4 * MIB))
-    with DaemonProcess(tmp_path, *options) as daemon:
+    with DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon:
         said = counted(daemon)
         resident_before = resident(daemon)
         with RawClient(daemon.address) as client:

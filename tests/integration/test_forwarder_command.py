@@ -22,12 +22,13 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.spool import format as form
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from tests.integration.programs import Program, installed, run_program
 
 HOUR_US = 3_600_000_000
 
 
 def command(spool: Path, *servers: str, options: tuple[str, ...] = ()) -> list[str]:
-    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--seed", "1"]
+    line = [installed("fj-forwarder"), "--spool", str(spool), "--seed", "1"]
     for server in servers:
         line += ["--server", server]
     return [*line, *options]
@@ -36,15 +37,15 @@ def command(spool: Path, *servers: str, options: tuple[str, ...] = ()) -> list[s
 def once(spool: Path, *servers: str, status: int = 0) -> str:
     """Run ``--once`` and return what it told."""
     line = command(spool, *servers, options=("--once",))
-    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    done = run_program(line, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     return done.stderr
 
 
 @contextmanager
-def running(spool: Path, *servers: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(spool: Path, *servers: str) -> Iterator[Program]:
     """Run the forwarder; stop it with SIGTERM and expect that it stops well."""
-    process = subprocess.Popen(command(spool, *servers))
+    process = Program(command(spool, *servers))
     try:
         yield process
         process.send_signal(signal.SIGTERM)

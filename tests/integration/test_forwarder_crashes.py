@@ -18,6 +18,7 @@ from fastjournal.protocol import Function, Request
 from fastjournal.spool import DeadDirectory, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from tests.integration.programs import Program, installed
 
 WRITER = """
 import sys
@@ -63,9 +64,9 @@ def keys_told(writers: list[subprocess.Popen[str]]) -> list[bytes]:
     return keys
 
 
-def start_forwarder(spool: Path, server: str, *options: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--server", server]
-    return subprocess.Popen([*line, "--log-level", "error", "--batch", "64", *options])
+def start_forwarder(spool: Path, server: str, *options: str) -> Program:
+    line = [installed("fj-forwarder"), "--spool", str(spool), "--server", server]
+    return Program([*line, "--log-level", "error", "--batch", "64", *options])
 
 
 def finish(spool: Path, server: str, *options: str) -> None:

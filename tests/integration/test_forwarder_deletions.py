@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from fastjournal.protocol import Request
 from fastjournal.spool import Spool
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import ScriptedDaemon
+from tests.integration.programs import Program, installed
 
 
 @pytest.mark.parametrize("keeps_a_locked_record", [False, True])
@@ -28,9 +27,9 @@ def test_a_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
     ledger = Ledger(refuse=refuse)
     directory = tmp_path / "spool"
     with ScriptedDaemon(ledger.answer) as daemon, Spool(directory, slot_seconds) as spool:
-        line = [sys.executable, "-m", "fj_forwarder", "--spool", str(directory)]
+        line = [installed("fj-forwarder"), "--spool", str(directory)]
         line += ["--server", daemon.address, "--slot-seconds", str(slot_seconds)]
-        process = subprocess.Popen([*line, "--log-level", "error"])
+        process = Program([*line, "--log-level", "error"])
         try:
             if keeps_a_locked_record:
                 spool.append(domain="d", value=b"locked")

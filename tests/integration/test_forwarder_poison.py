@@ -19,11 +19,12 @@ from fastjournal.spool import DeadDirectory, Spool, spool_status
 from fastjournal.testing.ledger import Ledger
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import Program, installed, run_program
 
 
-def start(spool: Path, server: str) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "fj_forwarder", "--spool", str(spool), "--log-level", "error"]
-    return subprocess.Popen([*line, "--server", server])
+def start(spool: Path, server: str) -> Program:
+    line = [installed("fj-forwarder"), "--spool", str(spool), "--log-level", "error"]
+    return Program([*line, "--server", server])
 
 
 @contextmanager
@@ -121,13 +122,12 @@ def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_p
             spool.append(domain="d", id=f"large-{number}", value=bytes(5000))
             spool.append(domain="d", id=f"good-{number}", value=b"good")
     with DaemonProcess(tmp_path, "--max-value", "1000") as daemon:
-        line = [sys.executable, "-m", "fj_forwarder", "--spool", str(tmp_path / "spool"), "--once"]
-        done = subprocess.run(
+        line = [installed("fj-forwarder"), "--spool", str(tmp_path / "spool"), "--once"]
+        done = run_program(
             [*line, "--server", daemon.address],
             capture_output=True,
             text=True,
             timeout=120,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
     assert spool_status(tmp_path / "spool").pending == 0

@@ -16,7 +16,8 @@ from fastjournal.keys import build_journal_key
 from fastjournal.loglines import LineFormatter
 from fastjournal.spool import Spool
 from fastjournal.spool.slots import SLOT_SUFFIX
-from tests.integration.daemon_process import DaemonProcess, installed
+from tests.integration.daemon_process import DaemonProcess
+from tests.integration.programs import installed, run_program
 
 HOSTILE = "x\n2026-01-01 00:00:00,000 INFO event=stopped\x1b[2J\x9b\u202e"
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ event=[a-z-]+( .*)?")
@@ -46,14 +47,13 @@ def test_log_lines_of_the_forwarder_cannot_be_feigned(tmp_path: Path) -> None:
         damaged.write(b"no record at all")
     slot.rename(directory / f"20200101T000000Z{SLOT_SUFFIX}")  # nobody writes to it any more
     with DaemonProcess(tmp_path) as daemon:
-        done = subprocess.run(
+        done = run_program(
             [
                 *(installed("fj-forwarder"), "--spool", str(directory), "--once"),
                 *("--server", daemon.address, "--log-level", "debug"),
             ],
             capture_output=True,
             timeout=60,
-            check=False,
         )
     assert done.returncode == 0, done.stderr
     lines = done.stderr.decode().rstrip("\n").split("\n")

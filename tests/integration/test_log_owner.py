@@ -13,7 +13,7 @@ from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import take_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
-from tests.integration.daemon_process import installed
+from tests.integration.programs import installed, run_program
 
 OTHER = 65534
 """A user and group that is not this one."""
@@ -62,7 +62,7 @@ def test_repaired_files_and_what_is_kept_aside_keep_the_mode(tmp_path: Path, mod
 def test_all_that_root_writes_to_a_log_belongs_to_its_owner(tmp_path: Path, way: str) -> None:
     log = damaged_log(tmp_path, 0o640, OTHER)
     if way == "fj-cli log repair":
-        done = subprocess.run(
+        done = run_program(
             [installed("fj-cli"), "log", "repair", str(log)],
             check=True,
             capture_output=True,

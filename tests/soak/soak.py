@@ -86,7 +86,7 @@ async def soak(daemon: DaemonProcess, seconds: float, seed: int) -> tuple[Load, 
 def run(seconds: float, seed: int, *options: str) -> str:
     """Soak a new daemon with these options; return what is wrong, empty where nothing is."""
     with tempfile.TemporaryDirectory() as directory:
-        daemon = DaemonProcess(Path(directory), *OPTIONS, *options)
+        daemon = DaemonProcess(Path(directory), *OPTIONS, *options, own_interpreter=True)
         with daemon:
             load, sizes = trio.run(soak, daemon, seconds, seed)
             status = daemon.stop()

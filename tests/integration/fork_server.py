@@ -1,0 +1,145 @@
+"""Fork server: a process that has imported a program, and forks for each start of it.
+
+``programs.py`` runs this file as a script, once for each program in each pytest process. It imports
+nothing of the tests. A start takes two forks: the process in between ends at once, so the program
+becomes a child of pytest (a subreaper at that moment), which waits for it as for any other child.
+
+The server is what a start of the installed script is after its imports and before it calls the
+entry point: one thread, no log handlers, no event loop, no open file. ``serve`` returns in the
+child only, and the child runs to the natural end of its interpreter. All children of one server
+share three things that a new interpreter would have for itself: the seed of hashes of strings, the
+imported objects, which garbage collection does not look at (``gc.freeze``: else each child copies
+all of them when it ends), and in ``/proc`` the command line and environment of the server.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MESSAGE_BYTES_MAX = 1 << 16
+"""Of a request to start: a longer one is for a new interpreter."""
+
+_PR_SET_PDEATHSIG = 1
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def main() -> None:
+    """Import the program and serve; in a child, be the program."""
+    channel_fd, script, target, *preload = sys.argv[1:]
+    channel = socket.socket(fileno=int(channel_fd))
+    sys.path[0] = os.path.dirname(script)
+    program = load(target)
+    for name in preload:
+        load(name)
+    generators = [one for one in gc.get_objects() if isinstance(one, random.Random)]
+    check_nothing_leaks(channel.fileno())
+    gc.collect()
+    gc.freeze()
+    # Ctrl-C is for pytest and the programs: the server ends when its channel does
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    serve(channel)
+    for generator in generators:
+        if not isinstance(generator, random.SystemRandom):
+            generator.seed()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.exit(program())
+
+
+def load(target: str) -> Callable[[], object]:
+    """Return the object that an entry point names: ``module:attribute``."""
+    module, _, name = target.partition(":")
+    loaded: Callable[[], object] = getattr(importlib.import_module(module), name)
+    return loaded
+
+
+def check_nothing_leaks(channel_fd: int) -> None:
+    """Refuse to serve if an import has left something that children would inherit."""
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"locks of other threads stay locked after a fork: {threads}"
+    # the directory that is being listed is gone when it is looked at
+    open_files = {int(name) for name in os.listdir("/proc/self/fd")}
+    open_files = {fd for fd in open_files if os.path.exists(f"/proc/self/fd/{fd}")}
+    assert open_files <= {0, 1, 2, channel_fd}, f"an import leaves files open: {open_files}"
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork for each start that is asked for; return in the children only, which are prepared."""
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(channel, MESSAGE_BYTES_MAX, 3)
+        if not message:
+            # pytest has closed the channel, or has died
+            os._exit(0)
+        is_adopted, adopted = os.pipe()
+        read_pid, write_pid = os.pipe()
+        between = os.fork()
+        if between == 0:
+            program = os.fork()
+            if program:
+                os.write(write_pid, b"%d" % program)
+                os._exit(0)
+            for fd in (adopted, read_pid, write_pid):
+                os.close(fd)
+            channel.close()
+            # closed once the process between has ended
+            os.read(is_adopted, 1)
+            os.close(is_adopted)
+            become(descriptors, **json.loads(message))
+            return
+        for fd in (write_pid, is_adopted, *descriptors):
+            os.close(fd)
+        pid = os.read(read_pid, 20)
+        os.waitpid(between, 0)
+        os.close(adopted)
+        os.close(read_pid)
+        channel.send(pid)
+
+
+def become(
+    descriptors: list[int], parent: int, args: list[str], cwd: str, env: dict[str, str]
+) -> None:
+    """Take over what a start gives to a process."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for number, fd in enumerate(descriptors):
+        os.dup2(fd, number)
+    for fd in descriptors:
+        os.close(fd)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        renew_stream(name, mode)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = args
+    sys.orig_argv[:] = [sys.executable, *args]
+
+
+def renew_stream(name: str, mode: str) -> None:
+    """Make a standard stream as a starting interpreter does, from what the descriptor is now."""
+    old = getattr(sys, name)
+    number = ("stdin", "stdout", "stderr").index(name)
+    buffering = 0 if old.write_through and mode == "w" else -1
+    binary: Any = open(number, mode + "b", buffering, closefd=False)  # noqa: SIM115
+    getattr(binary, "raw", binary).name = f"<{name}>"
+    stream = io.TextIOWrapper(
+        binary, old.encoding, old.errors, "\n", old.line_buffering, old.write_through
+    )
+    stream.mode = mode
+    setattr(sys, name, stream)
+    setattr(sys, f"__{name}__", stream)
+
+
+if __name__ == "__main__":
+    main()

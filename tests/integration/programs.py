@@ -1,0 +1,236 @@
+"""Starts of the installed programs: a fork of a process that has imported the program already.
+
+Hundreds of tests start a program of their own, and nearly all of such a start is imports.
+``Program`` is ``subprocess.Popen``, but a child that would run an installed script of this project
+is forked by a server (``fork_server.py``), which has imported what the entry point of that script
+names. It is a process like any other, with its own memory, descriptors, signals and exit code; it
+gets arguments, environment, directory and standard streams as ``Popen`` would give them. It is a
+child of this process, and killed when this process dies.
+
+A new interpreter runs the script itself where a fork could differ:
+
+- ``own_interpreter=True``, for tests of resident memory, of ``/proc``, of what an import does,
+  of the installed script, for the soak and for benchmarks;
+- other commands, also a shell that runs the script, and options of ``Popen`` that are not in
+  ``_FORK_OPTIONS``, as a new session or process group;
+- variables of the environment that an interpreter, a C library or an import reads;
+- a terminal as a standard stream;
+- limits, umask, ignored signals or other inherited state that is not as it was when pytest began;
+- everything, outside pytest (``tests/conftest.py`` opens the servers), where the variable
+  ``FJ_TESTS_OWN_INTERPRETER`` is set, and where there is no Linux.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections.abc import Mapping, Sequence
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+from tests.integration.fork_server import MESSAGE_BYTES_MAX
+
+PRELOADED = {"fastjournald": (), "fj-forwarder": (), "fj-cli": ("fastjournal:SyncClient",)}
+"""The programs that are forked, with what nearly each of their runs imports besides."""
+
+SERVER = str(Path(__file__).with_name("fork_server.py"))
+
+_FORK_OPTIONS = {"stdin", "stdout", "stderr", "env", "cwd", "text"}
+
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "GLIBC_", "TZ", "OPENSSL_", "SSL_")
+"""How the variables begin that are read before a program looks at its environment."""
+
+_INHERITED = ("Umask", "SigBlk", "SigIgn", "Uid", "Gid", "Groups", "Cap", "Cpus_allowed:")
+"""Lines of /proc/self/status."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def installed(command: str) -> str:
+    """Return the path of a command of this project, as it was installed beside this Python."""
+    return str(Path(sysconfig.get_path("scripts")) / command)
+
+
+def entry_point(command: str) -> str:
+    """Return what the installed script of a command calls, as ``module:function``."""
+    scripts = distribution("fastjournal").entry_points.select(group="console_scripts")
+    return scripts[command].value
+
+
+class ForkServer:
+    """A process that has imported a program, and forks for each start of it.
+
+    Args:
+        script: The script that starts the program otherwise.
+        targets: The function that it calls, then more to import; each ``module:name``.
+    """
+
+    def __init__(self, script: str, *targets: str) -> None:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, SERVER, str(theirs.fileno()), script, *targets],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+
+    def start(self, message: bytes, descriptors: list[int]) -> int:
+        """Start the program, with these standard streams, as a child of this process."""
+        with self._lock:
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(self._channel, [message], descriptors)
+                answer = self._channel.recv(MESSAGE_BYTES_MAX)
+            except ConnectionError:
+                answer = b""
+            finally:
+                _adopt_orphans(False)
+        assert answer, "the fork server has ended: standard error has the reason"
+        return int(answer)
+
+    def close(self) -> None:
+        """Let the server end; the programs go on."""
+        self._channel.close()
+        self._process.wait()
+
+
+def _adopt_orphans(wanted: bool) -> None:
+    assert not ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+class ForkServers:
+    """The servers of this process: one for each program, started when it is needed first."""
+
+    def __init__(self) -> None:
+        self._inherited = inherited(os.environ)
+        self._servers: dict[str, ForkServer] = {}
+
+    def find(self, script: str | bytes, options: Mapping[str, Any]) -> ForkServer | None:
+        """Return the server of a script, if its forks are what a start with these options gives."""
+        name = os.path.basename(os.fsdecode(script))
+        environment = os.environ if options.get("env") is None else options["env"]
+        if (
+            name not in PRELOADED
+            or script != installed(name)
+            or not options.keys() <= _FORK_OPTIONS
+            or inherited(environment) != self._inherited
+        ):
+            return None
+        if name not in self._servers:
+            targets = entry_point(name), *PRELOADED[name]
+            self._servers[name] = ForkServer(installed(name), *targets)
+        return self._servers[name]
+
+    def close(self) -> None:
+        """End them."""
+        for server in self._servers.values():
+            server.close()
+
+
+def inherited(environment: Mapping[str, str]) -> tuple[object, ...]:
+    """Return what a child with this environment inherits from this thread."""
+    status = Path("/proc/thread-self/status").read_text().splitlines()
+    return (
+        {name: value for name, value in environment.items() if name.startswith(_READ_AT_START)},
+        [line for line in status if line.startswith(_INHERITED)],
+        Path("/proc/self/limits").read_text(),
+        os.getpriority(os.PRIO_PROCESS, 0),
+    )
+
+
+_fork_servers: ForkServers | None = None
+
+
+def open_fork_servers() -> None:
+    """From now on, fork programs; from now on also, this is what they inherit."""
+    global _fork_servers  # noqa: PLW0603
+    if sys.platform == "linux" and "FJ_TESTS_OWN_INTERPRETER" not in os.environ:
+        _fork_servers = ForkServers()
+
+
+def close_fork_servers() -> None:
+    """End all fork servers of this process; nothing is forked any more."""
+    global _fork_servers
+    servers, _fork_servers = _fork_servers, None
+    if servers is not None:
+        servers.close()
+
+
+class Program(subprocess.Popen[Any]):
+    """``subprocess.Popen`` whose child is forked by a server, if it is a program of this project.
+
+    Args:
+        args: The path that ``installed`` gives, and the arguments.
+        own_interpreter: Start the script itself, in a new interpreter.
+        options: As ``subprocess.Popen`` takes them.
+    """
+
+    def __init__(
+        self, args: Sequence[str | bytes], *, own_interpreter: bool = False, **options: Any
+    ) -> None:
+        servers = None if own_interpreter else _fork_servers
+        self._server = servers and servers.find(args[0], options)
+        super().__init__(args, **options)
+
+    def _execute_child(self, *given: Any) -> None:
+        how = _EXECUTE.bind(self, *given).arguments
+        pipes = [how[name] for name in _PIPES]
+        # the ends of the child, or the streams of this process
+        streams = [
+            number if end == -1 else end for number, end in enumerate((pipes[0], *pipes[3::2]))
+        ]
+        environment = os.environ if how["env"] is None else how["env"]
+        message = json.dumps(
+            {
+                "parent": os.getpid(),
+                "args": [os.fsdecode(argument) for argument in how["args"]],
+                "cwd": os.fsdecode(how["cwd"] or os.getcwd()),
+                "env": {os.fsdecode(k): os.fsdecode(v) for k, v in environment.items()},
+            }
+        ).encode()
+        if self._server is None or len(message) > MESSAGE_BYTES_MAX or any(map(os.isatty, streams)):
+            super()._execute_child(*given)
+            return
+        self.pid = self._server.start(message, streams)
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+
+_EXECUTE = inspect.signature(subprocess.Popen._execute_child)
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def run_program(
+    args: Sequence[str | bytes],
+    *,
+    input: bytes | str | None = None,
+    timeout: float | None = None,
+    check: bool = False,
+    capture_output: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """``subprocess.run`` for the programs of this project."""
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Program(args, **options) as process:
+        try:
+            output, said = process.communicate(input, timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(process.args, process.returncode, output, said)
+    if check:
+        done.check_returncode()
+    return done
