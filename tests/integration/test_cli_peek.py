@@ -57,6 +57,19 @@ def test_peek_without_a_domain_shows_the_turns_of_all(cli: Cli, client: SyncClie
     assert [entry.key.decode() for entry in client.next("", count=9)] == seen
 
 
+def test_peek_ends_before_another_default_lease_unless_it_is_told_the_lease(
+    cli: Cli, client: SyncClient
+) -> None:
+    for key in ("a:1:0:x", "b:1:0:x"):
+        client.set(key, "")
+    client.limit("b", lease_us=5_000_000)
+    seen = [
+        [entry["key"] for entry in cli.json("peek", "--count", "9", *lease)]
+        for lease in ((), ("--lease", "1m"))
+    ]
+    assert seen == [["a:1:0:x"], ["a:1:0:x", "b:1:0:x"]]
+
+
 def test_peek_changes_nothing_and_tells_when_something_will_be_due(
     cli: Cli, client: SyncClient
 ) -> None:

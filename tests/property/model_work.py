@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 from fastjournal.protocol.constants import Flag, Query, ValueType
 from fastjournal.protocol.messages import Reply, Request
@@ -69,6 +69,11 @@ class Work(State):
         for domain, queue in zip(domains, queues, strict=True):
             queue[:] = [e for at, e in enumerate(queue) if self.has_room(domain, queue[:at])]
         by_turns = [e for turn in zip_longest(*queues) for e in turn if e is not None]
+        if not r.timeout and not r.flags & Flag.OVERWRITE:
+            # as NEXT: one token, so one default lease
+            lengths = [self.limit(e.parts.domain, "lease_us") for e in by_turns if e.parts]
+            same = takewhile(lambda length: length == lengths[0], lengths)
+            by_turns = by_turns[: len(list(same))]
         pairs = [self.pair(e, r) for e in by_turns[: 1 if r.count is None else r.count]]
         while len(pairs) > 1 and reply_bytes(pairs) > self.rules.reply_bytes_max:
             pairs.pop()

@@ -79,6 +79,27 @@ def test_peek_of_nothing_due_tells_when_something_will_be(s: Subject) -> None:
     assert keys(peek(s)) == [LATE]
 
 
+@pytest.mark.rule("PEEK: PEEK ends where a NEXT")
+@pytest.mark.parametrize("asked", [{}, {"timeout": SECOND}, {"flags": Flag.OVERWRITE}], ids=repr)
+@pytest.mark.parametrize("count", [1, 2, 3, 9])
+def test_peek_ends_where_next_does_before_another_default_lease(
+    s: Subject, asked: dict[str, int], count: int
+) -> None:
+    for name in (b"a", b"b", b"c"):
+        s.set(name + b":1:0:x")
+        s.set(name + b":1:0:y")
+    limit = request(Function.LIMIT, b"b", b'{"lease_us":5000000}', kind=ValueType.STRING)
+    assert s.ask(limit).error == ""
+    taken: list[bytes] = []
+    while len(taken) < 6:
+        seen = keys(s.ask(request(Function.PEEK, count=count, **asked)))
+        got = keys(s.ask(request(Function.NEXT, count=count, **asked)))
+        assert seen == got != []
+        if not taken and count > 1:
+            assert len(seen) == (min(count, 6) if asked else 1)
+        taken += got
+
+
 @pytest.mark.rule("PEEK: Other flags and fields are ignored")
 def test_peek_takes_one_if_there_is_no_count_and_ignores_what_only_next_has(s: Subject) -> None:
     s.set(JOB)
@@ -158,15 +179,6 @@ def test_peek_of_a_value_that_cannot_be_read_is_not_readable_and_buries_nothing(
         assert keys(peek(s)) == [JOB, b"a:2:0:y"]
     assert s.stats()["due"] == 2
     assert keys(peek(s, flags=Flag.DATA)) == [JOB, b"a:2:0:y"]
-
-
-@pytest.mark.rule("PEEK: default leases of domains do not end its reply")
-def test_peek_goes_on_where_the_next_domain_has_another_lease(s: Subject) -> None:
-    for key in (b"a:1:0:x", b"b:1:0:x"):
-        s.set(key)
-    s.ask(request(Function.LIMIT, b"a", b'{"lease_us":5}', kind=ValueType.STRING))
-    assert [pair.key for pair in peek(s).pairs or ()] == [b"a:1:0:x", b"b:1:0:x"]
-    assert s.jobs(count=9, timeout=SECOND) == [b"a:1:0:x", b"b:1:0:x"]
 
 
 @pytest.mark.warm_only

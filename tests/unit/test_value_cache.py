@@ -219,6 +219,17 @@ def test_a_next_of_any_domain_asks_for_one_value_of_each_in_turn(daemon: Daemon)
     assert [pair.key for pair in reply.pairs or ()] == wanted
 
 
+def test_next_reads_nothing_behind_the_end_of_its_batch(daemon: Daemon) -> None:
+    for key in (b"a:1:0:x", b"b:1:0:x"):
+        daemon.set(key)
+    limit = b'{"lease_us":5000000}'
+    assert not daemon.ask(request(Function.LIMIT, b"b", limit, kind=ValueType.STRING)).error
+    daemon.cool()
+    missing = daemon.try_once(request(Function.NEXT, flags=Flag.DATA, count=2))
+    assert isinstance(missing, Missing)
+    assert [entry.key for entry in missing.entries] == [b"a:1:0:x"]
+
+
 def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
     daemon: Daemon,
 ) -> None:

@@ -6,6 +6,7 @@ import click
 
 from fj_cli.options import (
     DONE,
+    DURATION,
     NAME,
     NOTHING_TO_DO,
     b64_option,
@@ -29,20 +30,26 @@ COUNT_MAX = 500
     show_default=True,
     help="At most that many entries.",
 )
+@click.option("--lease", type=DURATION, help="As given to 'next'.  [default: the daemon's]")
 @b64_option
 @json_option
 @server_option
 @click.pass_context
-def command(ctx: click.Context, domain: bytes, count: int, as_json: bool | None) -> int:
+def command(
+    ctx: click.Context, domain: bytes, count: int, lease: int | None, as_json: bool | None
+) -> int:
     """Show what 'next' would lease now in DOMAIN, or in any domain in turns; lease nothing.
 
     The order is that of 'next', and nothing changes: neither the times of the entries nor the
     turns of the domains. Of a paused DOMAIN it shows what would come without the pause.
 
+    One 'next' has one length of the lease. So without --lease the list ends before an entry of a
+    domain with another default lease ('limit --lease').
+
     Exit code 75: nothing is due.
     """
     with open_client(ctx) as client:
-        jobs = client.peek(domain, count=count, meta=True)
+        jobs = client.peek(domain, count=count, lease_us=lease, meta=True)
         paused_until = client.domain_stats(domain).paused_until if domain else 0
     if paused_until:
         note(f"paused until {format_instant(paused_until)}")

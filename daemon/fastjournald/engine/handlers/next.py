@@ -156,12 +156,7 @@ def _take(
             domain = turns.first()
         else:
             break
-        if (
-            entries
-            and not (request.timeout or pops)
-            and context.lease_us_of(domain) != context.lease_us_of(entries[0].domain)
-        ):
-            # one token, and so one length of the lease, for all of a reply
+        if entries and ends_batch(context, request, entries[0].domain, domain):
             break
         entry = domain.ready[0]
         room -= len(entry.key) + len(entry.uri or b"") + overhead
@@ -188,6 +183,16 @@ def _take(
     return entries
 
 
+def ends_batch(context: Context, request: Request, first: Domain, domain: Domain) -> bool:
+    """Whether a NEXT that took of ``first`` first ends before an entry of another domain.
+
+    One token is the end of all leases of a reply: so it does where their lengths differ.
+    """
+    if request.timeout or request.flags & OVERWRITE:
+        return False
+    return context.lease_us_of(domain) != context.lease_us_of(first)
+
+
 def _overhead(request: Request) -> int:
     """Return the size of a pair without its keys and its value."""
     return PAIR_BYTES + (META_BYTES if request.flags & META else 0)
@@ -212,9 +217,14 @@ def _missing(
         missing: list[Entry] = []
         lost: list[tuple[Entry, str]] = []
         room = store.values.kept_bytes
+        mine = count
+        first: Entry | None = None
         for at, entry in enumerate(upcoming(context, request, ahead)):
+            first = first or entry
+            if at < mine and ends_batch(context, request, first.domain, entry.domain):
+                mine = at
             room -= len(entry.value)
-            if at >= count and (room < 0 or not missing):
+            if at >= mine and (room < 0 or not missing):
                 # it would leave memory again before they come
                 break
             if flags & DATA and len(entry.value) > context.value_bytes_ration:

@@ -9,7 +9,8 @@ from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
 from fastjournald.engine.handlers.get import is_missing, pair_of
-from fastjournald.engine.handlers.next import ANY_DOMAIN, nothing_due, upcoming
+from fastjournald.engine.handlers.next import ANY_DOMAIN, ends_batch, nothing_due, upcoming
+from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 
@@ -25,7 +26,11 @@ def peek(
         return ANY_DOMAIN
     store, flags = context.store, request.flags
     count = 1 if request.count is None else min(request.count, NEXT_ENTRIES_MAX)
-    entries = list(upcoming(context, request, count))
+    entries: list[Entry] = []
+    for entry in upcoming(context, request, count):
+        if entries and ends_batch(context, request, entries[0].domain, entry.domain):
+            break
+        entries.append(entry)
     store.work += ENTRY_WORK * len(entries)
     if not entries:
         return nothing_due(context, request)

@@ -86,7 +86,12 @@ def next_(
 
 
 def peek(
-    domain: str | bytes = b"", *, count: int = 1, data: bool = True, meta: bool = False
+    domain: str | bytes = b"",
+    *,
+    count: int = 1,
+    lease_us: int | None = None,
+    data: bool = True,
+    meta: bool = False,
 ) -> Call[Jobs]:
     """Return the jobs that ``next`` would lease now, in work order, without a lease.
 
@@ -95,6 +100,8 @@ def peek(
     Args:
         domain: Of this domain only; empty: as the domains would take turns.
         count: At most that many, 1 to 65,535; the daemon shows at most 500.
+        lease_us: As ``next`` would be given it: with None or 0 it ends before a domain with another
+            default lease (``limit``).
         data: Read the values, not only their types.
         meta: Return the metadata too.
 
@@ -107,6 +114,7 @@ def peek(
         flags=(DATA if data else 0) | (META if meta else 0),
         key=key_bytes(domain),
         count=checked_count("count", count),
+        timeout=microseconds("lease_us", lease_us),
     )
     return Call(request, _peeked)
 
