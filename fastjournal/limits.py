@@ -1,11 +1,13 @@
-"""Every bound of fastjournal in one place, each with its reason.
+"""Limits: every bound of fastjournal in one place, each with its reason.
 
-Sizes are in bytes, times in microseconds, unless the name says otherwise.
+Sizes are in bytes, times in microseconds, unless the name says otherwise. It is one long file on
+purpose: a search for a bound ends here, and bounds that follow from each other stand together.
+Sections: protocol, daemon (by topic), clients, command log, compaction, spool.
 """
 
 from __future__ import annotations
 
-# --- protocol -----------------------------------------------------------------------------------
+# --- protocol ------------------------------------------------------------------------------------
 
 KEY_BYTES_MAX = 4096
 """Bytes of a key or URI: long enough for any URL that browsers and servers accept in practice."""
@@ -41,7 +43,7 @@ REPLY_BYTES_MAX = 4 * 1024 * 1024
 ERROR_SENTENCE_BYTES_MAX = 1024
 """Bytes of an error text: a code and one sentence."""
 
-# --- daemon -------------------------------------------------------------------------------------
+# --- daemon: clock, delays, tombstones -----------------------------------------------------------
 
 CLOCK_SKEW_US_MAX = 60_000_000
 """Default of max-clock-skew: hosts that run NTP are far closer than a minute."""
@@ -64,6 +66,8 @@ TOMBSTONES_BYTES_MAX = 512 * 1024 * 1024
 
 TOMBSTONE_BYTES = 320
 """Memory of a tombstone, besides its key."""
+
+# --- daemon: connections and admission control ---------------------------------------------------
 
 CONNECTIONS_MAX = 10_000
 """Default of max-connections: under the usual limit of open files of a service."""
@@ -105,6 +109,16 @@ IDLE_SECONDS_MAX = 24 * 3600
 RECEIVE_BYTES_MAX = 64 * 1024
 """Bytes of one read of a socket: some 300 usual requests, three milliseconds of work for one
 client."""
+
+REPLIES_BYTES_MAX = 1024 * 1024
+"""Bytes of replies of one connection that are gathered before they are sent: a read may hold
+thousands of requests, each with a reply of megabytes."""
+
+REFUSALS_MAX = 64
+"""Connections over max-connections that get an error reply at a time; further ones are closed at
+once."""
+
+# --- daemon: scheduler, leases, dead letters, domains --------------------------------------------
 
 NEXT_ENTRIES_MAX = 500
 """Entries of one NEXT, whatever its count: about 5 ms of work, so no other client waits longer."""
@@ -154,7 +168,7 @@ LIMITED_DOMAINS_MAX = 100_000
 """Domains with limits of their own at a time, with entries or without. Others have the default."""
 
 LIMITED_BYTES_MAX = 64 * 1024 * 1024
-"""Memory of these: so many of usual names, and 14,000 of the longest."""
+"""Memory of limited domains: LIMITED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
 HAND_OUTS_MAX = 1_000_000
 """Domains whose interval after a hand-out runs; of more, the interval that ends first is over
@@ -169,19 +183,15 @@ HAND_OUT_BYTES = 300
 LIMIT_BYTES = 540
 """Memory of a limited domain, besides its name."""
 
-SERVED_MAX = 100
-"""Waiting requests that are answered or end in one pass: if a hundred thousand wait for one domain,
-others are served in between."""
-
-SERVE_WORK_MAX = 2000
-"""Work of one pass over waiting requests: beyond it none is begun. One may take 500 entries."""
-
-READY_DOMAINS_MAX = 500
-"""Domains with new ready entries that one pass over waiting requests examines."""
-
 OLDEST_DUE_LOOKS_MAX = 1000
 """Entries that a STATS of the daemon compares for the age of the oldest, one for each domain and
 priority with a due entry. Under 5 ms of work; /metrics compares all, in slices."""
+
+GIVEN_BACK_MAX = 100
+"""Leases of unsent replies that are released in one pass: a millisecond. A connection may have
+leased thousands in replies that it did not read."""
+
+# --- daemon: scans -------------------------------------------------------------------------------
 
 EXPRESSION_BYTES_MAX = 4096
 """Bytes of a regular expression: as long as the keys that it matches."""
@@ -198,19 +208,14 @@ MATCHED_KEYS_MAX = 200
 """Keys of a scan that a thread matches with an expression in one pass."""
 
 MATCHED_WORK_MAX = 10_000_000
-"""Instructions times bytes of these keys: under 100 ms, usually under one."""
+"""Instructions times bytes of keys that a thread matches in one pass: under 100 ms, usually under
+one."""
 
 EXPRESSION_MEMORY_BYTES = 256 * 1024
 """Memory of RE2 for one expression; the last 128 are kept, so 32 MiB for all."""
 
 SCAN_STEP_WORK = 400
 """Work of one step of a scan, in units of about a microsecond at the worst."""
-
-READ_AHEAD = 64
-"""Requests behind one whose value is read from disk: their values are read with it."""
-
-FETCHES_MAX = 4
-"""Requests whose values are read from disk at a time, each as much as one reply holds."""
 
 SCANS_MAX = 16
 """Scans that gather a reply at a time; others wait. A reply of 65,535 small pairs with metadata
@@ -229,13 +234,18 @@ RELIEVED_KEYS = 1000
 SCAN_LEASES_MAX = 1000
 """Entries that one GET leases: all in one pass, as NEXT does."""
 
-REPLIES_BYTES_MAX = 1024 * 1024
-"""Bytes of replies of one connection that are gathered before they are sent: a read may hold
-thousands of requests, each with a reply of megabytes."""
+# --- daemon: value cache -------------------------------------------------------------------------
 
-GIVEN_BACK_MAX = 100
-"""Leases of unsent replies that are released in one pass: a millisecond. A connection may have
-leased thousands in replies that it did not read."""
+READ_AHEAD = 64
+"""Requests behind one whose value is read from disk: their values are read with it."""
+
+FETCHES_MAX = 4
+"""Requests whose values are read from disk at a time, each as much as one reply holds."""
+
+COLD_BYTES_MIN = 64
+"""Smallest value that is evicted: the gain of a smaller one is too little."""
+
+# --- daemon: links and locks ---------------------------------------------------------------------
 
 LINKS_PER_ENTRY_MAX = 64
 """Further keys of one entry by LINK: each takes a slot of the key table."""
@@ -254,6 +264,18 @@ LOCK_US_DEFAULT = 60_000_000
 """Duration of a LOCK that states none: enough for a program's change, and short enough for a
 program that hangs."""
 
+# --- daemon: waiting requests --------------------------------------------------------------------
+
+SERVED_MAX = 100
+"""Waiting requests that are answered or end in one pass: if a hundred thousand wait for one domain,
+others are served in between."""
+
+SERVE_WORK_MAX = 2000
+"""Work of one pass over waiting requests: beyond it none is begun. One may take 500 entries."""
+
+READY_DOMAINS_MAX = 500
+"""Domains with new ready entries that one pass over waiting requests examines."""
+
 WAITS_PER_CONNECTION_MAX = 64
 """Waiting NEXTs of one connection: a client that stops reading holds the reply of each in memory. A
 worker with more tasks opens more connections."""
@@ -263,6 +285,8 @@ WAITS_MAX = 100_000
 
 WAITS_BYTES_MAX = 128 * 1024 * 1024
 """Memory of waiting NEXTs: WAITS_MAX for domains of usual names, or 27,000 of the longest."""
+
+# --- daemon: publish/subscribe -------------------------------------------------------------------
 
 SUBSCRIPTIONS_PER_CONNECTION_MAX = 1000
 """Subscriptions (LISTEN) of one connection: a few for each thing that a program shows or caches."""
@@ -295,7 +319,8 @@ SEARCH_QUEUE_BYTES_PER_CONNECTION_MAX = 4 * 1024 * 1024
 end."""
 
 SEARCH_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The same for all connections; beyond it those of the connection with most end."""
+"""Keys that wait for the expressions of all connections; beyond it the subscriptions by expression
+of the connection with most of them end."""
 
 SEARCH_QUEUE_TURN_STEPS = 100
 """Steps of matching expressions of one connection, before the next has its turn."""
@@ -316,15 +341,15 @@ INSTRUCTION_MEMORY_BYTES = 512
 one."""
 
 SET_MEMORY_BYTES_MIN = 16 * 1024
-"""Memory of RE2 for a small one."""
+"""Memory of RE2 for a small set of subscribed expressions."""
 
 SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX = 24 * 1024 * 1024
 """Memory of the subscriptions of one connection, compiled expressions included: 1,000 usual
 ones."""
 
 SUBSCRIPTIONS_BYTES_MAX = 256 * 1024 * 1024
-"""The same for all connections; equal expressions count once. Enough for 100,000 usual keys or
-ranges."""
+"""Memory of the subscriptions of all connections; equal expressions count once. Enough for 100,000
+usual keys or ranges."""
 
 NOTIFICATIONS_BYTES_PER_CONNECTION_MAX = 16 * 1024 * 1024
 """Notification queue of a client that does not read: some 50,000 changed keys. Beyond it the
@@ -351,9 +376,7 @@ EARLY_DELIVERIES_BYTES_MAX = 4 * 1024 * 1024
 """Keys that were notified before they were matched, some 10,000, kept against duplicates. Beyond it
 some are notified twice."""
 
-REFUSALS_MAX = 64
-"""Connections over max-connections that get an error reply at a time; further ones are closed at
-once."""
+# --- daemon: access tokens and TLS ---------------------------------------------------------------
 
 AUTH_TOKEN_BYTES_MAX = 1024
 """Bytes of an access token: many times those of a random one, and cheap to hash."""
@@ -362,7 +385,7 @@ AUTH_TOKENS_MAX = 1000
 """Access tokens of a daemon: every AUTH is compared with all of them, in 0.2 ms."""
 
 AUTH_FILE_BYTES_MAX = 1024 * 1024
-"""Bytes of the file of these tokens: a kilobyte of rights and prefixes each."""
+"""Bytes of the file of access tokens: a kilobyte of rights and prefixes each."""
 
 AUTH_SECONDS = 10
 """Default of auth-timeout: a client sends AUTH with its first packet."""
@@ -388,6 +411,8 @@ HANDSHAKE_STEPS_A_TURN = 3
 """Steps of handshakes in one turn of the event loop, for all addresses: about a millisecond each,
 with an RSA key of 2,048 bits."""
 
+# --- daemon: HTTP, metrics, descriptors, disk ----------------------------------------------------
+
 HTTP_CONNECTIONS_MAX = 32
 """Concurrent HTTP connections; beyond it the one with the oldest request is closed. The use is a
 few scrapers and health checks."""
@@ -408,7 +433,8 @@ the handshakes come on top."""
 MIN_FREE_BYTES = 64 * 1024 * 1024
 """Default of min-free-bytes: one segment; below it the daemon is read-only."""
 
-# --- work ---------------------------------------------------------------------------------------
+# --- daemon: units of work -----------------------------------------------------------------------
+
 # One currency for all that holds the event loop: units of about a microsecond, counted where the
 # work is done and on the safe side. tests/unit/test_engine_work.py holds executed lines against it.
 
@@ -486,7 +512,7 @@ CREDIT_WORK = 500
 """Credit of a client that was idle: its requests up to this work come before those of busy
 clients."""
 
-# --- clients ------------------------------------------------------------------------------------
+# --- clients -------------------------------------------------------------------------------------
 
 CLIENT_IN_FLIGHT_MAX = 8192
 """Requests of one client connection without a reply: far under the 65,535 identifiers."""
@@ -516,14 +542,15 @@ TIMESTAMP_SLICE_US = 16_000_000
 a slice that comes again timestamps begin behind that one."""
 
 TIMESTAMP_SLICES_MAX = 8192
-"""Number of these slices: 36 hours of constant writing, and less than 1 MB."""
+"""Slices of time whose last write timestamp is kept: 36 hours of constant writing, and less than
+1 MB."""
 
 LISTENER_KEYS_MAX = 10_000
 """Changed keys that wait for a listener; beyond it they are dropped, and the listener gets
 MISSED."""
 
 LISTENER_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of their values."""
+"""Bytes of the values of changes that wait for a listener."""
 
 LISTENER_PING_S = 30.0
 """Silence after which a listener asks whether the daemon is still there."""
@@ -563,13 +590,10 @@ IMPORT_BATCH_ITEMS = 500
 """Items of an import in flight at a time: a round trip and a sync cost little for each."""
 
 IMPORT_BATCH_BYTES = VALUE_BYTES_MAX
-"""Bytes of their values. So a value over the usual max-value goes alone, because the daemon closes
-the connection of its sender."""
+"""Bytes of the values of an import in flight at a time. So a value over the usual max-value goes
+alone, because the daemon closes the connection of its sender."""
 
-# --- command log --------------------------------------------------------------------------------
-
-COLD_BYTES_MIN = 64
-"""Smallest value that is evicted: the gain of a smaller one is too little."""
+# --- command log ---------------------------------------------------------------------------------
 
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
 """Default of cmdlog-seg-size: workq's default; a Spark partition of a comfortable size."""
@@ -580,6 +604,8 @@ LOG_PAYLOAD_BYTES_MAX = 1024 * 1024
 READ_LOCK_PATIENCE_S = 10.0
 """Time that a reader of a log waits for a segment that is being replaced, which takes an
 instant."""
+
+# --- compaction ----------------------------------------------------------------------------------
 
 FILTERED_BYTES_MAX = 64 * 1024
 """Bytes of a segment that compaction examines before it yields: under 2 ms of work."""
@@ -607,7 +633,7 @@ COMPACTION_RETRY_US = 3600 * 1_000_000
 """Time after which compaction examines a segment again that it could not make much smaller, and
 whose records do not end by time."""
 
-# --- spool --------------------------------------------------------------------------------------
+# --- spool ---------------------------------------------------------------------------------------
 
 SLOT_SECONDS = 3600
 """Default length of a spool slot: one file an hour."""

@@ -1,6 +1,6 @@
 """Decision pages: reader of docs/decisions/, and generator of the tables in its README.
 
-``python -m tests.docs.decision_pages`` writes the tables, and a test compares them.
+``make pages`` writes the tables, and a test compares them.
 """
 
 from __future__ import annotations
