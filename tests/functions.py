@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fastjournal.protocol.functions import Function, Scope
+from fastjournal.protocol.declaration import Scope
+from fastjournal.protocol.functions import Function
 
 NO_FUNCTION = max(Function) + 1
 """A number that no function has: one more than the last."""

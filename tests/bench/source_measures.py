@@ -69,7 +69,9 @@ TERMS = {
         "fencing token", "daemon/fastjournald/engine/lease_tokens.py", "work-scheduling"
     ),
     "group commit": Place("group commit", "daemon/fastjournald/group_commit.py", "write-ahead-log"),
-    "heartbeat": Place("heartbeat", "fastjournal/client/aio/jobs.py", "client-library"),
+    "heartbeat": Place(
+        "heartbeat", "daemon/fastjournald/engine/handlers/release_touch.py", "client-library"
+    ),
     "idempotent": Place("idempotent", "fastjournal/client/core/retry_policy.py", "client-library"),
     "LRU cache": Place(
         "LRU( value)? cache", "daemon/fastjournald/tables/value_cache.py", "value-cache"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from fastjournal.protocol.functions import Access, Function, Right
+from fastjournal.protocol.declaration import Access, Right
+from fastjournal.protocol.functions import Function
 from tests.docs import protocol_rules
 from tests.docs.protocol_rules import DOCS
 

@@ -19,7 +19,7 @@ from fastjournal.protocol import (
     decode_reply,
 )
 from fastjournal.protocol.constants import QUERY_SHIFT
-from fastjournal.protocol.functions import Scope
+from fastjournal.protocol.declaration import Scope
 from tests.door.engine import OPEN, RIGHTS, Engine, Grant, Grants
 from tests.functions import NO_FUNCTION, functions_for
 from tests.property.subject import SECOND, START, request

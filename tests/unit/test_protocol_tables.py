@@ -25,7 +25,7 @@ from fastjournal.protocol import (
     encode_request,
     encode_success,
 )
-from fastjournal.protocol.functions import LogEffect
+from fastjournal.protocol.declaration import LogEffect
 from tests.door.engine import HANDLERS, Context, Outcome
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"

@@ -12,7 +12,7 @@ import pytest
 from fastjournal import limits
 from fastjournal.protocol import Function, Reply, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
-from fastjournal.protocol.functions import Right
+from fastjournal.protocol.declaration import Right
 from tests.door.engine import Grant, Grants
 from tests.property.model import Model
 from tests.property.model_parts import Rules

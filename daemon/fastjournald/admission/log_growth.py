@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fastjournal.protocol import Function, Request
-from fastjournal.protocol.functions import LogEffect
+from fastjournal.protocol.declaration import LogEffect
 
 _GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
 _GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)

@@ -9,7 +9,7 @@ docs/decisions/client-library.md#0160 says why, one by one.
 from __future__ import annotations
 
 from fastjournal.protocol import Flag, Function, Request
-from fastjournal.protocol.functions import Retry
+from fastjournal.protocol.declaration import Retry
 
 _UPDATE_TIMEOUT = int(Flag.UPDATE_TIMEOUT)
 _ONCE = Retry(repeat=False)
