@@ -26,7 +26,8 @@ from fastjournal.protocol import (
     encode_success,
 )
 from fastjournal.protocol.declaration import LogEffect
-from tests.door.engine import HANDLERS, Context, Outcome
+from tests.door.engine import HANDLERS, VALUE_HANDLERS, Context, Outcome
+from tests.door.tables import Unreadable
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "protocol.md"
 
@@ -163,9 +164,10 @@ def test_the_document_has_every_function_flag_value_type_and_error() -> None:
 
 def test_the_engine_has_a_handler_for_every_function_that_is_declared_as_its_own() -> None:
     assert set(HANDLERS) == {function for function in Function if function.declared.by_engine}
-    for handler in HANDLERS.values():
+    for function, handler in HANDLERS.items():
         *arguments, returned = get_type_hints(handler).values()
-        assert arguments == [Context, Hashable, Request, int], handler
+        unreadable = [Unreadable] if function in VALUE_HANDLERS else []
+        assert arguments == [Context, Hashable, Request, int, *unreadable], handler
         assert set(get_args(returned) or [returned]) <= {*get_args(Outcome)}, handler
 
 
