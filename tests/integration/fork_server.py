@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 MESSAGE_BYTES_MAX = 1 << 16
-"""Of a request to start: a longer one is for a new interpreter."""
+"""Longest request to start: a longer one is for a new interpreter."""
 
 _PR_SET_PDEATHSIG = 1
 
