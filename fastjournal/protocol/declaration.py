@@ -68,6 +68,8 @@ class LogEffect(Enum):
     """Appends records without end."""
     GROWS_BY_LEASE = auto()
     """Appends records where the request has a timeout."""
+    SHRINKS_WITHOUT_VALUE = auto()
+    """Appends records that end others; with a value also the value, without end."""
     SHRINKS = auto()
     """Appends records that end others: what compaction waits for."""
 

@@ -187,7 +187,7 @@ class Function(IntEnum):
             "With a value (string, at most 4,096 bytes) the attempt failed. See below",
             access=Access(Right.NEXT, Scope.KEY),
             retry=_done("lease-lost", "not-found"),
-            log=LogEffect.SHRINKS,
+            log=LogEffect.SHRINKS_WITHOUT_VALUE,
             locked=True,
             spoolable=True,
         ),

@@ -126,6 +126,30 @@ class Load:
         if extended.timeout:
             self.leased[at] = key, extended.timeout
 
+    def failed_attempts(self) -> None:
+        """Jobs that fail at once, again and again, with a long error."""
+        if self.number < 100:
+            self.put(b"d:1:0:%d" % self.number)
+        reply = self.log.ask(Function.NEXT, b"d", timeout=60 * SECOND)
+        assert reply.pairs
+        how = {"flags": Flag.WORKED_ON, "timeout": reply.timeout, "ttl": 0}
+        error = b"%d " % self.number * 100
+        self.log.done(Function.RELEASE, reply.pairs[0].key, error, kind=ValueType.STRING, **how)
+
+    def limits_changed(self) -> None:
+        """Domains whose limits change all the time."""
+        self.cold(1000)
+        jobs = self.draw.choice((0, 1, 2))
+        domain = b"domain%d" % (self.number % 200)
+        self.log.done(Function.LIMIT, domain, b'{"jobs":%d}' % jobs, kind=ValueType.STRING)
+
+    def purged(self) -> None:
+        """Domains that fill and are emptied."""
+        self.put(b"d:1:0:%d" % self.number)
+        if self.number % 700 == 699:
+            while self.log.ask(Function.PURGE, b"d", count=250).ttl:
+                pass
+
     def pauses_toggled(self) -> None:
         """Domains that are paused for long, and go on soon."""
         ttl = self.draw.choice((0, 1000, 3600)) * SECOND
@@ -272,6 +296,7 @@ class Saturated:
         Load.dying_at_random,
         Load.leaving_tombstones,
         Load.lease_extensions,
+        Load.failed_attempts,
     ],
 )
 def test_backpressure_bounds_the_log_where_cleaning_gets_too_little_time(

@@ -12,7 +12,7 @@ from fastjournal.limits import (
     REASON_BYTES_MAX,
     VALUE_BYTES_MAX,
 )
-from fastjournal.protocol.constants import Flag, Function
+from fastjournal.protocol.constants import Flag, Function, ValueType
 from tests.property.compacted_log import CompactedLog
 from tests.property.subject import SECOND
 
@@ -84,6 +84,18 @@ class Largest:
         token = self.lease()
         how = {"flags": Flag.WORKED_ON, "timeout": token}
         self.log.done(Function.RELEASE, self.key, ttl=SECOND, **how)
+        self.restate()
+
+    def do_failed(self) -> None:
+        self.log.done(
+            Function.LIMIT, self.domain, b'{"attempts":2,"jobs":1}', kind=ValueType.STRING
+        )
+        for error in (REASON, REASON[:-1] + b"x"):
+            self.restate()
+            how = {"flags": Flag.WORKED_ON, "timeout": self.lease(), "ttl": 0}
+            self.log.done(Function.RELEASE, self.key, error, kind=ValueType.STRING, **how)
+            self.restate()
+        self.log.done(Function.KICK, self.key)
         self.restate()
 
     def do_ran_out(self) -> None:

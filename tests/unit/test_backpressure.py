@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from fastjournal.cmdlog.locks import lock_read
-from fastjournal.protocol import Flag, Function, Request, encode_request
+from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
 from tests.door.admission import bytes_of, grows
 from tests.door.compaction import GRANTED, Backpressure, bytes_slowed, bytes_usual
 from tests.door.daemon import Counters
@@ -295,8 +295,12 @@ async def test_backpressure_is_asked_again_behind_a_pause_for_what_is_left(
 
 
 def test_backpressure_is_for_what_makes_the_log_grow() -> None:
-    def one_grows(function: Function, timeout: int | None = None) -> bool:
-        return grows([Request(function, 1, key=b"k", timeout=timeout)])
+    def one_grows(
+        function: Function, timeout: int | None = None, value: bytes | None = None
+    ) -> bool:
+        kind = None if value is None else ValueType.STRING
+        asked = Request(function, 1, key=b"k", timeout=timeout, value_type=kind, value=value or b"")
+        return grows([asked])
 
     assert one_grows(Function.SET)
     assert one_grows(Function.NEXT)
@@ -306,6 +310,9 @@ def test_backpressure_is_for_what_makes_the_log_grow() -> None:
     for function in (Function.DELETE, Function.RELEASE, Function.NOP, Function.STATS):
         assert not one_grows(function), function
     assert not one_grows(Function.CANCEL)
+    assert one_grows(Function.RELEASE, timeout=1, value=b"boom")
+    assert not one_grows(Function.RELEASE, timeout=1)
+    assert not one_grows(Function.DELETE, timeout=1, value=b"of no use")
 
 
 def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:

@@ -12,6 +12,9 @@ from fastjournal.protocol.declaration import LogEffect
 
 _GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
 _GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)
+_GROWING_BY_VALUE = frozenset(
+    f for f in Function if f.declared.log is LogEffect.SHRINKS_WITHOUT_VALUE
+)
 
 
 def grows(requests: Iterable[Request]) -> bool:
@@ -19,7 +22,9 @@ def grows(requests: Iterable[Request]) -> bool:
     return any(
         request.function in _GROWING
         # a GET that leases
-        or (request.function == Function.GET and request.timeout is not None)
+        or (request.timeout is not None and request.function in _GROWING_BY_LEASE)
+        # a RELEASE with the error of a failed attempt
+        or (request.value and request.function in _GROWING_BY_VALUE)
         for request in requests
     )
 
