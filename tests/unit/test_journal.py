@@ -27,6 +27,9 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "lease_over": lambda journal, entry: journal.lease_over(entry, NOW),
     "released_with_delay": lambda journal, entry: journal.released_with_delay(entry, NOW),
     "failed": lambda journal, entry: journal.failed(entry, NOW, delayed=True),
+    "purged": lambda journal, entry: journal.purged(
+        [(entry, 1)], NOW, tombstones=True, persist=False
+    ),
     "extended": lambda journal, entry: journal.extended(entry, NOW),
     "touched": lambda journal, entry: journal.touched(entry, NOW),
     "revalued": lambda journal, entry: journal.revalued(entry, NOW),

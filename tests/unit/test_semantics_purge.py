@@ -8,6 +8,7 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.protocol import Flag, Function, decode_reply
+from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.model import Model
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject, request
@@ -152,3 +153,22 @@ def test_purge_does_bounded_work(kind: str) -> None:
     assert sum(numbers) == number
     assert numbers[0] == limits.PURGE_ENTRIES_MAX or kind != "plain"
     assert daemon.store.entries == 0
+
+
+@pytest.mark.warm_only
+@pytest.mark.rule("PURGE: a crash before the reply leaves all or none")
+@pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
+def test_a_purge_that_a_crash_cuts_deletes_nothing(flags: Flag) -> None:
+    log = CompactedLog()
+    for name in (b"a", b"b", b"c"):
+        log.done(Function.SET, b"d:1:0:" + name, b"v")
+    log.done(Function.BURY, b"d:1:0:b")
+    before = log.log_bytes()
+    assert log.ask(Function.PURGE, b"d", count=9, flags=flags).ttl == 3
+    after = log.log_bytes()
+    disk, (segment,) = log.disk, log.segments()
+    for size in range(before, after + 1):
+        log.disk = disk.kill()
+        log.disk.truncate(f"{LOG}/{segment}", size)
+        log.start()
+        assert log.engine.store.counts().entries == (0 if size == after else 3)

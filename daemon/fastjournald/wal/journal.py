@@ -133,22 +133,50 @@ class Journal:
         """
         if entry.run is None:
             return
-        job_id = self.records.remove(entry)
-        encode = self._encode
         if entry.extra.reason is None:
-            data = encode.completion(job_id, entry.key, timestamp, now, replaced)
+            job_id = self.records.remove(entry)
+            data = self._encode.completion(job_id, entry.key, timestamp, now, replaced)
             self._append(data, 1, now)
             return
-        # buried is failed to workq, which refuses to complete a failed job
         if replaced < REPLACED_BY_URI:
             # the head of the batch stands between them
             replaced += 1
-        parts = (
-            encode.operation(Batch(2), now),
-            encode.deletion(job_id, now, replaced),
-            encode.operation(Tombstone(entry.key, timestamp), now),
-        )
-        self._append(b"".join(parts), len(parts), now)
+        self._append_group(self._dead_letter_over(entry, timestamp, now, replaced), now)
+
+    def _dead_letter_over(
+        self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
+    ) -> list[bytes]:
+        """Return the records of a deletion: workq refuses to complete a failed job."""
+        return [
+            self._encode.deletion(self.records.remove(entry), now, replaced),
+            self._encode.operation(Tombstone(entry.key, timestamp), now),
+        ]
+
+    def purged(
+        self, entries: list[tuple[Entry, int]], now: int, *, tombstones: bool, persist: bool
+    ) -> None:
+        """PURGE deleted these entries, all or none of them.
+
+        Args:
+            entries: Which, and the timestamps of their tombstones.
+            now: The present.
+            tombstones: Whether they leave any.
+            persist: Tombstones of entries that are not persistent are persistent all the same.
+        """
+        encode, parts = self._encode, list[bytes]()
+        for entry, timestamp in entries:
+            if entry.run is None:
+                if tombstones and persist:
+                    parts.append(encode.operation(Tombstone(entry.key, timestamp), now))
+            elif not tombstones:
+                parts.append(encode.deletion(self.records.remove(entry), now, REPLACED_BY_NONE))
+            elif entry.extra.reason is None:
+                job_id = self.records.remove(entry)
+                parts.append(encode.completion(job_id, entry.key, timestamp, now))
+            else:
+                parts += self._dead_letter_over(entry, timestamp, now)
+        if parts:
+            self._append_group(parts, now)
 
     def superseded(self, entry: Entry) -> None:
         """A persistent SET took the URI of the entry, which is worked on; its record says so."""

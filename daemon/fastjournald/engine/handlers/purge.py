@@ -16,8 +16,7 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import Reply, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN
-from fastjournald.engine.handlers.set_delete import delete_entry
+from fastjournald.engine.handlers.arguments import NOT_A_DOMAIN, OVERWRITE, PERSIST
 from fastjournald.tables.entry import Entry
 
 
@@ -34,14 +33,20 @@ def purge(context: Context, session: Hashable, request: Request, now: int) -> st
         timestamp = now
     # beside the entries: their links, and the bytes of their keys
     work_over = store.work + ENTRY_WORK * count + ASIDE_WORK_MAX
-    number = 0
+    leaves_tombstones = not request.flags & OVERWRITE
+    purged: list[tuple[Entry, int]] = []
     for entry in list(islice(_unlocked(context, session, name, now), count)):
         if store.work > work_over:
             break
-        delete_entry(context, entry, max(timestamp, entry.timestamp), request.flags, now)
+        store.remove(entry, now)
+        purged.append((entry, max(timestamp, entry.timestamp)))
+        if leaves_tombstones:
+            store.tombstones.put(entry.key, purged[-1][1], now)
         store.work += ENTRY_WORK + len(entry.key) // WRITTEN_BYTES_A_UNIT
-        number += 1
-    return Reply(ttl=number)
+    context.journal.purged(
+        purged, now, tombstones=leaves_tombstones, persist=bool(request.flags & PERSIST)
+    )
+    return Reply(ttl=len(purged))
 
 
 def _unlocked(context: Context, session: Hashable, name: bytes, now: int) -> Iterator[Entry]:
