@@ -9,6 +9,7 @@ n is the number of keys; every operation is O(1) for a key unless it says otherw
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from fastjournal.limits import PENDING_KEYS_MAX
 from fastjournald.tables.entry import Entry
@@ -95,8 +96,7 @@ class KeyTable:
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield all keys and their entries, in no particular order."""
-        for shard in self._shards:
-            yield from shard.items()
+        return chain.from_iterable(map(dict.items, filter(None, self._shards)))
 
     def __iter__(self) -> Iterator[Entry]:
         """Every entry once, in no particular order."""
