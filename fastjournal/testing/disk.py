@@ -15,7 +15,6 @@ Everything is drawn from the seed, so the same calls give the same disk. It belo
 
 from __future__ import annotations
 
-import copy
 import errno
 import os
 import random
@@ -24,7 +23,13 @@ from collections.abc import Iterator
 
 from fastjournal.disk import translating
 from fastjournal.errors import LogLockedError
-from fastjournal.testing.inodes import DirectoryNode, FileNode, Node, crash_directory
+from fastjournal.testing.inodes import (
+    DirectoryNode,
+    FileNode,
+    Node,
+    copy_directory,
+    crash_directory,
+)
 
 
 class SimulatedFile:
@@ -117,9 +122,7 @@ class SimulatedDisk:
         Nothing written is lost, but what was not durable still is not; locks are free.
         """
         disk = SimulatedDisk(seed, capacity_bytes=self.capacity_bytes)
-        disk._root = copy.deepcopy(self._root)
-        for file in disk._files():
-            file.exclusive, file.shared = False, 0
+        disk._root = copy_directory(self._root)
         return disk
 
     # --- the interface of Disk ------------------------------------------------------------------

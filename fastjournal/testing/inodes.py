@@ -24,6 +24,15 @@ class FileNode:
         self.shared = 0
         self.exclusive = False
 
+    def copy(self) -> FileNode:
+        """Return a copy that nobody has locked."""
+        new = FileNode()
+        new.data = self.data[:]
+        new.synced = self.synced
+        new.lost = self.lost[:]
+        new.bad = self.bad[:]
+        return new
+
 
 class DirectoryNode:
     """A directory: ``pending`` are the changes since ``durable`` in their order."""
@@ -56,6 +65,32 @@ def apply_change(entries: dict[str, Node], change: dict[str, Node | None]) -> No
             entries.pop(name, None)
         else:
             entries[name] = node
+
+
+def copy_directory(root: DirectoryNode) -> DirectoryNode:
+    """Return a copy of a directory tree as it is, where nothing is locked.
+
+    A file with several names stays one file, whether these are durable or not.
+    """
+    return _copy_directory(root, {})
+
+
+def _copy_directory(old: DirectoryNode, copies: dict[int, Node]) -> DirectoryNode:
+    new = copies[id(old)] = DirectoryNode()
+    new.entries = {name: _copy(node, copies) for name, node in old.entries.items()}
+    new.durable = {name: _copy(node, copies) for name, node in old.durable.items()}
+    for change in old.pending:
+        new.pending.append({name: node and _copy(node, copies) for name, node in change.items()})
+    return new
+
+
+def _copy(old: Node, copies: dict[int, Node]) -> Node:
+    new = copies.get(id(old))
+    if new is None:
+        if isinstance(old, DirectoryNode):
+            return _copy_directory(old, copies)
+        new = copies[id(old)] = old.copy()
+    return new
 
 
 def crash_directory(
