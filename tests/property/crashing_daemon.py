@@ -285,9 +285,10 @@ class CrashingDaemon:
     # --- requests -------------------------------------------------------------------------------
 
     def take_down(self) -> None:
-        """Remember the state, and forget those before the last acknowledged one."""
-        state = self.state(self.latest)
-        self.steps.append(Step(self.writer.appended, self.latest, state))
+        """Remember the state; what changes it appends to the log, or is a matter of time."""
+        mark = self.writer.appended
+        if not self.steps or self.steps[-1][:2] != (mark, self.latest):
+            self.steps.append(Step(mark, self.latest, self.state(self.latest)))
 
     def acknowledge(self) -> None:
         """Acknowledge every request that is settled by now."""
