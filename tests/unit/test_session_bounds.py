@@ -483,11 +483,11 @@ async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_beg
     most = 0
     step = room.engine.step
 
-    def watched(scan: Scan, now: int) -> bytes | None:
+    def watched(scan: Scan, now: int, *unreadable: Any) -> Any:
         nonlocal most
         gathering.add(id(scan))
         most = max(most, len(gathering))
-        reply = step(scan, now)
+        reply = step(scan, now, *unreadable)
         if reply is not None:
             gathering.discard(id(scan))
         return reply
