@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import inotify_simple
@@ -65,12 +64,7 @@ class Watch:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _drain_socket(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -158,12 +157,7 @@ class SlotReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _pass_header(self, final: bool) -> bool:

@@ -11,7 +11,6 @@ import os
 import secrets
 import threading
 import weakref
-from types import TracebackType
 from typing import Final, Self
 
 import msgspec
@@ -211,12 +210,7 @@ class Spool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, record: bytes) -> None:

@@ -15,7 +15,6 @@ import ssl
 import threading
 from collections.abc import Callable, Iterable
 from enum import Enum
-from types import TracebackType
 from typing import TypeAlias
 
 from fastjournal.errors import ProtocolError
@@ -78,12 +77,7 @@ class ScriptedDaemon:
         self._acceptor.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()

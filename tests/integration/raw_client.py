@@ -6,7 +6,6 @@ import socket
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fastjournal.client.core.address import UnixAddress, parse_address
@@ -81,12 +80,7 @@ class RawClient:
     def __enter__(self) -> RawClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def send(self, *requests: Request) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import trio
@@ -41,12 +40,7 @@ class Listener:
         await self._subscribe()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._transport is not None:
             self._transport.unsubscribe(self._call.request.identifier)
             self._transport = None

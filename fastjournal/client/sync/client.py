@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from random import Random
-from types import TracebackType
 from typing import TypeVar
 
 from fastjournal.client.core.access import Tls, make_access
@@ -113,12 +112,7 @@ class SyncClient(SyncMethods):
         self.connect()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- more than one request ------------------------------------------------------------------

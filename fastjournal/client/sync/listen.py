@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import TracebackType
 
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
@@ -54,12 +53,7 @@ class SyncListener:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def __iter__(self) -> SyncListener:
