@@ -7,6 +7,7 @@ import threading
 
 from fastjournal.clock import SystemClock, TimestampSource, unique_timestamp
 from fastjournal.limits import CLOCK_SKEW_US_MAX, TIMESTAMP_SLICE_US, TIMESTAMP_SLICES_MAX
+from fastjournal.testing.clock import ManualClock
 
 SECOND = 1_000_000
 NOW = 1_700_000_000 * SECOND
@@ -46,18 +47,8 @@ def test_the_shared_source_follows_the_clock_of_the_machine() -> None:
     assert before <= first < second
 
 
-class SetClock:
-    """A clock that somebody sets."""
-
-    def __init__(self, now: int = NOW) -> None:
-        self.now = now
-
-    def now_us(self) -> int:
-        return self.now
-
-
 def test_after_a_jump_forward_and_back_timestamps_are_those_of_the_clock_again() -> None:
-    clock = SetClock()
+    clock = ManualClock(NOW)
     source = TimestampSource(clock)
     source.next_us()
     clock.now = NOW + 3600 * SECOND
@@ -68,7 +59,7 @@ def test_after_a_jump_forward_and_back_timestamps_are_those_of_the_clock_again()
 
 def test_step_back_within_the_skew_keeps_newest_wins() -> None:
     """The daemon has the write just before, and a smaller timestamp would lose against it."""
-    clock = SetClock()
+    clock = ManualClock(NOW)
     source = TimestampSource(clock)
     clock.now = NOW + CLOCK_SKEW_US_MAX
     source.next_us()
@@ -79,7 +70,7 @@ def test_step_back_within_the_skew_keeps_newest_wins() -> None:
 
 def test_clock_set_back_into_its_own_past_repeats_no_timestamp_and_stays_near() -> None:
     """An hour a day ahead, then right: each instant of the last 23 hours comes a second time."""
-    clock = SetClock()
+    clock = ManualClock(NOW)
     source = TimestampSource(clock)
     given = set()
     for _ in range(600):
@@ -96,7 +87,7 @@ def test_clock_set_back_into_its_own_past_repeats_no_timestamp_and_stays_near() 
 
 def test_clock_that_jumps_at_random_repeats_no_timestamp_and_never_poisons_the_process() -> None:
     rng = random.Random(7)
-    clock = SetClock()
+    clock = ManualClock(NOW)
     source = TimestampSource(clock)
     given: set[int] = set()
     for _ in range(20_000):
@@ -110,7 +101,7 @@ def test_clock_that_jumps_at_random_repeats_no_timestamp_and_never_poisons_the_p
 
 
 def test_memory_of_given_timestamps_is_bounded() -> None:
-    clock = SetClock()
+    clock = ManualClock(NOW)
     source = TimestampSource(clock)
     for _ in range(TIMESTAMP_SLICES_MAX + 100):
         clock.now += TIMESTAMP_SLICE_US

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fastjournal.errors import ConfigError
 from fastjournal.limits import METRICS_DOMAINS_MAX
 from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.config import Config, load_config
 from tests.door.daemon import Histogram, Server
@@ -29,16 +30,6 @@ START = 1_790_000_000_000_000
 SECOND = 1_000_000
 
 
-class HandClock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def now_us(self) -> int:
-        return self.now
-
-
 class Subject:
     """A server without sockets, on a disk in memory."""
 
@@ -46,7 +37,7 @@ class Subject:
         disk = SimulatedDisk(1)
         disk.mkdir("/log")
         config = Config(cmdlog_path="/log", memory_limit=memory_limit)
-        self.clock = HandClock()
+        self.clock = ManualClock(START)
         settings = config.settings()
         engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
         self.server = Server(config, engine, writer, disk, self.clock)

@@ -12,36 +12,9 @@ from pathlib import Path
 import pytest
 
 from fastjournal.errors import SpoolFailedError, SpoolFullError
-from fastjournal.protocol import Request, decode_request
 from fastjournal.spool import Spool
-from fastjournal.spool import format as form
-
-HOUR_US = 3_600_000_000
-EIGHT = 1_795_161_600_000_000  # 2026-11-20T08:00:00Z
-
-
-class HandClock:
-    """Stands still until told otherwise."""
-
-    def __init__(self, now_us: int = EIGHT) -> None:
-        self.now = now_us
-
-    def now_us(self) -> int:
-        return self.now
-
-
-def requests_in(path: Path) -> list[Request]:
-    """Decode a file that holds nothing but whole records."""
-    data = path.read_bytes()
-    assert data[:8] == form.FILE_HEADER
-    at, found = 8, []
-    while at < len(data):
-        end = form.record_end(data, at)
-        assert end > 0
-        if data[at] == form.PENDING:
-            found.append(decode_request(data[at + 5 : end - 4]))
-        at = end
-    return found
+from fastjournal.testing.clock import ManualClock
+from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
 
 
 @contextmanager
@@ -55,7 +28,7 @@ def file_size_limit(count: int) -> Iterator[None]:
 
 
 def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
-    with Spool(tmp_path, spool_bytes_max=1000, clock=HandClock()) as spool:
+    with Spool(tmp_path, spool_bytes_max=1000, clock=ManualClock(EIGHT)) as spool:
 
         def fill() -> None:
             while True:
@@ -70,7 +43,7 @@ def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: 
 
 
 def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
-    clock = HandClock()
+    clock = ManualClock(EIGHT)
     with (
         Spool(tmp_path, spool_bytes_max=4000, clock=clock) as one,
         Spool(tmp_path, spool_bytes_max=4000, clock=clock) as two,
@@ -88,7 +61,7 @@ def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
 
 def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
         size = path.stat().st_size
         with file_size_limit(size + 60), pytest.raises(SpoolFailedError) as caught:
@@ -102,7 +75,7 @@ def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) 
 
 def test_a_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
         size = path.stat().st_size
         for cut in range(1, 9):
@@ -113,7 +86,7 @@ def test_a_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path
 
 
 def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
         path = tmp_path / "20261120T080000Z.fjs"
         with file_size_limit(path.stat().st_size), pytest.raises(SpoolFailedError) as caught:
@@ -126,7 +99,10 @@ def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
 def test_a_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
     path.write_bytes(b"fjsp\0\0\0\x02whatever")
-    with Spool(tmp_path, clock=HandClock()) as spool, pytest.raises(SpoolFailedError) as caught:
+    with (
+        Spool(tmp_path, clock=ManualClock(EIGHT)) as spool,
+        pytest.raises(SpoolFailedError) as caught,
+    ):
         spool.append(domain="d")
     assert "version" in str(caught.value)
     assert path.read_bytes() == b"fjsp\0\0\0\x02whatever"

@@ -14,6 +14,8 @@ import pytest
 
 from fastjournal.errors import SpoolFailedError
 from fastjournal.spool import Spool, appendfile, spool_status, writer
+from fastjournal.testing.clock import ManualClock
+from tests.unit.spool_files import EIGHT
 
 SCRIPT = """
 import itertools, os, signal, sys
@@ -76,13 +78,7 @@ def test_an_append_comes_in_between_at_each_call_of_the_system(
 ) -> None:
     """As by a handler, at every place where one can run, also while the slot changes."""
 
-    class HandClock:
-        now = 1_795_161_600_000_000
-
-        def now_us(self) -> int:
-            return self.now
-
-    clock = HandClock()
+    clock = ManualClock(EIGHT)
     inside = False
     keys: list[bytes] = []
     call = getattr(os, step)
@@ -171,13 +167,7 @@ def test_a_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
 def test_a_file_is_not_closed_while_a_thread_syncs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class HandClock:
-        now = 1_795_161_600_000_000
-
-        def now_us(self) -> int:
-            return self.now
-
-    clock = HandClock()
+    clock = ManualClock(EIGHT)
     syncing, changed = threading.Event(), threading.Event()
     fdatasync = os.fdatasync
 

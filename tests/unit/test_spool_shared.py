@@ -19,8 +19,10 @@ from click.testing import CliRunner
 from fastjournal.errors import BadRequestError, SpoolFailedError
 from fastjournal.limits import RESCAN_US
 from fastjournal.spool import DeadDirectory, Reason, Spool, spool_status
+from fastjournal.testing.clock import ManualClock
 from fj_cli.commands.spool_status import command
 from fj_forwarder.slot_store import SlotStore
+from tests.unit.spool_files import EIGHT
 
 NAME = "20261120T080000Z.fjs"
 GROUP = 54_321
@@ -208,20 +210,13 @@ def test_a_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> No
         spool_status(tmp_path)
 
 
-class EightClock:
-    """Stands still."""
-
-    def now_us(self) -> int:
-        return 1_795_161_600_000_000
-
-
 def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "spool").mkdir()
     (tmp_path / "spool" / NAME).symlink_to(victim)
     with (
-        Spool(tmp_path / "spool", clock=EightClock()) as spool,
+        Spool(tmp_path / "spool", clock=ManualClock(EIGHT)) as spool,
         pytest.raises(SpoolFailedError, match="link"),
     ):
         spool.append(domain="d")
@@ -237,7 +232,7 @@ def test_an_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
 ) -> None:
     """The very next one, however lately its path was looked at: the clock stands still."""
     directory = tmp_path / "spool"
-    with Spool(directory, clock=EightClock()) as spool:
+    with Spool(directory, clock=ManualClock(EIGHT)) as spool:
         for number in range(2):
             spool.append(domain="d", id=f"gone-{number}", timestamp=number)
         if what == "slot":

@@ -18,36 +18,10 @@ import pytest
 from fastjournal.errors import BadRequestError
 from fastjournal.keys import parse_journal_key
 from fastjournal.limits import MOVED_US_MAX
-from fastjournal.protocol import Flag, Function, Request, ValueType, decode_request, encode_request
+from fastjournal.protocol import Flag, Function, Request, ValueType, encode_request
 from fastjournal.spool import Spool, slots, spool_status
-from fastjournal.spool import format as form
-
-HOUR_US = 3_600_000_000
-EIGHT = 1_795_161_600_000_000  # 2026-11-20T08:00:00Z
-
-
-class HandClock:
-    """Stands still until told otherwise."""
-
-    def __init__(self, now_us: int = EIGHT) -> None:
-        self.now = now_us
-
-    def now_us(self) -> int:
-        return self.now
-
-
-def requests_in(path: Path) -> list[Request]:
-    """Decode a file that holds nothing but whole records."""
-    data = path.read_bytes()
-    assert data[:8] == form.FILE_HEADER
-    at, found = 8, []
-    while at < len(data):
-        end = form.record_end(data, at)
-        assert end > 0
-        if data[at] == form.PENDING:
-            found.append(decode_request(data[at + 5 : end - 4]))
-        at = end
-    return found
+from fastjournal.testing.clock import ManualClock
+from tests.unit.spool_files import EIGHT, HOUR_US, requests_in
 
 
 def all_requests(directory: Path) -> list[Request]:
@@ -55,7 +29,7 @@ def all_requests(directory: Path) -> list[Request]:
 
 
 def test_an_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
-    with Spool(tmp_path / "s", clock=HandClock()) as spool:
+    with Spool(tmp_path / "s", clock=ManualClock(EIGHT)) as spool:
         key = spool.append(
             domain="crawl", uri="http://a/", priority=7, not_before=99, value=b"v", ttl=5, expires=6
         )
@@ -80,7 +54,7 @@ def test_the_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_pat
 
 
 def test_work_that_names_no_instant_is_due_when_it_was_written(tmp_path: Path) -> None:
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         first, second = spool.append(domain="d", id="x"), spool.append(domain="d", id="x")
         given = spool.append(domain="d", id="x", timestamp=7)
     assert first == b"d:128:%016d:x" % EIGHT
@@ -89,7 +63,7 @@ def test_work_that_names_no_instant_is_due_when_it_was_written(tmp_path: Path) -
 
 
 def test_no_timestamp_is_used_twice_though_the_clock_stands_still(tmp_path: Path) -> None:
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         keys = {spool.append(domain="d", uri="same") for _ in range(100)}
     assert len(keys) == 100
     assert len({r.timestamp for r in all_requests(tmp_path)}) == 100
@@ -137,7 +111,7 @@ def test_a_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -
 
 def test_any_write_can_be_appended_and_a_question_cannot(tmp_path: Path) -> None:
     delete = Request(Function.DELETE, key=b"k", timestamp=77)
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append_request(delete)
         spool.append_request(Request(Function.DELETE, key=b"k"))
         with pytest.raises(BadRequestError, match="no write"):
@@ -150,7 +124,7 @@ def test_any_write_can_be_appended_and_a_question_cannot(tmp_path: Path) -> None
 def test_directory_and_files_have_their_modes_whatever_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o077)
     try:
-        with Spool(tmp_path / "a" / "s", clock=HandClock()) as spool:
+        with Spool(tmp_path / "a" / "s", clock=ManualClock(EIGHT)) as spool:
             spool.append(domain="d")
     finally:
         os.umask(old)
@@ -160,7 +134,7 @@ def test_directory_and_files_have_their_modes_whatever_the_umask(tmp_path: Path)
 
 
 def test_each_slot_has_its_file_and_the_writer_changes_its_lock_with_it(tmp_path: Path) -> None:
-    clock = HandClock(EIGHT + HOUR_US - 1)
+    clock = ManualClock(EIGHT + HOUR_US - 1)
     with Spool(tmp_path, clock=clock) as spool:
         spool.append(domain="d")
         old = tmp_path / "20261120T080000Z.fjs"
@@ -183,7 +157,7 @@ def can_lock(path: Path) -> bool:
 
 
 def test_slots_of_another_length_are_named_after_their_start(tmp_path: Path) -> None:
-    with Spool(tmp_path, slot_seconds=10, clock=HandClock(EIGHT + 25_000_000)) as spool:
+    with Spool(tmp_path, slot_seconds=10, clock=ManualClock(EIGHT + 25_000_000)) as spool:
         spool.append(domain="d")
     assert [p.name for p in tmp_path.iterdir()] == ["20261120T080020Z.fjs"]
 
@@ -192,9 +166,9 @@ def test_a_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_app
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
-    with Spool(tmp_path, clock=HandClock()) as spool:
+    with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="first")
-    with path.open("rb") as file, Spool(tmp_path, clock=HandClock()) as spool:
+    with path.open("rb") as file, Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         fcntl.flock(file, fcntl.LOCK_EX)
         thread = threading.Thread(target=spool.append, kwargs={"domain": "second"})
         thread.start()
@@ -246,7 +220,7 @@ def test_a_durable_append_is_synced_and_so_is_the_name_of_its_slot(
 
         return noting
 
-    clock = HandClock()
+    clock = ManualClock(EIGHT)
     with Spool(tmp_path, durable=True, clock=clock) as spool, Spool(tmp_path) as fast:
         monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
         monkeypatch.setattr(os, "fsync", note(os.fsync))
@@ -327,7 +301,7 @@ def test_append_notices_within_a_second_that_its_slot_was_moved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     """Its link count is still 1: only the path tells."""
-    clock = HandClock()
+    clock = ManualClock(EIGHT)
     directory = tmp_path / "spool"
     with Spool(directory, clock=clock) as spool:
         for uri in ("that makes it", "that looks at it"):
