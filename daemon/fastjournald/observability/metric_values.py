@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from fastjournal.printable import safe_text
 from fastjournal.protocol import Function
@@ -35,6 +36,19 @@ def histogram(name: str, text: str, values: Histogram, unit: float) -> Metric:
     return HistogramMetricFamily(
         name, text, [*buckets, ("+Inf", float(count))], values.total * unit
     )
+
+
+def labelled_counter(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    counts: Iterable[tuple[tuple[str, ...], int]],
+) -> Metric:
+    """Return a counter; ``counts`` has the values of its labels, with the count of each."""
+    counter = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counts:
+        counter.add_metric(values, count)
+    return counter
 
 
 def resident_bytes() -> int | None:

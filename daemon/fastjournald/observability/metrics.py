@@ -25,6 +25,7 @@ from fastjournald.observability.metric_values import (
     domain_label,
     function_name,
     histogram,
+    labelled_counter,
     resident_bytes,
 )
 from fastjournald.runtime import Runtime
@@ -65,42 +66,38 @@ class Metrics(Collector):
 
     def _requests(self) -> Iterator[Metric]:
         runtime = self._runtime
-        engine = runtime.engine
-        requests = CounterMetricFamily(
-            "fastjournal_requests", "Requests received, by function.", labels=["function"]
+        engine, counters = runtime.engine, runtime.counters
+        requests = sorted(engine.counters.requests.items())
+        errors = sorted(engine.counters.errors.items())
+        yield labelled_counter(
+            "fastjournal_requests",
+            "Requests received, by function.",
+            ["function"],
+            (((function_name(number),), count) for number, count in requests),
         )
-        for function, count in sorted(engine.counters.requests.items()):
-            requests.add_metric([function_name(function)], count)
-        yield requests
-        errors = CounterMetricFamily(
+        yield labelled_counter(
             "fastjournal_request_errors",
             "Requests with an error reply, by function and error code.",
-            labels=["function", "code"],
+            ["function", "code"],
+            (((function_name(number), code), count) for (number, code), count in errors),
         )
-        for (function, code), count in sorted(engine.counters.errors.items()):
-            errors.add_metric([function_name(function), code], count)
-        yield errors
-        malformed = CounterMetricFamily(
+        yield labelled_counter(
             "fastjournal_protocol_errors",
             "Connections ended because of malformed bytes, by error code.",
-            labels=["code"],
+            ["code"],
+            (((code,), count) for code, count in sorted(counters.protocol_errors.items())),
         )
-        for code, count in sorted(runtime.counters.protocol_errors.items()):
-            malformed.add_metric([code], count)
-        yield malformed
         yield CounterMetricFamily(
             "fastjournal_connections_refused",
             "Connections refused above max-connections.",
-            runtime.counters.connections_refused,
+            counters.connections_refused,
         )
-        closed = CounterMetricFamily(
+        yield labelled_counter(
             "fastjournal_connections_closed",
             "Connections that the daemon closed, by reason: idle, slow, or too much memory.",
-            labels=["reason"],
+            ["reason"],
+            (((reason,), count) for reason, count in sorted(counters.connections_closed.items())),
         )
-        for reason, count in sorted(runtime.counters.connections_closed.items()):
-            closed.add_metric([reason], count)
-        yield closed
         yield GaugeMetricFamily(
             "fastjournal_inflight_bytes",
             "Bytes held for connections: incomplete requests and unsent replies.",
@@ -201,14 +198,12 @@ class Metrics(Collector):
         ):
             yield GaugeMetricFamily(f"fastjournal_{name}", text, gauges[name])
         yield from self._write_stalls()
-        cleaned = CounterMetricFamily(
+        yield labelled_counter(
             "fastjournal_log_cleaned",
             "Segments that compaction examined, by outcome.",
-            labels=["outcome"],
+            ["outcome"],
+            (((outcome,), count) for outcome, count in counters.compaction_outcomes.items()),
         )
-        for outcome, count in counters.compaction_outcomes.items():
-            cleaned.add_metric([outcome], count)
-        yield cleaned
         yield CounterMetricFamily(
             "fastjournal_log_freed_bytes",
             "Bytes that compaction freed.",
