@@ -29,7 +29,7 @@ IDENTIFIER_MAX = 0xFFFF
 """Request identifiers are u16, so at most 65,536 requests of a connection can be told apart."""
 
 PAIRS_MAX = 0xFFFF
-"""Pairs in one reply: the count field is u16."""
+"""Pairs in one reply, and count of a request: the count field is u16."""
 
 VALUE_BYTES_MAX = 1_000_000
 """Default of max-value: with its envelope such a value stays under workq's 1 MiB payload."""

@@ -1,11 +1,16 @@
-"""Options that all programs which talk to a daemon have: how to be let in.
+"""Access options of programs that talk to a daemon: TLS and the access token.
 
 Their names are those of the arguments of ``fastjournal.client.core.access.load_access``.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 ENVIRONMENT: Final = {
     "tls_ca": "FASTJOURNAL_TLS_CA",
@@ -26,3 +31,16 @@ HELP: Final = {
 def flag(name: str) -> str:
     """Return the option of that name, as the command line has it."""
     return f"--{name.replace('_', '-')}"
+
+
+def access_options(command: Command) -> Command:
+    """Add these options to a click command, each with its environment variable."""
+    for name in reversed(ENVIRONMENT):
+        command = click.option(
+            flag(name),
+            metavar="FILE",
+            envvar=ENVIRONMENT[name],
+            show_envvar=True,
+            help=HELP[name],
+        )(command)
+    return command

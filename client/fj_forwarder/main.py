@@ -23,7 +23,7 @@ from fastjournal.client.core.address import Address, parse_address
 from fastjournal.errors import BadRequestError, ConfigError, SpoolError, SpoolLockedError
 from fastjournal.limits import IDENTIFIER_MAX, SLOT_SECONDS
 from fastjournal.loglines import configure_log
-from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.options import access_options
 from fastjournal.printable import safe_text
 from fastjournal.spool.slots import (
     FILE_MODE,
@@ -55,19 +55,6 @@ def _addresses(
         raise click.BadParameter(str(error), context, parameter) from error
 
 
-def _access_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that say how to be let in."""
-    for name in reversed(ENVIRONMENT):
-        command = click.option(
-            flag(name),
-            metavar="FILE",
-            envvar=ENVIRONMENT[name],
-            show_envvar=True,
-            help=HELP[name],
-        )(command)
-    return command
-
-
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--spool",
@@ -85,7 +72,7 @@ def _access_options(command: Callable[..., int]) -> Callable[..., int]:
     help="HOST:PORT, tls://HOST:PORT or unix:PATH of a daemon; repeat it for daemons to move on"
     " to.",
 )
-@_access_options
+@access_options
 @click.option(
     "--batch",
     "in_flight_max",

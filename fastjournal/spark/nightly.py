@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import click
 from rich.console import Console
@@ -20,25 +19,12 @@ from fastjournal.errors import (
     JavaMissingError,
     LogError,
 )
-from fastjournal.options import ENVIRONMENT, HELP, flag
+from fastjournal.options import access_options
 from fastjournal.printable import safe_text
 
 _WIDTH_OF_FILES = 120
 _EXIT_UNAVAILABLE = 69
 _EXIT_IO = 74
-
-
-def _access_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that say how to be let in."""
-    for name in reversed(ENVIRONMENT):
-        command = click.option(
-            flag(name),
-            metavar="FILE",
-            envvar=ENVIRONMENT[name],
-            show_envvar=True,
-            help=HELP[name],
-        )(command)
-    return command
 
 
 @click.command()
@@ -50,7 +36,7 @@ def _access_options(command: Callable[..., None]) -> Callable[..., None]:
     metavar="ADDRESS",
     help="The daemon that takes the snapshot: HOST:PORT, tls://HOST:PORT or unix:PATH.",
 )
-@_access_options
+@access_options
 @click.option(
     "--snapshot",
     metavar="DIRECTORY",

@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fj_cli.listing import limit_option, page_size, write_list
 from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
-from fj_cli.output import (
-    note,
-    put_bytes,
-    show_bytes,
-    show_field,
-    wants_json,
-    write_json,
-    write_table,
-)
+from fj_cli.output import put_bytes, show_bytes, show_field
 from fj_cli.times import format_instant
 
 if TYPE_CHECKING:
     from fastjournal.client import DomainStats
-
-TABLE_ROWS = 1000
-"""More than that becomes several tables: a terminal shows the first at once."""
 
 COLUMNS = (
     *("domain", "entries", "due", "delayed", "leased", "dead letters", "oldest due"),
@@ -34,13 +22,7 @@ COLUMNS = (
 
 @click.command("domains")
 @click.argument("prefix", type=NAME, default="")
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    default=1000,
-    show_default=True,
-    help="Domains at most; 0: all.",
-)
+@limit_option("Domains")
 @b64_option
 @json_option
 @server_option
@@ -52,15 +34,8 @@ def command(ctx: click.Context, prefix: bytes, limit: int, as_json: bool | None)
     tokens, the list has the domains that the token covers.
     """
     with open_client(ctx) as client:
-        found = client.domains(prefix, page=min(limit + 1, TABLE_ROWS) if limit else TABLE_ROWS)
-        domains = islice(found, limit) if limit else found
-        if wants_json(as_json):
-            for stats in domains:
-                write_json(_fields(stats))
-        else:
-            _write_tables(domains)
-        if limit and next(found, None) is not None:
-            note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
+        found = client.domains(prefix, page=page_size(limit))
+        write_list(found, limit, as_json, fields=_fields, columns=COLUMNS, row=_row)
 
 
 def _fields(stats: DomainStats) -> dict[str, Any]:
@@ -70,15 +45,6 @@ def _fields(stats: DomainStats) -> dict[str, Any]:
         if name != "name":
             fields["paused_until_us" if name == "paused_until" else name] = getattr(stats, name)
     return fields
-
-
-def _write_tables(domains: Iterator[DomainStats]) -> None:
-    while True:
-        rows = [_row(stats) for stats in islice(domains, TABLE_ROWS)]
-        if rows:
-            write_table(None, COLUMNS, rows)
-        if len(rows) < TABLE_ROWS:
-            return
 
 
 def _row(stats: DomainStats) -> list[str]:

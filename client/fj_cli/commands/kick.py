@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fastjournal.limits import PAIRS_MAX
 from fj_cli.options import (
     DONE,
     NAME,
@@ -19,9 +20,6 @@ from fj_cli.output import note, wants_json, write_json
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
-
-_COUNT_MAX = 65_535
-"""Entries of one request; the daemon may take fewer."""
 
 
 @click.command("kick")
@@ -71,7 +69,7 @@ def _kick_domain(client: SyncClient, domain: bytes, count: int) -> int:
     """Kick up to ``count`` entries in as many requests as the daemon needs; return how many."""
     kicked = 0
     while kicked < count:
-        number = client.kick_domain(domain, count=min(count - kicked, _COUNT_MAX))
+        number = client.kick_domain(domain, count=min(count - kicked, PAIRS_MAX))
         if number == 0:
             break
         kicked += number

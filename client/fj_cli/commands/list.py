@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fj_cli.listing import limit_option, page_size, write_list
 from fj_cli.options import NAME, b64_option, json_option, open_client, server_option
 from fj_cli.output import (
     entry_fields,
-    note,
     put_bytes,
     show_bytes,
     show_field,
     show_value,
-    wants_json,
-    write_json,
-    write_table,
 )
 
 if TYPE_CHECKING:
     from fastjournal.client import Entry, SyncClient
-
-TABLE_ROWS = 1000
-"""More than that becomes several tables: a terminal shows the first at once."""
 
 
 @click.command("list")
@@ -36,13 +29,7 @@ TABLE_ROWS = 1000
 @click.option("--regex", metavar="RE", help="Keys in which RE (RE2 syntax, bytes) is found.")
 @click.option("--data", is_flag=True, help="Show the values too.")
 @click.option("--meta", is_flag=True, help="Show states and times too.")
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    default=1000,
-    show_default=True,
-    help="Keys at most; 0: all.",
-)
+@limit_option("Keys")
 @b64_option
 @json_option
 @server_option
@@ -67,16 +54,15 @@ def command(
     if sum(ways) > 1:
         raise click.UsageError("--prefix, --from and --to, and --regex exclude each other")
     with open_client(ctx) as client:
-        page = min(limit + 1, TABLE_ROWS) if limit else TABLE_ROWS
-        found = _find(client, prefix, first, last, regex, page=page, data=data, meta=meta)
-        entries = islice(found, limit) if limit else found
-        if wants_json(as_json):
-            for entry in entries:
-                write_json(_fields(entry, data))
-        else:
-            _write_tables(entries, data, meta)
-        if limit and next(found, None) is not None:
-            note(f"fj-cli: there is more behind these {limit:,}: --limit 0 lists all")
+        page = page_size(limit)
+        write_list(
+            _find(client, prefix, first, last, regex, page=page, data=data, meta=meta),
+            limit,
+            as_json,
+            fields=lambda entry: _fields(entry, data),
+            columns=_columns(data, meta),
+            row=lambda entry: _row(entry, data, meta),
+        )
 
 
 def _find(
@@ -109,18 +95,13 @@ def _fields(entry: Entry, data: bool) -> dict[str, Any]:
     return fields
 
 
-def _write_tables(entries: Iterator[Entry], data: bool, meta: bool) -> None:
+def _columns(data: bool, meta: bool) -> list[str]:
     columns = ["key", "other key", "type"]
     if data:
         columns.append("value")
     if meta:
         columns += ["state", "written", "worked on until", "attempts"]
-    while True:
-        rows = [_row(entry, data, meta) for entry in islice(entries, TABLE_ROWS)]
-        if rows:
-            write_table(None, columns, rows)
-        if len(rows) < TABLE_ROWS:
-            return
+    return columns
 
 
 def _row(entry: Entry, data: bool, meta: bool) -> list[str]:

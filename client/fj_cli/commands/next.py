@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fastjournal.limits import JOB_LEASE_US_MIN, PAIRS_MAX
 from fj_cli.options import (
     DONE,
     DURATION,
@@ -24,9 +25,6 @@ from fj_cli.output import (
 from fj_cli.times import format_instant
 
 FOREVER = "forever"
-
-_WORKER_LEASE_US_MIN = 1_000_000
-"""A worker extends its lease three times in its length: a shorter one ends before CMD has begun."""
 
 
 class Wait(IntParamType):
@@ -80,7 +78,7 @@ is no failed attempt. Reports that nobody reads, or that do not fit on the disk,
 @click.argument("domain", type=NAME, default="")
 @click.option(
     "--count",
-    type=click.IntRange(1, 65_535),
+    type=click.IntRange(1, PAIRS_MAX),
     help="At most that many entries.  [default: 1; with --exec all]",
 )
 @click.option("--lease", type=DURATION, help="[default: the daemon's; with --exec 5m, at least 1s]")
@@ -123,7 +121,7 @@ def command(ctx: click.Context, /, domain: bytes, **options: Any) -> int:
         raise click.UsageError("--exec is followed by the command to run", ctx)
     if options["delete"]:
         raise click.UsageError("--exec completes entries itself: leave out --delete", ctx)
-    if 0 < (options["lease"] or 0) < _WORKER_LEASE_US_MIN:
+    if 0 < (options["lease"] or 0) < JOB_LEASE_US_MIN:
         raise click.UsageError("--lease is at least 1s with --exec", ctx)
     return _work(ctx, domain, argv, options)
 

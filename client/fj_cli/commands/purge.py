@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from fastjournal.limits import PAIRS_MAX
 from fj_cli.options import (
     DONE,
     NAME,
@@ -17,9 +18,6 @@ from fj_cli.options import (
 )
 from fj_cli.output import note, show_bytes, wants_json, write_json
 from fj_cli.progress import ProgressBar
-
-_COUNT_MAX = 65_535
-"""Largest count of one request; the daemon deletes fewer at a time."""
 
 
 @click.command("purge")
@@ -43,7 +41,7 @@ def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) 
                 raise click.UsageError("it deletes entries; give --yes", ctx)
             click.confirm(f"Delete {there} entries of {show_bytes(domain)}?", abort=True, err=True)
         purged = 0
-        while number := client.purge(domain, count=_COUNT_MAX):
+        while number := client.purge(domain, count=PAIRS_MAX):
             purged += number
             bar.update(purged, max(there, purged))
     if wants_json(as_json):

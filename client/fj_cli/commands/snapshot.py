@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from fastjournal.limits import PAIRS_MAX
 from fj_cli.options import json_option, open_client, server_option
 from fj_cli.output import wants_json, write_json, write_line
 
@@ -11,7 +12,7 @@ from fj_cli.output import wants_json, write_json, write_line
 @click.command("snapshot")
 @click.option(
     "--keep",
-    type=click.IntRange(1, 65_535),
+    type=click.IntRange(1, PAIRS_MAX),
     metavar="N",
     help="Remove all but the newest N, this one among them.  [default: remove none]",
 )
