@@ -33,11 +33,13 @@ from fastjournal.protocol.constants import (
 )
 from fastjournal.protocol.messages import Meta, Pair, Reply, Request
 from fastjournal.protocol.replies import (
+    SUCCESS_BYTES,
     ReplyEncoder,
     decode_reply,
     encode_error,
     encode_reply,
     encode_success,
+    encode_successes,
 )
 from fastjournal.protocol.requests import decode_request, encode_request
 from fastjournal.protocol.values import Value, decode_value, encode_value
@@ -47,6 +49,7 @@ __all__ = [
     "NEED_DATA",
     "QUERY_MASK",
     "QUERY_SHIFT",
+    "SUCCESS_BYTES",
     "VALUE_MASK",
     "VALUE_SHIFT",
     "VERSION",
@@ -74,5 +77,6 @@ __all__ = [
     "encode_reply",
     "encode_request",
     "encode_success",
+    "encode_successes",
     "encode_value",
 ]

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError  # noqa: N812
 from typing import Final
@@ -53,6 +54,8 @@ _HEAD_AND_NEXT: Final = Struct(">IHHQB")
 """The head and the byte behind it, which every reply has: the error size of most of them."""
 _SUCCESS: Final = Struct(">IH2xQx")
 """A reply without flags and error."""
+SUCCESS_BYTES: Final = _SUCCESS.size
+"""Length of what ``encode_success`` returns."""
 
 _WORD: Final = magic_word(REPLY_MAGIC, VERSION)
 _HEAD_BYTES: Final = _HEAD.size
@@ -78,6 +81,12 @@ def encode_success(identifier: int, timestamp: int) -> bytes:
         timestamp: The daemon's clock, an instant.
     """
     return _SUCCESS.pack(_WORD, identifier, timestamp)
+
+
+def encode_successes(identifiers: Iterable[int], timestamp: int) -> list[bytes]:
+    """Return such replies to several requests."""
+    pack = _SUCCESS.pack
+    return [pack(_WORD, identifier, timestamp) for identifier in identifiers]
 
 
 def encode_error(identifier: int, timestamp: int, error: str) -> bytes:

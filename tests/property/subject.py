@@ -81,6 +81,9 @@ class EngineSubject:
     cold = False
     """Whether every value leaves memory as soon as it may."""
 
+    in_bulk = False
+    """Whether the next request is carried out in bulk, where it can be: every other one is."""
+
     persists = False
     """Whether all that is SET is persistent: only what the log has may leave memory."""
 
@@ -180,7 +183,9 @@ class EngineSubject:
         if self.persists and request.function == Function.SET:
             request = msgspec.structs.replace(request, flags=request.flags | Flag.PERSIST)
         asked = decode_request(encode_request(request))
-        data = self.engine.handle(session, asked, now)
+        self.in_bulk = not self.in_bulk
+        done = self.engine.handle_bulk([asked], now) if self.in_bulk else []
+        data = done[0] if done else self.engine.handle(session, asked, now)
         self.check()
         while isinstance(data, Missing):
             data = self.engine.handle(session, asked, now, self.fetch(data))

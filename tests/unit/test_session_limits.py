@@ -78,13 +78,19 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
     house = ServerFixture()
     order: list[int] = []
     async with house.open():
-        handle = house.engine.handle
+        handle, handle_bulk = house.engine.handle, house.engine.handle_bulk
 
         def watched(session: Hashable, asked: Request, now: int) -> Any:
             order.append(asked.identifier)
             return handle(session, asked, now)
 
+        def watched_bulk(asked: list[Request], now: int) -> list[bytes]:
+            done = handle_bulk(asked, now)
+            order.extend(one.identifier for one in asked[: len(done)])
+            return done
+
         monkeypatch.setattr(house.engine, "handle", watched)
+        monkeypatch.setattr(house.engine, "handle_bulk", watched_bulk)
         busy, other = await house.connect(), await house.connect()
         before = house.disk.calls["write"]
         await busy.send(*(set_(b"k%d" % number, identifier=number) for number in range(200)))

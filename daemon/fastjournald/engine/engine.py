@@ -9,15 +9,28 @@ log, and the same requests at the same instants give the same state, replies and
 from __future__ import annotations
 
 from collections.abc import Hashable
+from itertools import takewhile
 
 from fastjournal.limits import ADVANCE_WORK_MAX, REQUEST_WORK, SCAN_LEASES_MAX, SERVE_WORK_MAX
-from fastjournal.protocol import ErrorCode, Reply, Request, encode_error, encode_success
+from fastjournal.protocol import (
+    ErrorCode,
+    Reply,
+    Request,
+    encode_error,
+    encode_success,
+    encode_successes,
+)
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grants
 from fastjournald.engine.context import Context, encode_for, new_journal
 from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN
-from fastjournald.engine.handlers.table import HANDLERS, VALUE_HANDLERS, Scan
+from fastjournald.engine.handlers.table import (
+    BULK_HANDLERS,
+    HANDLERS,
+    VALUE_HANDLERS,
+    Scan,
+)
 from fastjournald.engine.invariants import check_store
 from fastjournald.engine.key_filter import LongMatches
 from fastjournald.engine.notifications import Notifications
@@ -27,7 +40,7 @@ from fastjournald.tables.domain import NEVER
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 from fastjournald.wal.journal import Journal
 
-__all__ = ["Engine", "LongMatches", "Missing", "Scan", "Settings", "new_journal"]
+__all__ = ["BULK_HANDLERS", "Engine", "LongMatches", "Missing", "Scan", "Settings", "new_journal"]
 
 
 class Engine:
@@ -112,6 +125,29 @@ class Engine:
             # it is asked again
             self._requests[function] -= 1
         return outcome
+
+    def handle_bulk(self, requests: list[Request], now: int) -> list[bytes]:
+        """Carry out requests of a session together, from the first on, where that is cheaper.
+
+        Args:
+            requests: As decoded, some of one function at first.
+            now: As for ``handle``.
+
+        Returns:
+            The encoded replies of those that were carried out: perhaps of none.
+        """
+        context, store = self.context, self.store
+        function = requests[0].function
+        bulk = BULK_HANDLERS.get(function)
+        if bulk is None or context.grants is not None:
+            return []
+        now = self._tick(now)
+        self._advance_if_due(now)
+        alike = list(takewhile(lambda request: request.function == function, requests))
+        number = bulk(context, alike, now)
+        store.work += REQUEST_WORK * number
+        self._requests[function] += number
+        return encode_successes([request.identifier for request in alike[:number]], now)
 
     def _refused(self, request: Request, error: str) -> bytes:
         self.counters.count_refused(request.function, error)

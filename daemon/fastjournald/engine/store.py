@@ -127,6 +127,29 @@ class Store:
         else:
             scheduler.enqueue(entry, 0, now)
 
+    def insert_new(self, entries: list[Entry], now: int) -> None:
+        """Bulk insert: put entries into their indexes that stand under their keys already.
+
+        They have nothing but keys and value, and nobody listens to changes.
+        """
+        if self.values is not None:
+            for entry in entries:
+                self.values.add(entry)
+        self.entries += len(entries)
+        plain = self.scheduler.plain
+        blocked = bool(self.leased_uris or self.locked)
+        waiting = []
+        for entry in entries:
+            if entry.domain is plain:
+                plain.entries += 1
+                entry.move_to(_PLAIN)
+            elif blocked:
+                entry.domain.entries += 1
+                self.enqueue(entry, now)
+            else:
+                waiting.append(entry)
+        self.scheduler.enqueue_new(waiting, now)
+
     def remove(self, entry: Entry, now: int, *, popped: bool = False) -> None:
         """Take an entry out of everything; other work on its URI may begin.
 

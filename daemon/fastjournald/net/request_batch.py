@@ -16,11 +16,11 @@ from typing import TypeAlias
 
 from fastjournal import limits
 from fastjournal.limits import BATCH_WORK, TURN_WORK
-from fastjournal.protocol import Function, Request
+from fastjournal.protocol import SUCCESS_BYTES, Function, Request
 from fastjournald.admission.log_growth import bytes_of, grows
 from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.admission.turn_budget import Share
-from fastjournald.engine.engine import Missing, Scan
+from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
 from fastjournald.engine.prefetch import missing_soon
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.shared import Shared
@@ -154,33 +154,48 @@ class RequestBatch:
         engine, requests, replies = self._engine, self._requests, self._replies
         handle, store = engine.handle, engine.store
         work_over = self._share.began + TURN_WORK
-        for at in range(self._at, len(requests)):
+        at, end = self._at, len(requests)
+        while at < end:
             request = requests[at]
             function = request.function
-            if function == _SNAPSHOT:
-                self._at = at + 1
-                return self._commit(session, now, RequestBatch._take_snapshot)
-            reply = handle(session, request, now)
-            if reply is None:
-                # it waits for work
-                continue
-            if not isinstance(reply, bytes):
-                self._at = at
-                self._longer = reply
-                return self._commit(session, now, RequestBatch._begin_longer)
-            replies.append(reply)
-            self._reply_room -= len(reply)
-            if function == _QUIT:
-                self.quit = True
-                break
-            if function == _AUTH and self._is_refused(session):
-                self._at = at + 1
-                self._refusal = replies.pop()
-                return self._commit(session, now, RequestBatch._penalise)
+            if function in BULK_HANDLERS and (done := self._handle_bulk(at, work_over, now)):
+                at += done
+            else:
+                at += 1
+                if function == _SNAPSHOT:
+                    self._at = at
+                    return self._commit(session, now, RequestBatch._take_snapshot)
+                reply = handle(session, request, now)
+                if reply is None:
+                    # it waits for work
+                    continue
+                if not isinstance(reply, bytes):
+                    self._at = at - 1
+                    self._longer = reply
+                    return self._commit(session, now, RequestBatch._begin_longer)
+                replies.append(reply)
+                self._reply_room -= len(reply)
+                if function == _QUIT:
+                    self.quit = True
+                    break
+                if function == _AUTH and self._is_refused(session):
+                    self._at = at
+                    self._refusal = replies.pop()
+                    return self._commit(session, now, RequestBatch._penalise)
             if self._reply_room < 0 or store.work > work_over:
-                self._at = at + 1
+                self._at = at
                 return self._pause(session, now)
         return self._end(session, now)
+
+    def _handle_bulk(self, at: int, work_over: int, now: int) -> int:
+        """Carry out requests from ``at`` on that are alike together, if any; return how many."""
+        work = max(work_over - self._engine.store.work, 0)
+        # the last one may begin as long as there is room and work left for a part of it
+        number = 1 + min(work // limits.REQUEST_WORK, self._reply_room // SUCCESS_BYTES)
+        replies = self._engine.handle_bulk(self._requests[at : at + number], now)
+        self._replies += replies
+        self._reply_room -= SUCCESS_BYTES * len(replies)
+        return len(replies)
 
     def _pause(self, session: Hashable, now: int) -> Step:
         """Send the replies, where they are many, or let others have their turn."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from operator import attrgetter
+from operator import attrgetter, gt
 from typing import Any, Final, TypeAlias
 
 from sortedcontainers import SortedKeyList, SortedList
@@ -41,6 +41,27 @@ class SortedEntries(SortedKeyList):  # type: ignore[misc]
     """
 
     DEFAULT_LOAD_FACTOR = 256
+
+    def add_all(self, entries: list[Any]) -> None:
+        """Add entries, at least one. They mostly come last, in order: then it is one step for all.
+
+        The sublists of ``SortedKeyList`` are extended as its ``add`` does it for one entry.
+        """
+        if len(entries) > self.DEFAULT_LOAD_FACTOR or not self._maxes:
+            self.update(entries)
+            return
+        keys = list(map(self._key, entries))
+        if keys[0] < self._maxes[-1] or any(map(gt, keys, keys[1:])):
+            for entry in entries:
+                self.add(entry)
+            return
+        self._lists[-1] += entries
+        self._keys[-1] += keys
+        self._maxes[-1] = keys[-1]
+        self._len += len(entries)
+        # the tree of their lengths is made anew where somebody asks for a place
+        self._index.clear()
+        self._expand(len(self._lists) - 1)
 
 
 NO_ENTRIES: Final = SortedEntries()

@@ -123,6 +123,29 @@ class Scheduler:
         if domain.limit is not None:
             self.round_robin.hold_or_free(domain)
 
+    def enqueue_new(self, entries: list[Entry], now: int) -> None:
+        """Put new journal entries, which nothing blocks, into their domains (bulk insert)."""
+        ready: dict[Domain, list[Entry]] = {}
+        for entry in entries:
+            if not_before_of(entry.facts)[0] > now:
+                entry.domain.entries += 1
+                self.enqueue(entry, 0, now)
+                continue
+            entry.move_to(_READY)
+            domain = entry.domain
+            if domain in ready:
+                ready[domain].append(entry)
+            else:
+                ready[domain] = [entry]
+        for domain, arrived in ready.items():
+            # both at once: what is in no list counts as leased
+            domain.entries += len(arrived)
+            domain.ready.add_all(arrived)
+            if not domain.has_ready:
+                self.round_robin.begin_turns(domain)
+            if domain.limit is not None:
+                self.round_robin.hold_or_free(domain)
+
     def dequeue(self, entry: Entry) -> None:
         """Take an entry out of the ready or delayed queue; its next state is up to the caller."""
         domain = entry.domain

@@ -106,6 +106,12 @@ class Journal:
             entry.extra.starts = 0
         records.add(entry, self._append(data, 1, now), len(data), erases=erases)
 
+    def stored_new(self, entries: list[Entry], now: int) -> None:
+        """Write entries that have nothing but keys and value, in one append (bulk insert)."""
+        parts = self._encode.new_entries(entries, now)
+        position = self._append(b"".join(parts), len(parts), now)
+        self.records.add_new(entries, position, list(map(len, parts)))
+
     def copied_forward(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
         """Compaction writes a live entry anew: no record about it from before matters any more."""
         old = entry.job_id

@@ -153,6 +153,38 @@ class RecordEncoder:
             time if created == now else encode_time(created),
         )
 
+    def new_entries(self, entries: list[Entry], now: int) -> list[bytes]:
+        """Return the records of entries as ``entry`` does, of such as have only keys and value.
+
+        They were created at this instant.
+        """
+        time, assign, known = self._time_at(now), self._ids.assign, self._headers_known
+        earliest = now - SCHEDULED_US_BACK
+        begun, start = now, time
+        records = []
+        for entry in entries:
+            facts, domain = entry.facts, entry.domain.name
+            _, not_before, arrival, timestamp, _, value_type = unpack_facts(facts)
+            payload = MAGIC + encode_fields(
+                (
+                    *(entry.key, entry.uri, (), value_type, entry.value, timestamp, now, now),
+                    *(arrival, not_before, 0, 0, 0, 0, 0, None, 0),
+                )
+            )
+            header = known.get((domain, facts[0]))
+            if header is None:
+                header = self._header_of(entry, now)
+            if domain:
+                begins = not_before if not_before > earliest else now
+                if begins != begun:
+                    begun, start = begins, encode_time(begins)
+                command, starts = Command.SCHEDULE, start
+            else:
+                command, starts = Command.ADD, NO_TIME
+            job_id = assign(entry, arrival)
+            records.append(encode_job(command, time, job_id, header, payload, starts, time))
+        return records
+
     def operation(self, operation: Operation, now: int) -> bytes:
         """Return the record of an operation."""
         time = self._time_at(now)

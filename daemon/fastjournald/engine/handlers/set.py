@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
-from fastjournal.keys import parse_journal_key
+from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
 from fastjournald.engine.context import Context
@@ -21,8 +21,10 @@ from fastjournald.engine.handlers.arguments import (
     READ_ONLY,
 )
 from fastjournald.engine.store import Store
+from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry, Extra
 from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.scheduler import Scheduler
 
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
@@ -95,6 +97,49 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
         # the change that this was is its own reply
         context.subscriptions.begin(session, request.identifier, key)
     return ""
+
+
+def set_new(context: Context, requests: list[Request], now: int) -> int:
+    """Bulk insert: carry out SETs that put in new entries, from the first on; return how many.
+
+    It ends before one that does more, or that has to be refused: ``set_`` carries that out.
+    """
+    store = context.store
+    if context.read_only or store.changes.wanted:
+        return 0
+    find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
+    add_keys, next_serial = store.keys.add, context.journal.ids.next_serial
+    latest = now + context.settings.clock_skew_us_max
+    entries, persistent = [], []
+    for request in requests:
+        key, uri, flags = request.key, request.second_key, request.flags
+        if (
+            find(key) is not None
+            or (uri is not None and find(uri) is not None)
+            or flags & LISTEN
+            or request.timeout
+            or request.ttl
+            or request.timestamp > latest
+            or len(request.value) > WRITTEN_BYTES_MIN
+            or tombstone(key, now) is not None
+            or _validate(request)
+        ):
+            break
+        domain, priority, not_before = _place(scheduler, key)
+        facts = pack_facts(
+            priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
+        )
+        entry = Entry(facts, key, uri, request.value, domain)
+        # at once: the next one may have the same keys
+        add_keys(entry)
+        entries.append(entry)
+        if flags & PERSIST:
+            persistent.append(entry)
+    if persistent:
+        context.journal.stored_new(persistent, now)
+    if entries:
+        store.insert_new(entries, now)
+    return len(entries)
 
 
 def _listen(context: Context, session: Hashable, request: Request) -> str:
@@ -222,15 +267,10 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
         arrival = context.journal.ids.next_serial()
     else:
         created, arrival, uri, links, token_before, waiting = inherited
+    domain, priority, not_before = _place(store.scheduler, key)
     first_due = 0
-    parts = parse_journal_key(key)
-    if parts is None:
-        domain, priority, not_before = store.scheduler.plain, 0, 0
-    else:
-        name, priority, not_before, _ = parts
-        domain = store.scheduler.domains.get(name) or store.scheduler.domain_of(name)
-        if waiting is not None:
-            not_before, first_due = _postponed(context, waiting, not_before, now)
+    if waiting is not None and domain is not store.scheduler.plain:
+        not_before, first_due = _postponed(context, waiting, not_before, now)
     facts = pack_facts(
         priority, not_before, arrival, request.timestamp, created, request.value_type or 0
     )
@@ -249,6 +289,15 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
             first_due=first_due,
         )
     return entry
+
+
+def _place(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
+    """Return the domain of an entry with this primary key, its priority and its instant."""
+    parts = split_journal_key(key)
+    if parts is None:
+        return scheduler.plain, 0, 0
+    name, priority, not_before, _ = parts
+    return scheduler.domains.get(name) or scheduler.domain_of(name), priority, not_before
 
 
 def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from fastjournald.engine import handlers
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
+from fastjournald.engine.handlers.set import set_new
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
@@ -28,6 +29,7 @@ __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
 Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
 Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
 ValueHandler: TypeAlias = Callable[[Context, Hashable, Request, int, Unreadable], Outcome]
+BulkHandler: TypeAlias = Callable[[Context, list[Request], int], int]
 
 
 def _functions() -> Iterator[tuple[str, Handler]]:
@@ -62,6 +64,9 @@ def _find_value_handlers() -> dict[int, ValueHandler]:
     }
 
 
+BULK_HANDLERS: dict[int, BulkHandler] = {int(Function.SET): set_new}
+"""Carry out several requests of one function together, from the first on, as far as each does what
+such a request mostly does, and succeeds; they return how many. All others go to ``HANDLERS``."""
 HANDLERS = _find_handlers()
 """All others answer ``unknown-function``."""
 
