@@ -596,6 +596,51 @@ def test_little_is_decoded_at_a_time_while_memory_is_scarce(daemon: Daemon) -> N
     assert daemon.memory.bytes == 2 << 20
 
 
+def test_bytes_that_wait_for_a_turn_are_decoded_in_parts_once_memory_is_scarce(
+    daemon: Daemon, client: Client
+) -> None:
+    client.ask(NOP)
+    daemon.turns.start()
+    daemon.engine.store.work += 3 * limits.TURN_WORK
+    count = 4 * limits.SCARCE_BYTES // len(encode(NOP))
+    client.session.receive_data(encode(*[NOP] * count))
+    assert isinstance(client.step(), WaitTurn)
+    daemon.memory.hold(2 << 20)
+    assert daemon.memory.scarce
+    # its turn has come
+    daemon.turns.stop()
+    assert daemon.turns.admits(client.session.share, waited=True)
+    batches = 0
+    while (step := client.step()) is COMMIT:
+        batches += 1
+        client.commit()
+    assert step is RECEIVE
+    assert batches >= 4
+    assert len(client.replies) == count + 1
+    assert daemon.memory.bytes == 2 << 20
+
+
+def test_batch_that_passed_its_turn_on_gathers_little_once_memory_is_scarce(
+    daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "TURN_WORK", 10 * limits.REQUEST_WORK)
+    client.ask(set_(b"k", bytes(400)))
+    del client.replies[:]
+    client.session.receive_data(encode(*[GET] * 200))
+    assert client.step() is PASS_ON
+    before = client.session.account.bytes
+    daemon.memory.hold(2 << 20)
+    assert daemon.memory.scarce
+    while (step := client.step()) is PASS_ON:
+        assert daemon.turns.admits(client.session.share)
+    assert step is COMMIT
+    assert client.session.account.bytes <= before + limits.SCARCE_BYTES + 500
+    client.commit()
+    while client.step() is not RECEIVE:
+        client.commit()
+    assert len(client.replies) == 200
+
+
 def test_large_request_is_refused_while_memory_is_scarce(daemon: Daemon, client: Client) -> None:
     client.ask(NOP)
     daemon.memory.hold(2 << 20)

@@ -153,6 +153,9 @@ class RequestBatch:
         """Carry out the requests that are left, until one of them has to wait for something."""
         engine, requests, replies = self._engine, self._requests, self._replies
         handle, store = engine.handle, engine.store
+        if self._shared.memory.scarce:
+            # also where it was not when the batch began: it may have waited for its turn since
+            self._reply_room = min(self._reply_room, limits.SCARCE_BYTES)
         work_over = self._share.began + TURN_WORK
         at, end = self._at, len(requests)
         while at < end:

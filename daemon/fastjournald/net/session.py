@@ -180,11 +180,7 @@ class Session:
         self._take(data)
 
     def _take(self, data: bytes | bytearray) -> None:
-        if self._memory.scarce and len(data) > limits.SCARCE_BYTES:
-            # decoded requests take ten times as much
-            self._undecoded = bytes(data[limits.SCARCE_BYTES :])
-            self.account.hold(len(self._undecoded))
-            data = data[: limits.SCARCE_BYTES]
+        data = self._within_ration(data)
         if self._shared.turns.admits(self.share):
             self._decode(data)
         else:
@@ -201,8 +197,19 @@ class Session:
     def _begin_turn(self, now: int) -> Step:
         data, self._waiting = self._waiting, b""
         self.account.hold(-len(data))
-        self._decode(data)
+        # memory may have become scarce while it waited
+        self._decode(self._within_ration(data))
         return self._take_requests(now)
+
+    def _within_ration(self, data: bytes | bytearray) -> bytes | bytearray:
+        """Return the bytes that may be decoded now; the others wait while memory is scarce."""
+        if not self._memory.scarce or len(data) <= limits.SCARCE_BYTES:
+            return data
+        # decoded requests take ten times as much
+        rest = bytes(data[limits.SCARCE_BYTES :])
+        self.account.hold(len(rest))
+        self._undecoded = rest + self._undecoded
+        return data[: limits.SCARCE_BYTES]
 
     def _decode(self, data: bytes | bytearray) -> None:
         connection = self._connection
