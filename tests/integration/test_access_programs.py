@@ -187,3 +187,24 @@ def test_a_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
         )
         assert done.returncode == 64
         assert options[1].encode() in done.stderr
+
+
+def test_purge_that_does_not_ask_needs_the_right_write_only(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.toml"
+    tokens.touch(0o600)
+    tokens.write_text(
+        "[[token]]\nname = 'cleaner'\ntoken = 'cleaner-token-0123456789'\nrights = ['write']\n"
+        "prefixes = ['d']\n"
+    )
+    secret = tmp_path / "secret"
+    secret.touch(0o600)
+    secret.write_text("cleaner-token-0123456789")
+    with DaemonProcess(tmp_path, "--auth-tokens", str(tokens)) as daemon:
+        cli = Cli(tmp_path, daemon.address)
+        access = ("--auth-file", str(secret))
+        assert cli(*access, "set", "d:1:0:x", "v").returncode == 0
+        asked = cli(*access, "purge", "d")
+        assert (asked.returncode, b"forbidden" in asked.stderr) == (1, True)
+        assert cli(*access, "purge", "d", "--yes").returncode == 0
+        refused = cli(*access, "purge", "a:b", "--yes")
+        assert (refused.returncode, b"DATA" in refused.stderr) == (1, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,10 +20,13 @@ from fj_cli.options import (
 from fj_cli.output import note, show_bytes, wants_json, write_json
 from fj_cli.progress import ProgressBar
 
+if TYPE_CHECKING:
+    from fastjournal.client import DomainStats
+
 
 @click.command("purge")
 @click.argument("domain", type=NAME)
-@click.option("--yes", is_flag=True, help="Do not ask first.")
+@click.option("--yes", is_flag=True, help="Do not ask first; then the right write is enough.")
 @b64_option
 @json_option
 @server_option
@@ -34,18 +38,24 @@ def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) 
     nothing to delete.
     """
     with open_client(ctx) as client, ProgressBar("deleting") as bar:
-        stats = client.domain_stats(domain)
-        there = stats.entries - stats.worked_on
-        if there and not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError("it deletes entries; give --yes", ctx)
-            click.confirm(f"Delete {there} entries of {show_bytes(domain)}?", abort=True, err=True)
+        there = None if yes else _confirm(ctx, client.domain_stats(domain), domain)
         purged = 0
-        while number := client.purge(domain, count=PAIRS_MAX):
+        # what came since the question is not deleted unasked where there was nothing
+        while there != 0 and (number := client.purge(domain, count=PAIRS_MAX)):
             purged += number
-            bar.update(purged, max(there, purged))
+            bar.update(purged, None if there is None else max(there, purged))
     if wants_json(as_json):
         write_json({"purged": purged})
     else:
         note(f"{purged} purged")
     return DONE if purged else NOTHING_TO_DO
+
+
+def _confirm(ctx: click.Context, stats: DomainStats, domain: bytes) -> int:
+    """Ask whether to delete the entries of a domain; return how many there are."""
+    there = stats.entries - stats.worked_on
+    if there:
+        if not sys.stdin.isatty():
+            raise click.UsageError("it deletes entries; give --yes", ctx)
+        click.confirm(f"Delete {there} entries of {show_bytes(domain)}?", abort=True, err=True)
+    return there
