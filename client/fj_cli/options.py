@@ -135,9 +135,8 @@ def daemon_of(ctx: click.Context) -> tuple[str, Access]:
     Raises:
         ConfigError: It is no address, or a file is wrong.
     """
-    # only where needed
-    from fastjournal.client.core.access import load_access  # noqa: PLC0415
-    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415
+    from fastjournal.client.core.access import load_access  # noqa: PLC0415 - only where needed
+    from fj_cli.config import NAMES, config_files, find_daemon  # noqa: PLC0415 - the same
 
     options = {name: ctx.meta.get(_KEY + name) for name in NAMES}
     found = find_daemon(options, os.environ, config_files(os.environ))

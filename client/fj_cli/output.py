@@ -50,8 +50,8 @@ def write_line(text: str) -> None:
 def write_table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table; numbers stand to the right, what could disturb a terminal is escaped."""
     from rich.console import Console  # noqa: PLC0415 - rich is slow to load
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
 
     def cell(text: str) -> Text:
         return Text(safe_text(text))

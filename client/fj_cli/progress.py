@@ -51,7 +51,7 @@ class ProgressBar:
 
     def _start(self) -> Progress:
         from rich.console import Console  # noqa: PLC0415 - rich is slow to load
-        from rich.progress import (  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415 - the same
             BarColumn,
             DownloadColumn,
             MofNCompleteColumn,

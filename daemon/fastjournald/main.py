@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import cast
 
 import click
 import trio
@@ -81,7 +82,7 @@ def _start(**options: object) -> int:
     del options["config"], options["check_config"]
     flags = {name: value for name, value in options.items() if value not in (None, ())}
     if "listen" in flags:
-        flags["listen"] = list(options["listen"])  # type: ignore[call-overload]
+        flags["listen"] = list(cast("tuple[str, ...]", options["listen"]))
     try:
         config = load_config(file, flags)
     except ConfigError as error:

@@ -370,7 +370,7 @@ class LogWriter:
         except LogFailedError as error:
             self._failure = error
             raise
-        except BaseException:
+        except BaseException:  # a signal handler may raise anything
             self._failure = LogFailedError(
                 "writing was interrupted half-way", path=self._directory, hint="start again"
             )

@@ -5,6 +5,7 @@ Both start with two bytes of magic and a u16 version, then come their own fields
 
 from __future__ import annotations
 
+import struct
 from struct import Struct
 from typing import Final
 
@@ -20,6 +21,10 @@ U8_MAX: Final = 0xFF
 U16_MAX: Final = 0xFFFF
 U32_MAX: Final = 0xFFFF_FFFF
 U64_MAX: Final = 0xFFFF_FFFF_FFFF_FFFF
+
+
+StructError = struct.error
+"""Raised where bytes end inside a field, or where a number does not fit its field."""
 
 
 def magic_word(magic: bytes, version: int) -> int:

@@ -26,12 +26,11 @@ Source: docs/protocol.md.
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Final
 
 from fastjournal.errors import BadRequestError, ProtocolError
 from fastjournal.protocol.constants import VALUE_MASK, VALUE_SHIFT, Flag
-from fastjournal.protocol.framing import U8, U16, U32
+from fastjournal.protocol.framing import U8, U16, U32, StructError
 from fastjournal.protocol.messages import Meta, Pair, Reply
 
 _META: Final = Struct(">8QBBH")

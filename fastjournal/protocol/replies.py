@@ -26,7 +26,6 @@ import sys
 from collections import deque
 from collections.abc import Iterable
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Final
 
 from fastjournal.errors import BadRequestError, ProtocolError
@@ -43,6 +42,7 @@ from fastjournal.protocol.framing import (
     U16,
     U16_MAX,
     U64,
+    StructError,
     check_start,
     magic_word,
 )

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections import deque
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Final
 
 from fastjournal.errors import BadRequestError, ProtocolError
@@ -51,6 +50,7 @@ from fastjournal.protocol.framing import (
     U32_MAX,
     U64,
     U64_MAX,
+    StructError,
     check_start,
     magic_word,
 )

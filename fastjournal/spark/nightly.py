@@ -57,10 +57,9 @@ def command(
     server: str, snapshot: str | None, output: str, master: str | None, **files: str | None
 ) -> None:
     """Take a snapshot, save its entries as Parquet, and run the analysis jobs over it."""
-    # What the extra "spark" brings: main says so where it is not there.
-    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415
-    from fastjournal.spark.report import print_report, run_jobs  # noqa: PLC0415
-    from fastjournal.spark.session import (  # noqa: PLC0415
+    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415 - main tells of a missing extra
+    from fastjournal.spark.report import print_report, run_jobs  # noqa: PLC0415 - the same
+    from fastjournal.spark.session import (  # noqa: PLC0415 - the same
         SMALL_BYTES,
         SMALL_OPTIONS,
         start_session,

@@ -82,7 +82,7 @@ class AppendFile:
                 self._check_version()
                 if durable:
                     sync_directory(directory)
-            except BaseException:
+            except BaseException:  # a signal handler may raise anything
                 os.close(self._descriptor)
                 raise
         except OSError as error:
@@ -220,7 +220,7 @@ def _open(directory: str, path: str, group: int | None) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             if leads_to(path, descriptor):
                 return descriptor
-        except BaseException:
+        except BaseException:  # a signal handler may raise anything
             os.close(descriptor)
             raise
         os.close(descriptor)

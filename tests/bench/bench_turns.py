@@ -129,9 +129,9 @@ def work_hard(address: str, stop: Event) -> None:
             resumes = time.monotonic() + 1.0
         for key, _ in selector.select(0.05):
             with suppress(BlockingIOError):
-                key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+                key.fileobj.recv(1 << 20)
                 if key.data is not None:
-                    key.fileobj.send(key.data[0])  # type: ignore[union-attr]
+                    key.fileobj.send(key.data[0])
 
 
 def measure(address: str, seconds: float) -> dict[str, list[float]]:

@@ -61,7 +61,7 @@ class Daemon:
         return {e.key: e.reason for e in store if e.reason is not None}
 
     def ask(self, function: Function, **fields: object) -> int | None:
-        request = Request(function, timestamp=self.now, **fields)  # type: ignore[arg-type]
+        request = Request(function, timestamp=self.now, **fields)
         data = self.engine.handle("s", request, self.now)
         self.engine.check()
         assert data is not None

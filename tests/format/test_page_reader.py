@@ -29,7 +29,7 @@ HOUR = 3_600_000_000
 POLL_S = 0.01
 ROUNDS = 3
 SEEDS = 60
-TAGS = {msgspec.inspect.type_info(kind).tag for kind in get_args(operation_records.Operation)}  # type: ignore[union-attr]
+TAGS = {msgspec.inspect.type_info(kind).tag for kind in get_args(operation_records.Operation)}
 
 
 # --- a real daemon ------------------------------------------------------------------------------

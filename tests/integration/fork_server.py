@@ -131,7 +131,7 @@ def renew_stream(name: str, mode: str) -> None:
     old = getattr(sys, name)
     number = ("stdin", "stdout", "stderr").index(name)
     buffering = 0 if old.write_through and mode == "w" else -1
-    binary: Any = open(number, mode + "b", buffering, closefd=False)  # noqa: SIM115
+    binary: Any = open(number, mode + "b", buffering, closefd=False)  # noqa: SIM115 - sys.std*
     getattr(binary, "raw", binary).name = f"<{name}>"
     stream = io.TextIOWrapper(
         binary, old.encoding, old.errors, "\n", old.line_buffering, old.write_through

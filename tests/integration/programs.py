@@ -153,7 +153,7 @@ _fork_servers: ForkServers | None = None
 
 def open_fork_servers() -> None:
     """From now on, fork programs; from now on also, this is what they inherit."""
-    global _fork_servers  # noqa: PLW0603
+    global _fork_servers  # noqa: PLW0603 - one for the whole run
     if sys.platform == "linux" and "FJ_TESTS_OWN_INTERPRETER" not in os.environ:
         _fork_servers = ForkServers()
 
@@ -227,7 +227,7 @@ def run_program(
     with Program(args, **options) as process:
         try:
             output, said = process.communicate(input, timeout)
-        except BaseException:
+        except BaseException:  # interrupted too: the program must not outlive the test
             process.kill()
             raise
     done = subprocess.CompletedProcess(process.args, process.returncode, output, said)

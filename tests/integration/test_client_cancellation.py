@@ -73,7 +73,7 @@ Program = Callable[[str, trio.CancelScope, list[str]], Awaitable[object]]
 async def body(job: object, done: list[str]) -> None:
     await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
-    done.append(job.value.decode())  # type: ignore[attr-defined]
+    done.append(job.value.decode())
 
 
 async def scope_around_a_loop(address: str, scope: trio.CancelScope, done: list[str]) -> None:

@@ -99,7 +99,7 @@ async def test_a_lock_keeps_others_from_writing(client: AnyClient, other: SyncCl
     await client.lock("k", timeout_us=600 * S)
     with refused("locked"):
         other.set("k", 2, overwrite=True)
-    assert other.get("k", meta=True).meta.state & State.LOCKED  # type: ignore[union-attr]
+    assert other.get("k", meta=True).meta.state & State.LOCKED
     await client.set("k", 2, overwrite=True)
     with refused("not-owner"):
         other.unlock("k")

@@ -117,11 +117,11 @@ async def test_bad_argument_of_an_end_does_not_end_the_job(
     async with Client(daemon.address) as client:
         async for job in client.jobs("d", wait_us=None):
             with pytest.raises(TypeError):
-                await job.release(delay_us=1.5)  # type: ignore[arg-type]
+                await job.release(delay_us=1.5)
             with pytest.raises(BadRequestError):
                 await job.release(delay_us=-1)
             with pytest.raises(TypeError):
-                await job.bury(7)  # type: ignore[arg-type]
+                await job.bury(7)
     assert states(producer) == {}
 
 
@@ -233,7 +233,7 @@ async def test_a_lease_is_extended_while_the_body_runs(
             if job.value == b"1":
                 first = until_us()
                 # several leases long; both are held, also the one whose body has not begun
-                await until(lambda: min(until_us()) > max(first) + 2 * S)  # noqa: B023
+                await until(lambda: min(until_us()) > max(first) + 2 * S)  # noqa: B023 - awaited here
                 assert not job.lost.is_set()
     assert states(producer) == {}
 
@@ -290,7 +290,7 @@ async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_awa
                 daemon.kill()
                 daemon._options = ("--listen", f"127.0.0.1:{port}")
                 await trio.to_thread.run_sync(daemon.start)
-                await until(lambda: producer.entry_stats(key_of("1")).worked_on_until > before)  # noqa: B023
+                await until(lambda: producer.entry_stats(key_of("1")).worked_on_until > before)  # noqa: B023 - awaited
                 assert not job.lost.is_set()
             seen.append(job.value)
             if len(seen) == 2:
@@ -327,7 +327,7 @@ async def test_what_many_loops_do_while_the_daemon_is_killed_is_done_once(
             nursery.start_soon(work, client)
         nursery.start_soon(produce, client)
         for at in (20, 70):
-            await until(lambda: len(done) >= at)  # noqa: B023
+            await until(lambda: len(done) >= at)  # noqa: B023 - awaited here
             daemon.kill()
             daemon._options = ("--listen", f"127.0.0.1:{port}")
             await trio.to_thread.run_sync(daemon.start)
@@ -468,9 +468,9 @@ def test_blocking_bad_argument_of_an_end_does_not_end_the_job(
     with SyncClient(daemon.address) as client:
         for job in client.jobs("d", wait_us=None):
             with pytest.raises(TypeError):
-                job.release(delay_us=1.5)  # type: ignore[arg-type]
+                job.release(delay_us=1.5)
             with pytest.raises(TypeError):
-                job.bury(7)  # type: ignore[arg-type]
+                job.bury(7)
     assert states(producer) == {}
 
 

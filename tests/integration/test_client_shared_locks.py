@@ -65,7 +65,7 @@ def test_locked_excludes_threads_of_one_client(daemon: DaemonProcess) -> None:
                         if error.code != "locked":
                             raise
                         time.sleep(0.001)
-        except BaseException as error:
+        except BaseException as error:  # the test looks at it
             failed.append(error)
             raise
 
@@ -106,7 +106,7 @@ async def test_lock_that_is_given_to_a_cancelled_task_is_given_back() -> None:
                 nursery.cancel_scope.cancel()
             await client.nop()
             with trio.fail_after(60):
-                while daemon.requests[-1].function != Function.UNLOCK:  # noqa: ASYNC110
+                while daemon.requests[-1].function != Function.UNLOCK:  # noqa: ASYNC110 - a thread
                     await trio.sleep(0.001)
 
 

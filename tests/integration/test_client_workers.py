@@ -264,7 +264,7 @@ async def test_job_that_a_plain_loop_drops_has_its_delay_and_does_not_count_as_f
                 while len(told(daemon)) < 3:  # noqa: ASYNC110 - in another thread
                     await trio.sleep(0.01)
         with SyncClient(daemon.address) as blocking:
-            daemon._answer.names += ["y", "y"]  # type: ignore[attr-defined]
+            daemon._answer.names += ["y", "y"]
             for _ in range(2):
                 for one in blocking.jobs("d", attempts_max=1, retry_delay_us=5):
                     assert one.attempts == 0
@@ -585,7 +585,7 @@ async def test_run_begins_no_more_than_its_limit_and_leases_no_more() -> None:
         counts = [r.count for r in daemon.requests if r.function == Function.NEXT]
         assert sum(counts) >= 3
         assert counts[-1] == 1
-    assert daemon._answer.names == ["d"]  # type: ignore[attr-defined]
+    assert daemon._answer.names == ["d"]
 
 
 async def test_run_asks_again_when_a_job_ends_for_it_may_have_set_another_free() -> None:

@@ -35,7 +35,9 @@ class CompactedLog:
     """
 
     def __init__(self, **options: int) -> None:
-        self.config = Config(cmdlog_path=LOG, **{"cmdlog_seg_size": 4096, **options})  # type: ignore[arg-type] # all of them are numbers
+        self.config = Config(
+            cmdlog_path=LOG, **{"cmdlog_seg_size": 4096, **options}
+        )  # all of them are numbers
         self.clock = VirtualClock()
         self.disk = SimulatedDisk()
         self.disk.mkdir(LOG)
@@ -91,7 +93,7 @@ class CompactedLog:
             value,
             flags=flags | Flag.PERSIST,
             uri=uri,
-            **{"at": self.clock.now, **fields},  # type: ignore[arg-type] # an instant is always there
+            **{"at": self.clock.now, **fields},  # an instant is always there
         )
         answer = self.engine.handle("session", asked, self.clock.now)
         while isinstance(answer, Missing):

@@ -265,7 +265,7 @@ def test_no_mix_of_bad_records_holds_up_the_good_ones_and_nothing_is_lost(
         with monkeypatch.context() as patch:
             try:
                 check(seed, patch)
-            except BaseException as error:
+            except BaseException as error:  # whatever fails: the seed is told
                 error.add_note(f"seed {seed}")
                 raise
 

@@ -15,7 +15,7 @@ KEYS = 300
 """Keys of each kind: so few that they collide, and that memory has a bound."""
 SECOND = 1_000_000
 
-D, M, W, P, O, L, U = (  # noqa: E741
+D, M, W, P, O, L, U = (  # noqa: E741 - a line of the table below has many
     int(Flag.DATA),
     int(Flag.META),
     int(Flag.WORKED_ON),

@@ -47,7 +47,7 @@ class Daemon:
     ) -> bytes | Scan | None:
         self.stamp += 1
         request = Request(function, 0, int(flags), self.stamp, key, second_key, **fields)
-        return self.engine.handle(session, request, self.now)  # type: ignore[return-value]
+        return self.engine.handle(session, request, self.now)
 
     def set(self, key: bytes, uri: bytes | None = None, value: bytes = b"v", **fields: Any) -> None:
         self.ask(Function.SET, key, uri, value_type=1, value=value, **fields)

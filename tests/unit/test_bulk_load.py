@@ -52,7 +52,7 @@ def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
     # as this version gives ids, and as versions before did
     last = number if number % 2 else number + 1000
     job_id = b"runrunru\x80" + last.to_bytes(7)
-    return replayed_entry(Envelope(**values), job_id, pack_position(2, 100 * number), 90)  # type: ignore[arg-type]
+    return replayed_entry(Envelope(**values), job_id, pack_position(2, 100 * number), 90)
 
 
 def loaded(*jobs: ReplayedEntry) -> Engine:

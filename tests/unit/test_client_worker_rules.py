@@ -79,7 +79,7 @@ def test_reason_of_a_failure_is_cut_to_the_bytes_that_the_daemon_takes(attempts_
     assert REASON_BYTES_MAX - 3 < len(failed.reason.encode()) <= REASON_BYTES_MAX
     assert failed.reason.startswith("\N{SNOWMAN}" * 1000)
     with pytest.raises(TypeError, match="reason is str"):
-        decide_retry(7, failures_before=0, delay_us=None, attempts_max=0)  # type: ignore[arg-type]
+        decide_retry(7, failures_before=0, delay_us=None, attempts_max=0)
 
 
 # --- the end of a job -----------------------------------------------------------------------------

@@ -66,7 +66,7 @@ OTHERS = {
 """One more value of an option; of all others its value with a 0 behind it is one."""
 
 
-class Started(Exception):  # noqa: N818 (it is no error)
+class Started(Exception):  # noqa: N818 - it is no error
     """The daemon would run with this configuration."""
 
     def __init__(self, config: Config) -> None:

@@ -35,8 +35,8 @@ class Daemon:
         return 0
 
     def ask(self, function: Function, now: int, *, key: bytes = b"", **fields: object) -> Reply:
-        flags = int(fields.pop("flags", 0))  # type: ignore[call-overload]
-        request = Request(function, 0, flags, now, key, **fields)  # type: ignore[arg-type]
+        flags = int(fields.pop("flags", 0))
+        request = Request(function, 0, flags, now, key, **fields)
         answer = self.engine.handle("s", request, now)
         assert answer is not None
         return decode_reply(answer)
@@ -111,7 +111,7 @@ def test_a_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: 
     assert len(held) == PART
     for function in (Function.RELEASE, Function.DELETE, Function.TOUCH):
         about = {"key": held[0], "flags": Flag.WORKED_ON, "timeout": tokens[held[0]], "ttl": 1}
-        assert daemon.ask(function, late, **about).code == "lease-lost"  # type: ignore[arg-type]
+        assert daemon.ask(function, late, **about).code == "lease-lost"
     for _ in daemon.until_settled(late):
         pass
     assert daemon.attempts_by_log() == dict.fromkeys(keys, 1)
@@ -189,7 +189,7 @@ def test_tombstones_without_a_life_are_not_kept() -> None:
 
 def waiting(daemon: Daemon, number: int, key: bytes = b"d", **fields: object) -> None:
     for asked in range(number):
-        request = Request(Function.NEXT, asked, int(Flag.LISTEN), NOW, key, **fields)  # type: ignore[arg-type]
+        request = Request(Function.NEXT, asked, int(Flag.LISTEN), NOW, key, **fields)
         assert daemon.engine.handle(f"waits {asked}", request, NOW) is None
 
 
@@ -226,7 +226,7 @@ def test_of_many_domains_that_become_ready_a_part_is_looked_at_at_a_time(daemon:
     assert daemon.engine.handle("waits", request, NOW) is None
     daemon.engine.context.read_only = True
     release = {"flags": Flag.WORKED_ON, "timeout": leased.timeout}
-    assert not daemon.ask(Function.RELEASE, NOW, key=last + b":1:0:x", **release).error  # type: ignore[arg-type]
+    assert not daemon.ask(Function.RELEASE, NOW, key=last + b":1:0:x", **release).error
     assert not daemon.engine.serve_waiters(NOW)
     assert not daemon.engine.resume(NOW), "it is none of the first"
     assert served(daemon, NOW) == [[7]]

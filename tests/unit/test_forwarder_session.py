@@ -182,7 +182,7 @@ async def test_what_could_not_be_put_aside_is_when_that_works_again(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run.run)
             with trio.fail_after(60):
-                while run.dead < 2:  # noqa: ASYNC110, nothing tells
+                while run.dead < 2:  # noqa: ASYNC110 - nothing tells
                     await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     assert failures == [0]

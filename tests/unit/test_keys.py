@@ -99,4 +99,4 @@ def test_the_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_w
 
 def test_what_is_neither_text_nor_bytes_is_a_mistake_of_the_program() -> None:
     with pytest.raises(TypeError, match="domain is str or bytes, not int"):
-        build_journal_key(5, "id")  # type: ignore[arg-type]
+        build_journal_key(5, "id")

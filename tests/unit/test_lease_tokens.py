@@ -27,7 +27,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 
 
 def ask(engine: Engine, function: Function, key: bytes = b"", **fields: object) -> Reply:
-    request = Request(function, timestamp=NOW, key=key, **fields)  # type: ignore[arg-type]
+    request = Request(function, timestamp=NOW, key=key, **fields)
     answer = engine.handle("s", request, NOW)
     while isinstance(answer, Scan):
         answer = engine.step(answer, NOW) or answer
@@ -60,7 +60,7 @@ def test_token_search_ends_where_entries_hold_all_of_the_saturated_millisecond()
     flags = Query.RANGE << QUERY_SHIFT
     fields = {"key": b"d", "second_key": b"e", "flags": flags, "timeout": FOREVER, "count": 0}
     with lines_of(LINES_AN_ENTRY * SCAN_LEASES_MAX):
-        reply = ask(engine, Function.GET, **fields)  # type: ignore[arg-type]
+        reply = ask(engine, Function.GET, **fields)
     assert len(reply.pairs or ()) == JOBS
     assert reply.timeout not in before
     assert 0 < (reply.timeout or 0) <= INSTANT_MAX

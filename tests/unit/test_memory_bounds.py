@@ -17,8 +17,8 @@ from tests.property.subject import SECOND, START, request
 
 def code_of(engine: Engine, function: Function, key: bytes, **fields: object) -> str:
     """The code of the reply; ``waits``: there is none yet."""
-    session: Hashable = fields.pop("session", "one")  # type: ignore[assignment]
-    asked = request(function, key, **fields)  # type: ignore[arg-type]
+    session: Hashable = fields.pop("session", "one")
+    asked = request(function, key, **fields)
     reply = engine.handle(session, asked, START)
     return decode_reply(reply).code if isinstance(reply, bytes) else "waits"
 

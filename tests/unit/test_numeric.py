@@ -84,8 +84,8 @@ def test_integer_out_of_range_is_a_bad_request(name: str, value: int) -> None:
 
 
 def test_integer_of_another_library_is_one() -> None:
-    assert check_integer("n", Indexed(), 0, 9) == 7  # type: ignore[arg-type]
-    assert build_journal_key("d", "x", priority=Indexed()) == build_journal_key(  # type: ignore[arg-type]
+    assert check_integer("n", Indexed(), 0, 9) == 7
+    assert build_journal_key("d", "x", priority=Indexed()) == build_journal_key(
         "d", "x", priority=7
     )
 

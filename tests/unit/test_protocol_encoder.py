@@ -50,7 +50,7 @@ REGEX = Query.REGEX << QUERY_SHIFT
         (Request(0, value=b"v"), "type"),
         (Request(0, flags=RANGE), "second key"),
         (Request(0, flags=REGEX, second_key=b"b"), "RANGE"),
-        (Request(0, timestamp=1.5), "not an integer"),  # type: ignore[arg-type]  # the point
+        (Request(0, timestamp=1.5), "not an integer"),  # the point
     ],
 )
 def test_a_request_that_cannot_be_framed_is_refused(request_: Request, named: str) -> None:

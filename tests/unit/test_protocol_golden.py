@@ -48,11 +48,11 @@ class Vector:
 
 
 def request(function: int, flags: int, **fields: object) -> Request:
-    return Request(function, 0x0102, flags, NOW, **fields)  # type: ignore[arg-type]  # by name
+    return Request(function, 0x0102, flags, NOW, **fields)  # by name
 
 
 def reply(flags: int, **fields: object) -> Reply:
-    return Reply(0x0102, flags, NOW, **fields)  # type: ignore[arg-type]  # by name
+    return Reply(0x0102, flags, NOW, **fields)  # by name
 
 
 REQUESTS = [

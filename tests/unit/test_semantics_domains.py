@@ -206,8 +206,8 @@ def test_a_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others()
     daemon.engine.context.grants = Grants([grant])
     assert daemon.ask(Function.AUTH, value_type=1, value=b"token")
     before = daemon.store.work
-    reply = decode_reply(bytes(daemon.ask(Function.DOMAINS) or b""))  # type: ignore[arg-type]
+    reply = decode_reply(bytes(daemon.ask(Function.DOMAINS) or b""))
     assert names(reply) == [b"crawl", b"crawler", b"in"]
     assert reply.cursor is None
     assert daemon.store.work - before < 100
-    assert names(decode_reply(bytes(daemon.ask(Function.DOMAINS, b"i") or b""))) == [b"in"]  # type: ignore[arg-type]
+    assert names(decode_reply(bytes(daemon.ask(Function.DOMAINS, b"i") or b""))) == [b"in"]

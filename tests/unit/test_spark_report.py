@@ -21,7 +21,7 @@ def test_domain_names_are_neither_markup_nor_escapes(name: str) -> None:
         THROUGHPUT_NUMBERS, 1
     )
     out = io.StringIO()
-    report: Any = Report("directory", [backlog], [throughput])  # type: ignore[list-item]
+    report: Any = Report("directory", [backlog], [throughput])
     print_report(report, Console(file=out, width=200))
     lines = out.getvalue().splitlines()
     assert all(line.isprintable() for line in lines)

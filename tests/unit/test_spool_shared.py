@@ -76,7 +76,7 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
             os.setgid(uid)
             os.setuid(uid)
             work()
-        except BaseException:  # noqa: BLE001, told and counted
+        except BaseException:  # noqa: BLE001 - told and counted
             traceback.print_exc(file=sys.stderr)
             os._exit(1)
         os._exit(0)

@@ -105,7 +105,7 @@ def test_values_that_are_not_bytes_keep_their_type(
 )
 def test_a_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:
     with Spool(tmp_path) as spool, pytest.raises(BadRequestError):
-        spool.append(**bad)  # type: ignore[arg-type]  # what a caller without mypy does
+        spool.append(**bad)  # what a caller without mypy does
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +177,7 @@ def test_a_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_app
         fcntl.flock(file, fcntl.LOCK_UN)
         thread.join()
     (request,) = requests_in(path)
-    assert parse_journal_key(request.key)[0] == b"second"  # type: ignore[index]  # it is a journal key
+    assert parse_journal_key(request.key)[0] == b"second"  # it is a journal key
 
 
 def wait_until_locked_out(descriptor: int) -> None:

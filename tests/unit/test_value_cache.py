@@ -49,7 +49,7 @@ class Daemon(EngineSubject):
         flags |= Flag.PERSIST
         assert not self.ask(
             request(Function.SET, key, value, flags=flags, at=START, **fields)
-        ).error  # type: ignore[arg-type]
+        ).error
 
     def ask(self, asked: Request) -> Reply:
         reply = self.handle("session", asked, START)
@@ -188,7 +188,7 @@ def test_a_request_that_needs_no_value_reads_none(daemon: Daemon) -> None:
     ):
         assert isinstance(daemon.try_once(asked), Reply), asked
     assert daemon.is_cold(b"a:1:0:y")
-    assert daemon.ask(get(b"l")).pairs[0].value == LONG  # type: ignore[index]
+    assert daemon.ask(get(b"l")).pairs[0].value == LONG
 
 
 def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> None:
@@ -280,7 +280,7 @@ def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Da
     engine.dispatcher.awaited.clear()
     ((session, data),) = engine.serve_waiters(now)
     assert session == "waiter"
-    assert decode_reply(data).pairs[0].value == LONG  # type: ignore[index]
+    assert decode_reply(data).pairs[0].value == LONG
     assert not engine.dispatcher.awaited
 
 
@@ -323,7 +323,7 @@ def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
         assert looks <= 9 * 10, "who waits for the disk is not looked at again"
         daemon.fetch(Missing(list(engine.dispatcher.awaited.values())))
         engine.dispatcher.awaited.clear()
-    assert sorted(served) == list(range(number))  # type: ignore[type-var]
+    assert sorted(served) == list(range(number))
     assert rounds >= number * 200_000 // (2**20 + 200_000)
 
 
@@ -389,7 +389,7 @@ def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: 
     assert not daemon.ask(again).error
     fill_value(store, entry, job_id, LONG)
     daemon.check()
-    assert daemon.ask(get(b"key")).pairs[0].value == b"new"  # type: ignore[index]
+    assert daemon.ask(get(b"key")).pairs[0].value == b"new"
 
 
 # --- what is cut on the disk ----------------------------------------------------------------------
@@ -416,7 +416,7 @@ def test_a_value_is_cut_and_filled_up_without_being_read(
     if restart:
         daemon.restart(START)
         daemon.check()
-    assert daemon.ask(get(b"key")).pairs[0].value == expected  # type: ignore[index]
+    assert daemon.ask(get(b"key")).pairs[0].value == expected
 
 
 # --- what cannot be read --------------------------------------------------------------------------
@@ -429,7 +429,7 @@ def test_a_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon
     daemon.broken.add(b"key")
     assert daemon.ask(get(b"key")).error == f"not-readable {WHY}"
     daemon.broken.clear()
-    assert daemon.ask(get(b"key")).pairs[0].value == LONG  # type: ignore[index]
+    assert daemon.ask(get(b"key")).pairs[0].value == LONG
 
 
 def test_next_sets_aside_what_cannot_be_read_and_hands_out_the_rest(daemon: Daemon) -> None:
@@ -634,4 +634,4 @@ def test_the_256th_attempt_reads_the_value_for_a_new_job(daemon: Daemon) -> None
     assert isinstance(daemon.try_once(request(Function.NEXT)), Missing)
     assert daemon.ask(request(Function.NEXT)).pairs
     daemon.cool()
-    assert daemon.ask(get(b"a:1:0:x")).pairs[0].value == LONG  # type: ignore[index]
+    assert daemon.ask(get(b"a:1:0:x")).pairs[0].value == LONG

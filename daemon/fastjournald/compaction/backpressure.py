@@ -79,7 +79,7 @@ class Backpressure:
         began = trio.current_time()
         try:
             await turn.wait()
-        except BaseException:
+        except BaseException:  # cancelled while it waits: its turn goes to the next one
             if turn.is_set():
                 self.turn_over(size)
             else:

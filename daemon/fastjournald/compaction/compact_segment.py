@@ -213,7 +213,7 @@ class _SegmentCompaction:
             usage.replacing(info.number, self._segment.data)
             try:
                 yield Blocking(partial(self._files.replace, info), exclusive=True)
-            except BaseException:
+            except BaseException:  # also where the daemon stops: the old positions hold
                 usage.has_replaced(info.number)
                 raise
             self._take_over(replaced)

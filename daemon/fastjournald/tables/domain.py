@@ -33,7 +33,7 @@ _facts = attrgetter("facts")
 _delay_key = attrgetter("delay_key")
 
 
-class SortedEntries(SortedKeyList):  # type: ignore[misc]
+class SortedEntries(SortedKeyList):  # type: ignore[misc] # it has no types
     """Entries by a key of theirs, in lists of 128 to 512.
 
     NEXT takes from the front of the first one, which moves the others: in lists of up to 2,000, as

@@ -75,7 +75,7 @@ class Extra(msgspec.Struct, gc=False):
     """Where it is delayed beyond its own instant, by a lock or other work: until when; else 0."""
 
 
-class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc]
+class _Nothing(Extra, frozen=True, gc=False):  # type: ignore[misc] # frozen, its base is not
     """Extra is what it is to whoever reads it; it cannot be written to."""
 
 

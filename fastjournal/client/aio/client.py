@@ -110,7 +110,7 @@ class Client(TrioMethods):
         self.connection.is_open = True
         try:
             await self.connect()
-        except BaseException:
+        except BaseException:  # cancelled too: the nursery must not stay open
             await self.__aexit__(None, None, None)
             raise
         return self

@@ -114,7 +114,7 @@ class TrioConnection:
         try:
             await self._carry(pipeline)
             return read(pipeline.requests)
-        except BaseException:
+        except BaseException:  # cancelled too
             self._owe(pipeline.gains())
             raise
 

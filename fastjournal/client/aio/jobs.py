@@ -194,7 +194,7 @@ class Job(LeasedJob):
         with self._body:
             try:
                 yield
-            except BaseException as error:
+            except BaseException as error:  # whatever the body raises, the lease ends
                 await let_go([self], failure_of(error))
                 raise
         if self._body.cancelled_caught:

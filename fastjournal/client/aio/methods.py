@@ -97,7 +97,7 @@ class TrioMethods(CallMethods, AsyncCaller):
             await self.call(call)
             try:
                 yield
-            except BaseException:
+            except BaseException:  # whatever the body raises, the lock ends
                 await self._unlock_at_once(key)
                 raise
             try:

@@ -76,7 +76,7 @@ async def _enter(
             answer = FirstAnswer(address)
             while not answer.receive_data(await stream.receive_some(RECEIVE_BYTES_MAX)):
                 pass
-    except BaseException:
+    except BaseException:  # cancelled too: the socket is closed
         await trio.aclose_forcefully(plain)
         raise
     return stream

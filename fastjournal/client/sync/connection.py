@@ -104,7 +104,7 @@ class SyncConnection:
                 silence_s = pipeline.silence_s(self.reply_timeout_s)
                 self._carry(pipeline, plan, silence_s, asked_at_s, stop)
                 return read(pipeline.requests)
-            except BaseException as error:
+            except BaseException as error:  # a signal handler may raise anything
                 self._undo(pipeline)
                 if not isinstance(error, FastjournalError | Stopped) or not self._is_idle:
                     # a signal handler's exception comes in the middle of anything

@@ -48,7 +48,7 @@ class SyncListener:
             self._subscribe(self._dialer.dial_first())
             while self._subscribing is not None:
                 self._go_on(math.inf)
-        except BaseException:
+        except BaseException:  # a signal handler may raise anything
             self._close()
             raise
         return self

@@ -89,7 +89,7 @@ class SyncMethods(CallMethods, Caller):
             self.lock(key, timeout_us=timeout_us)
             try:
                 yield
-            except BaseException:
+            except BaseException:  # whatever the body raises, the lock ends
                 with contextlib.suppress(FastjournalError):
                     self.unlock(key)
                 raise

@@ -148,12 +148,12 @@ def connect_channel(
                 )
             _ask_first(sock, address, access.first_request(address, prove=prove), deadline)
             sock.setblocking(False)
-        except BaseException:
+        except BaseException:  # a signal handler may raise anything
             sock.close()
             raise
     except OSError as error:
         raise cannot_connect(address, error) from error
-    return Channel(sock) if context is None else TlsChannel(sock)  # type: ignore[arg-type]
+    return Channel(sock) if context is None else TlsChannel(sock)  # type: ignore[arg-type] # see above
 
 
 class _Deadline:
@@ -192,7 +192,7 @@ def _try_to_connect(family: int, where: Any, timeout_s: float) -> socket.socket:
     try:
         sock.settimeout(timeout_s)
         sock.connect(where)
-    except BaseException:
+    except BaseException:  # a signal handler may raise anything
         sock.close()
         raise
     return sock

@@ -115,7 +115,7 @@ class SyncTransport:
                 self.multiplexer.receive_data(data)
         except OSError:
             raise
-        except BaseException:
+        except BaseException:  # see _break
             self._break()
             raise
 
@@ -143,6 +143,6 @@ class SyncTransport:
             if self.multiplexer.in_flight:
                 raise error from None
             self._unsent = memoryview(b"")
-        except BaseException:
+        except BaseException:  # see _break
             self._break()
             raise

@@ -37,7 +37,7 @@ class ColdFields(msgspec.Struct, gc=False):
     """Leases after which a foreign job has failed; 0: no limit."""
 
 
-class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc]
+class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc] # frozen
     """Null object: cold fields that can be read but not written to."""
 
 

@@ -121,7 +121,7 @@ def wrap(function: F, build: Callable[..., Any], name: str, returns: str | None 
     signature = inspect.signature(build)
     returns = returns or _inside(build, "Call")
     function.__annotations__ = {**build.__annotations__, "return": returns}
-    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined] # inspect reads it
         parameters=[_SELF, *signature.parameters.values()],
         return_annotation=returns,
     )

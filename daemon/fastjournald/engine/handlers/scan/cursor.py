@@ -20,11 +20,12 @@ expression would not show. Another version is another daemon's: the scan has to 
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError  # noqa: N812
 from typing import Final
 
 import google_crc32c
 import msgspec
+
+from fastjournal.protocol.framing import StructError
 
 _VERSION: Final = 1
 _HEAD: Final = Struct(">BBHH")
