@@ -284,8 +284,8 @@ def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> Non
 
 
 SATURATING_CLIENTS = 6
-SATURATING_BATCHES = 30
-SATURATING_SEGMENT_BYTES = 256 * 1024
+SATURATING_BATCHES = 10
+SATURATING_SEGMENT_BYTES = 64 * 1024
 
 
 def saturate(address: str, number: int, mixed: bool) -> None:
