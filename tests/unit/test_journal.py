@@ -38,7 +38,7 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
 }
 """By name, all methods that tell of a change of an entry that is there already."""
 
-ABOUT_MORE = {"stored", "stored_new", "copied_forward", "renamed"}
+ABOUT_MORE = {"stored", "stored_new", "completed_all", "copied_forward", "renamed"}
 """Those that make an entry persistent, take only such, or leave a tombstone besides."""
 
 

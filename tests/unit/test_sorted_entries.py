@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.protocol.constants import Flag, ValueType
-from tests.door.tables import NO_ENTRIES, Domain
+from tests.door.tables import NO_ENTRIES, Domain, Entry
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -63,3 +66,29 @@ def test_domains_without_delays_and_dead_letters_share_an_empty_list(s: Subject)
     assert domain.delayed is domain.buried_order is NO_ENTRIES
     assert s.bury(KEYS[0]) == ""
     assert len(NO_ENTRIES) == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_taking_out_first_and_adding_many_keep_the_order(seed: int) -> None:
+    draw, domain = random.Random(seed), Domain(b"a")
+    expected: list[Entry] = []
+    serial = 0
+    for _ in range(400):
+        if expected and draw.random() < 0.4:
+            for _ in range(draw.randint(1, min(400, len(expected)))):
+                assert domain.ready.first() is expected[0]
+                assert domain.ready.pop_first() is expected.pop(0)
+        else:
+            number, latest = draw.choice([1, 2, 30, 256, 600]), draw.random() < 0.7
+            added = []
+            for _ in range(number):
+                serial += 1
+                instant = 10 if latest else draw.randint(0, 9)
+                facts = pack_facts(1, instant, serial, 0, 0, 0)
+                added.append(Entry(facts, b"%d" % serial, None, b"", domain))
+            domain.ready.add_all(added)
+            expected = sorted(expected + added, key=lambda entry: entry.facts)
+        assert list(domain.ready) == expected
+        assert len(domain.ready) == len(expected)
+        if expected:
+            assert domain.ready[len(expected) // 2] is expected[len(expected) // 2]

@@ -33,9 +33,8 @@ class JobLifecycle:
     def lease(self, entries: list[Entry], token: int) -> None:
         """Lease entries, which are in no queue, until ``token``."""
         store = self.store
-        begin = store.leases.begin
+        store.leases.begin(entries, token)
         for entry in entries:
-            begin(entry, token)
             if entry.extra.expires:
                 # it does not expire while somebody works on it
                 store.expiry.remove(entry.extra.expires, entry.key)

@@ -42,6 +42,22 @@ class SortedEntries(SortedKeyList):  # type: ignore[misc] # it has no types
 
     DEFAULT_LOAD_FACTOR = 256
 
+    def first(self) -> Any:
+        """Return the first entry; there is one. O(1)."""
+        return self._lists[0][0]
+
+    def pop_first(self) -> Any:
+        """Take out the first entry; there is one."""
+        sublist = self._lists[0]
+        if len(sublist) <= self.DEFAULT_LOAD_FACTOR // 2:
+            # it may have to be merged with the next one
+            return self.pop(0)
+        entry = sublist[0]
+        del sublist[0], self._keys[0][0]
+        self._len -= 1
+        self._index.clear()
+        return entry
+
     def add_all(self, entries: list[Any]) -> None:
         """Add entries, at least one. They mostly come last, in order: then it is one step for all.
 

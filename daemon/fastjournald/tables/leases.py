@@ -14,6 +14,8 @@ from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
 
+_LEASED = EntryState.LEASED
+
 
 class LeaseTable:
     """Leases of all domains.
@@ -40,23 +42,25 @@ class LeaseTable:
         """Return the domain whose leases an entry stands among. O(1)."""
         return self._plain if entry.superseded else entry.domain
 
-    def begin(self, entry: Entry, token: int) -> None:
-        """Lease an entry, which is in no queue, until ``token``."""
-        entry.move_to(EntryState.LEASED)
-        extra = entry.extra
-        if extra is NOTHING:
-            extra = entry.own()
-        extra.token = token
-        self.count += 1
-        domain = entry.domain
-        if domain is self._plain:
-            self.plain_count += 1
-        domain.leases.add(token, entry)
-        if token < domain.wake or domain.held:
-            self._round_robin.refresh(domain)
-            self._signals.wake_at(token)
-        if entry.uri is not None:
-            self.by_uri[entry.uri] = entry
+    def begin(self, entries: list[Entry], token: int) -> None:
+        """Lease entries, which are in no queue, until ``token``."""
+        plain, by_uri = self._plain, self.by_uri
+        self.count += len(entries)
+        for entry in entries:
+            entry.move_to(_LEASED)
+            extra = entry.extra
+            if extra is NOTHING:
+                extra = entry.own()
+            extra.token = token
+            domain = entry.domain
+            if domain is plain:
+                self.plain_count += 1
+            domain.leases.add(token, entry)
+            if token < domain.wake or domain.held:
+                self._round_robin.refresh(domain)
+                self._signals.wake_at(token)
+            if entry.uri is not None:
+                by_uri[entry.uri] = entry
 
     def load(self, entry: Entry) -> None:
         """Take over a lease from the log; the timer queue is built later. O(1)."""

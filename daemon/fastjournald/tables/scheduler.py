@@ -163,7 +163,7 @@ class Scheduler:
     def pop_ready(self, domain: Domain) -> Entry:
         """Take out the first ready entry of a domain that takes turns: it is leased or removed."""
         ready = domain.ready
-        entry: Entry = ready.pop(0)
+        entry: Entry = ready.pop_first()
         if not ready:
             self.round_robin.end_turns(domain)
         return entry

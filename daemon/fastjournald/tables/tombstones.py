@@ -70,7 +70,12 @@ class Tombstones:
         # for the longest key some ten of short keys go
         while len(items) > self.number_max or self.bytes > self.bytes_max:
             self._drop_oldest()
+        if items and next(iter(items.values()))[1] + self.ttl_us <= now:
+            self._drop_expired(now)
+
+    def _drop_expired(self, now: int) -> None:
         # not all at once: after a quiet hour a million are over
+        items = self._items
         for _ in range(TOMBSTONES_DROPPED):
             if not items or next(iter(items.values()))[1] + self.ttl_us > now:
                 break

@@ -149,6 +149,15 @@ class Journal:
             replaced += 1
         self._append_group(self._dead_letter_over(entry, timestamp, now, replaced), now)
 
+    def completed_all(self, entries: list[tuple[Entry, int]], now: int) -> None:
+        """Persistent entries that were leased are gone, and leave tombstones of these timestamps.
+
+        Each by a request of its own: their records are one append, but no batch.
+        """
+        remove, completion = self.records.remove, self._encode.completion
+        parts = [completion(remove(each), each.key, at, now) for each, at in entries]
+        self._append(b"".join(parts), len(parts), now)
+
     def _dead_letter_over(
         self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
     ) -> list[bytes]:

@@ -13,9 +13,11 @@ from fastjournald.engine.handlers.arguments import (
     LOCKED,
     OVERWRITE,
     PERSIST,
+    WORKED_ON,
     token_of,
 )
-from fastjournald.tables.entry import Entry
+
+_TOKEN_OR_ALL_TRACE = WORKED_ON | OVERWRITE
 
 
 def delete(context: Context, session: Hashable, request: Request, now: int) -> str:
@@ -45,21 +47,52 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         timestamp = max(now if skewed else timestamp, entry.timestamp)
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
-    delete_entry(context, entry, timestamp, request.flags, now)
+    store.remove(entry, now)
+    if request.flags & OVERWRITE:
+        context.journal.deleted(entry, now)
+        return ""
+    store.tombstones.put(entry.key, timestamp, now)
+    if entry.run is not None:
+        context.journal.completed(entry, timestamp, now)
+    elif request.flags & PERSIST:
+        context.journal.tombstone(entry.key, timestamp, now)
     return ""
 
 
-def delete_entry(context: Context, entry: Entry, timestamp: int, flags: int, now: int) -> None:
-    """Delete an entry with all its keys; without OVERWRITE it leaves a tombstone of that time."""
-    context.store.remove(entry, now)
-    if flags & OVERWRITE:
-        context.journal.deleted(entry, now)
-        return
-    context.store.tombstones.put(entry.key, timestamp, now)
-    if entry.run is not None:
-        context.journal.completed(entry, timestamp, now)
-    elif flags & PERSIST:
-        context.journal.tombstone(entry.key, timestamp, now)
+def complete(context: Context, requests: list[Request], now: int) -> int:
+    """Carry out DELETEs of jobs whose leases go on, from the first on; return how many.
+
+    It ends before one that does more, or that has to be refused: ``delete`` carries that out.
+    """
+    store = context.store
+    if store.locked:
+        return 0
+    find, remove, put_tombstone = store.find, store.remove, store.tombstones.put
+    latest = now + context.settings.clock_skew_us_max
+    persistent, number = [], 0
+    for request in requests:
+        token, timestamp = request.timeout, request.timestamp
+        entry = find(request.key)
+        if (
+            entry is None
+            or token is None
+            or entry.extra.token != token
+            or token <= now
+            or request.flags & _TOKEN_OR_ALL_TRACE != WORKED_ON
+            or timestamp > latest
+            # the record of its tombstone would come between others
+            or (entry.run is None and request.flags & PERSIST)
+        ):
+            break
+        timestamp = max(timestamp, entry.timestamp)
+        remove(entry, now)
+        put_tombstone(entry.key, timestamp, now)
+        if entry.run is not None:
+            persistent.append((entry, timestamp))
+        number += 1
+    if persistent:
+        context.journal.completed_all(persistent, now)
+    return number
 
 
 def _mark_deleted(context: Context, request: Request, now: int) -> None:

@@ -146,6 +146,7 @@ def _take(
             return Missing(missing)
     pops = request.flags & OVERWRITE
     entries: list[Entry] = []
+    first = scheduler.plain
     work_over = store.work + ASIDE_WORK_MAX
     while len(entries) < count and store.work <= work_over:
         if request.key:
@@ -156,9 +157,9 @@ def _take(
             domain = turns.first()
         else:
             break
-        if entries and ends_batch(context, request, entries[0].domain, domain):
+        if entries and domain is not first and ends_batch(context, request, first, domain):
             break
-        entry = domain.ready[0]
+        entry = domain.ready.first()
         room -= len(entry.key) + len(entry.uri or b"") + overhead
         if with_data:
             room -= len(entry.value)
@@ -171,6 +172,8 @@ def _take(
         domain.handed_out = now
         if domain.limit is not None:
             rules.hand_out(domain, now)
+        if not entries:
+            first = domain
         entries.append(entry)
         if pops:
             # its links go in ``Store.remove``

@@ -19,6 +19,7 @@ from typing import TypeAlias, cast
 from fastjournal.protocol import Function, Reply, Request
 from fastjournald.engine import handlers
 from fastjournald.engine.context import Context
+from fastjournald.engine.handlers.delete import complete
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
 from fastjournald.engine.handlers.set import set_new
@@ -64,7 +65,10 @@ def _find_value_handlers() -> dict[int, ValueHandler]:
     }
 
 
-BULK_HANDLERS: dict[int, BulkHandler] = {int(Function.SET): set_new}
+BULK_HANDLERS: dict[int, BulkHandler] = {
+    int(Function.SET): set_new,
+    int(Function.DELETE): complete,
+}
 """Carry out several requests of one function together, from the first on, as far as each does what
 such a request mostly does, and succeeds; they return how many. All others go to ``HANDLERS``."""
 HANDLERS = _find_handlers()
