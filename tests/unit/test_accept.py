@@ -62,7 +62,7 @@ async def test_without_descriptors_it_waits_says_so_once_and_goes_on(
     assert await serve(listener, 1.0) == 1
 
 
-async def test_a_listener_that_is_unusable_ends_the_daemon(autojump_clock: MockClock) -> None:
+async def test_listener_that_is_unusable_ends_the_daemon(autojump_clock: MockClock) -> None:
     listener = Listener(errno.EINVAL)
     with pytest.raises(ExceptionGroup):
         await serve(listener, 1.0)

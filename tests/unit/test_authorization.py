@@ -155,7 +155,7 @@ def subsets() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.rule("Rights (authorization): If the daemon has tokens")
-def test_the_tables_cover_every_function() -> None:
+def test_tables_cover_every_function() -> None:
     listed = {case.function for case in LISTED.values()}
     assert in_tables() | listed | {*FREE, F.CANCEL} == set(Function)
     assert set(FREE) == OPEN
@@ -163,7 +163,7 @@ def test_the_tables_cover_every_function() -> None:
 
 @pytest.mark.rule("Rights (authorization): *", "Rights (authorization): If the daemon has tokens")
 @pytest.mark.parametrize("name", BY_KEY)
-def test_a_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
+def test_function_needs_its_rights_for_the_key_and_for_what_it_leads_to(name: str) -> None:
     rights, function, build = BY_KEY[name]
     made = engine()
     # a URI is no key that an entry may be given: see the tests of URIs
@@ -214,7 +214,7 @@ def test_cancel_needs_auth_and_no_right() -> None:
     "Rights (authorization): If the daemon has tokens",
 )
 @pytest.mark.parametrize("name", BY_DOMAIN)
-def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
+def test_function_needs_its_rights_for_the_domain(name: str) -> None:
     rights, function, build = BY_DOMAIN[name]
     made = engine()
     for given in subsets():
@@ -230,7 +230,7 @@ def test_a_function_needs_its_rights_for_the_domain(name: str) -> None:
             assert code(made, build(function, domain)) == "forbidden", (given, domain)
 
 
-def test_a_list_of_names_needs_its_rights_for_any_prefix() -> None:
+def test_list_of_names_needs_its_rights_for_any_prefix() -> None:
     made = engine()
     for rights, function, build in LISTED.values():
         for given in subsets():
@@ -247,7 +247,7 @@ def test_a_list_of_names_needs_its_rights_for_any_prefix() -> None:
     "Rights (authorization): If the daemon has tokens",
 )
 @pytest.mark.parametrize("name", FOR_ALL)
-def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
+def test_rights_about_everything_need_the_empty_prefix(name: str) -> None:
     rights, function, build = FOR_ALL[name]
     made = engine()
     for given in subsets():
@@ -260,7 +260,7 @@ def test_what_is_about_everything_needs_the_empty_prefix(name: str) -> None:
 
 
 @pytest.mark.rule("Rights (authorization): NEXT")
-def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
+def test_next_of_all_domains_by_a_token_of_some_asks_to_name_one() -> None:
     made = engine()
     session_with(made, (NEXT,), b"in:")
     reply = made.handle("s", request(F.NEXT, at=START), START)
@@ -270,7 +270,7 @@ def test_who_may_not_take_from_all_domains_is_told_to_name_one() -> None:
 
 @pytest.mark.rule("Rights (authorization): GET")
 @pytest.mark.parametrize("name", SCANS)
-def test_a_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
+def test_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> None:
     made = engine()
     for given in subsets():
         session_with(made, given, b"in:", b"cfg/")
@@ -302,7 +302,7 @@ def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function)
     assert made.store.entries == before
 
 
-def test_a_function_without_a_name_is_answered_after_auth_only() -> None:
+def test_function_without_a_name_is_answered_after_auth_only() -> None:
     made = engine()
     made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 0, (b"",))])
     for expected in ("auth-required", "unknown-function"):
@@ -328,7 +328,7 @@ URIS = {
 
 @pytest.mark.rule("Rights (authorization): SET")
 @pytest.mark.parametrize("uri", URIS)
-def test_a_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
+def test_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     made = engine()
     session_with(made, (WRITE,), b"in:")
     reply = made.handle("s", request(F.SET, b"in:1:0:new", b"v", uri=uri, at=START + 1), START)
@@ -337,7 +337,7 @@ def test_a_uri_does_not_reach_into_another_domain(uri: bytes) -> None:
     assert made.store.find(b"out:1:0:a") is not None
 
 
-def test_the_sentence_names_the_right_and_the_token_but_no_secret() -> None:
+def test_sentence_names_the_right_and_the_token_but_no_secret() -> None:
     made = engine()
     session_with(made, (READ,), b"in:")
     for key, words in ((b"in:1:0:a", "lacks the right 'write'"), (b"out:1:0:a", "'write'")):
@@ -349,7 +349,7 @@ def test_the_sentence_names_the_right_and_the_token_but_no_secret() -> None:
 
 
 @pytest.mark.rule("Errors: `auth-failed`")
-def test_a_wrong_token_fails_and_takes_away_what_another_gave() -> None:
+def test_wrong_token_fails_and_takes_away_what_another_gave() -> None:
     made = engine()
     session_with(made, (READ,), b"")
     get = request(F.GET, b"plain", at=START)
@@ -415,7 +415,7 @@ def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
 
 
 @pytest.mark.parametrize("by", [b"b", b"c", None])
-def test_what_is_locked_by_a_token_is_free_when_that_counts_no_more(by: bytes | None) -> None:
+def test_lock_by_a_token_ends_when_the_token_counts_no_more(by: bytes | None) -> None:
     made = engine()
     first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
     made.context.grants = Grants([first, second])

@@ -99,7 +99,7 @@ def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:
     assert all(run is kept[1] for run in kept[1::2])
 
 
-def test_what_few_have_is_kept() -> None:
+def test_bulk_load_keeps_cold_fields() -> None:
     engine = loaded(
         a_job(1, b"a:128:0:buried", reason=b"why", attempts=3),
         a_job(2, b"a:128:0:leased", token=NOW + 5, uri=b"u", links=[b"l"], ttl=7),
@@ -119,7 +119,7 @@ def test_what_few_have_is_kept() -> None:
     assert behind.state == EntryState.READY
 
 
-def test_what_waits_for_work_on_its_uri_is_delayed_until_that_ends() -> None:
+def test_bulk_load_delays_an_entry_until_the_work_on_its_uri_ends() -> None:
     state = ReplayState()
     state.place(a_job(1, b"a:128:0:at work", token=NOW + 5, uri=b"u"), NOW)
     state.place(a_job(2, b"a:128:0:waits", uri=b"u", timestamp=6), NOW)

@@ -19,7 +19,7 @@ def environment(entry: Entry, base: dict[str, str] | None = None) -> dict[str, s
     return environment_of(entry, attempts=2, server="here:1", base=base or {})
 
 
-def test_what_the_worker_has_in_its_environment_is_kept_but_for_its_own_names() -> None:
+def test_child_environment_is_that_of_the_worker_but_for_its_own_names() -> None:
     base = {"PATH": "/bin", "FASTJOURNAL_URI": "of a worker in a worker"}
     assert environment(Entry(b"plain", value=b"v", value_type=ValueType.BUFFER), base) == {
         "PATH": "/bin",
@@ -31,7 +31,7 @@ def test_what_the_worker_has_in_its_environment_is_kept_but_for_its_own_names() 
     }
 
 
-def test_a_value_that_is_too_long_for_the_environment_is_not_there() -> None:
+def test_value_that_is_too_long_for_the_environment_is_not_there() -> None:
     short = Entry(b"k", value_type=ValueType.BUFFER, value=bytes([65]) * 32 * 1024)
     assert environment(short)["FASTJOURNAL_VALUE"] == "A" * 32 * 1024
     long = Entry(b"k", value_type=ValueType.BUFFER, value=bytes([65]) * (32 * 1024 + 1))
@@ -62,7 +62,7 @@ def test_bytes_that_are_not_utf_8_get_there_as_they_are(tmp_path: Path) -> None:
         (77, b"of the future", b"of the future"),
     ],
 )
-def test_the_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: bytes) -> None:
+def test_input_is_the_value_as_it_is_read(value_type: int, data: bytes, given: bytes) -> None:
     entry = Entry(b"k", value_type=value_type, value=data)
     assert input_of(entry) == given
     assert environment(entry)["FASTJOURNAL_VALUE_TYPE"]
@@ -72,7 +72,7 @@ async def run(argv: list[str], data: bytes, environment: dict[str, str]) -> int:
     return await run_child(await open_child(argv, environment), data)
 
 
-def test_the_exit_code_is_that_of_the_command_or_its_signal() -> None:
+def test_exit_code_is_that_of_the_command_or_its_signal() -> None:
     def code_of(shell: str) -> int:
         return trio.run(run, ["/bin/sh", "-c", shell], b"x" * 1_000_000, {})
 
@@ -80,7 +80,7 @@ def test_the_exit_code_is_that_of_the_command_or_its_signal() -> None:
     assert code_of("kill -TERM $$") == -15
 
 
-def test_what_cannot_be_run_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_child_command_that_cannot_be_run_is_an_error_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "not-executable").touch()
     with pytest.raises(PermissionError) as caught:
         trio.run(run, [str(tmp_path / "not-executable")], b"", {})
@@ -89,7 +89,7 @@ def test_what_cannot_be_run_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert is_transient(OSError(errno.EAGAIN, ""))
 
 
-async def test_the_whole_group_ends_with_a_cancelled_command(
+async def test_whole_group_ends_with_a_cancelled_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its leader ends at SIGTERM, what it started does not."""

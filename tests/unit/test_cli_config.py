@@ -29,7 +29,7 @@ def test_option_then_environment_then_file_then_default(tmp_path: Path) -> None:
     assert find_server(None, {}, []) == "127.0.0.1:9923"
 
 
-def test_the_users_file_stands_before_that_of_the_machine() -> None:
+def test_users_file_stands_before_that_of_the_machine() -> None:
     assert config_files({"XDG_CONFIG_HOME": "/home/u/.config"}) == [
         Path("/home/u/.config/fastjournal/fj-cli.toml"),
         SYSTEM_FILE,
@@ -48,7 +48,7 @@ def test_the_users_file_stands_before_that_of_the_machine() -> None:
         ('server = "nowhere"', "'nowhere' is no address"),
     ],
 )
-def test_a_wrong_file_is_named_with_what_is_wrong_in_it(
+def test_wrong_file_is_named_with_what_is_wrong_in_it(
     tmp_path: Path, text: str, named: str
 ) -> None:
     file = tmp_path / "fj-cli.toml"
@@ -59,7 +59,7 @@ def test_a_wrong_file_is_named_with_what_is_wrong_in_it(
     assert str(file) in str(caught.value)
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'server = "\xff"')
     for file in (tmp_path, tmp_path / "latin.toml"):
         with pytest.raises(ConfigError, match="cannot be read") as caught:
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     ("option", "environment", "source"),
     [("x", {}, "--server"), (None, {"FASTJOURNAL_SERVER": "x"}, "FASTJOURNAL_SERVER")],
 )
-def test_a_wrong_address_says_where_it_came_from(
+def test_wrong_address_says_where_it_came_from(
     option: str | None, environment: dict[str, str], source: str
 ) -> None:
     with pytest.raises(ConfigError, match=source):

@@ -37,11 +37,11 @@ def test_nothing_that_disturbs_a_terminal_gets_there() -> None:
     assert show_bytes("größe".encode()) == "größe"
 
 
-def test_an_argument_that_is_not_utf_8_keeps_its_bytes() -> None:
+def test_argument_that_is_not_utf_8_keeps_its_bytes() -> None:
     assert NAME.convert("a\udcff", None, None) == b"a\xff"
 
 
-def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> None:
+def test_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> None:
     entry = Entry(
         b"d:007:0000000000000009:x:y",
         b"u",
@@ -67,7 +67,7 @@ def test_a_journal_entry_shows_the_parts_of_its_key_and_the_delay_it_has() -> No
     assert fields["expires_us"] is None
 
 
-def test_an_entry_that_was_found_by_its_uri_shows_the_key_that_it_is_known_by() -> None:
+def test_entry_that_was_found_by_its_uri_shows_the_key_that_it_is_known_by() -> None:
     fields = entry_fields(Entry(b"https://a/", b"d:1:2:x", ValueType.BUFFER, b""))
     assert (fields["key"], fields["uri"], fields["domain"]) == ("d:1:2:x", "https://a/", "d")
     linked = entry_fields(Entry(b"plain", b"other", ValueType.BUFFER, b""))
@@ -86,7 +86,7 @@ def test_an_entry_that_was_found_by_its_uri_shows_the_key_that_it_is_known_by() 
         (ValueType.BOOLEAN, b"", ""),
     ],
 )
-def test_a_value_has_the_json_type_that_it_stands_for(
+def test_value_has_the_json_type_that_it_stands_for(
     value_type: ValueType, data: bytes, value: object
 ) -> None:
     fields = entry_fields(Entry(b"plain", value_type=value_type, value=data))
@@ -106,11 +106,11 @@ def test_a_value_has_the_json_type_that_it_stands_for(
         ("state", "ready", "ready"),
     ],
 )
-def test_a_field_is_shown_as_what_its_name_says(name: str, value: object, shown: str) -> None:
+def test_field_is_shown_as_what_its_name_says(name: str, value: object, shown: str) -> None:
     assert show_field(name, value) == shown
 
 
-def test_a_value_of_a_type_that_is_not_known_is_shown_as_bytes() -> None:
+def test_value_of_a_type_that_is_not_known_is_shown_as_bytes() -> None:
     assert entry_fields(Entry(b"k", value_type=9, value=b"x")) == {
         "key": "k",
         "type": "9",

@@ -50,7 +50,7 @@ def test_every_command_that_is_listed_is_there_and_is_listed_with_its_help(
     assert len(summary) < 70
 
 
-def test_the_list_stands_in_the_help_in_the_order_of_declaration() -> None:
+def test_list_stands_in_the_help_in_the_order_of_declaration() -> None:
     context = click.Context(cli)
     text = cli.get_help(context)
     places = [text.index(f"\n  {name} ") for name in COMMANDS]
@@ -59,12 +59,12 @@ def test_the_list_stands_in_the_help_in_the_order_of_declaration() -> None:
     assert "_FJ_CLI_COMPLETE" in text
 
 
-def test_a_command_that_is_not_listed_is_not_there() -> None:
+def test_command_that_is_not_listed_is_not_there() -> None:
     assert isinstance(cli, LazyGroup)
     assert cli.get_command(click.Context(cli), "no-such-command") is None
 
 
-def test_the_shell_can_complete_commands_and_options() -> None:
+def test_shell_can_complete_commands_and_options() -> None:
     script = "import os; from fj_cli.main import main; main()"
     for words, completed in (("fj-cli sn", "snapshot"), ("fj-cli next --le", "--lease")):
         done = subprocess.run(

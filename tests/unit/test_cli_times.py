@@ -36,7 +36,7 @@ NOW = 1_795_168_800 * S
         ("18446744073709551615us", 2**64 - 1),
     ],
 )
-def test_a_duration_is_read(text: str, us: int) -> None:
+def test_duration_is_read(text: str, us: int) -> None:
     assert parse_duration(text) == us
 
 
@@ -44,14 +44,14 @@ def test_a_duration_is_read(text: str, us: int) -> None:
     "text",
     ["", " ", "m", "5x", "-5m", "5m-", "1h30", "a minute", "1e3s", "\u0665m", "5m5", ".5s", "5.s"],
 )
-def test_what_is_no_duration_is_refused_with_what_to_write(text: str) -> None:
+def test_duration_in_another_form_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadRequestError, match="90s, 5m") as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["18446744073709551616us", "99999999999999999999w", "9" * 500])
-def test_a_duration_over_64_bits_is_refused(text: str) -> None:
+def test_duration_over_64_bits_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError, match="outside the range"):
         parse_duration(text)
 
@@ -72,18 +72,18 @@ def test_a_duration_over_64_bits_is_refused(text: str) -> None:
         ("1970-01-01T00:00Z", 0),
     ],
 )
-def test_an_instant_is_read(text: str, us: int) -> None:
+def test_instant_is_read(text: str, us: int) -> None:
     assert parse_instant(text, NOW) == us
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "12:00", "@", "@x", "1795168800x"])
-def test_what_is_no_instant_is_refused_with_what_to_write(text: str) -> None:
+def test_instant_in_another_form_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadRequestError, match="2026-11-20T12:00Z"):
         parse_instant(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["1969-12-31T23:59Z", "@99999999999999999999", "+600000000w"])
-def test_an_instant_outside_64_bits_is_refused(text: str) -> None:
+def test_instant_outside_64_bits_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError, match="outside the range"):
         parse_instant(text, NOW)
 
@@ -102,11 +102,11 @@ def test_an_instant_outside_64_bits_is_refused(text: str) -> None:
         (700_000 * S, "1w 1d"),
     ],
 )
-def test_a_duration_is_shown_in_its_two_largest_units(us: int, text: str) -> None:
+def test_duration_is_shown_in_its_two_largest_units(us: int, text: str) -> None:
     assert format_duration(us) == text
 
 
-def test_an_instant_is_shown_with_the_decimals_it_needs() -> None:
+def test_instant_is_shown_with_the_decimals_it_needs() -> None:
     assert format_instant(NOW) == "2026-11-20T10:00:00Z"
     assert format_instant(NOW + 5000) == "2026-11-20T10:00:00.005Z"
     assert format_instant(NOW + 5) == "2026-11-20T10:00:00.000005Z"
@@ -114,7 +114,7 @@ def test_an_instant_is_shown_with_the_decimals_it_needs() -> None:
 
 
 @given(st.integers(0, 250_000_000_000 * S))
-def test_an_instant_that_is_shown_reads_back_the_same(us: int) -> None:
+def test_instant_that_is_shown_reads_back_the_same(us: int) -> None:
     assert parse_instant(format_instant(us), 0) == us
 
 

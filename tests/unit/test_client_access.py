@@ -55,7 +55,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @both
-def test_a_daemon_that_proves_itself_is_spoken_to_by_tls(ask: Ask, authority: Authority) -> None:
+def test_daemon_that_proves_itself_is_spoken_to_by_tls(ask: Ask, authority: Authority) -> None:
     with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
         ask(daemon.address, tls=authority.path)
         ask(f"tls://{daemon.address}", tls=make_context(authority.path))
@@ -63,7 +63,7 @@ def test_a_daemon_that_proves_itself_is_spoken_to_by_tls(ask: Ask, authority: Au
 
 
 @both
-def test_a_daemon_that_does_not_prove_itself_is_told_nothing(
+def test_daemon_that_does_not_prove_itself_is_told_nothing(
     ask: Ask, authority: Authority, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "other")
@@ -97,7 +97,7 @@ def test_plain_to_tls_and_tls_to_plain_are_told_apart_from_a_lost_daemon(
 
 
 @both
-def test_a_connection_that_is_cut_off_is_no_end(ask: Ask, authority: Authority) -> None:
+def test_connection_that_is_cut_off_is_no_end(ask: Ask, authority: Authority) -> None:
     def cut(_request: Request) -> list[Reply | bytes | Do]:
         return [Do.CLOSE]
 
@@ -134,7 +134,7 @@ def test_auth_comes_first_after_a_connection_was_lost() -> None:
 
 
 @both
-def test_a_wrong_token_is_auth_failed_and_is_not_told(ask: Ask) -> None:
+def test_wrong_token_is_auth_failed_and_is_not_told(ask: Ask) -> None:
     with ScriptedDaemon(answer) as daemon, pytest.raises(RefusedError) as caught:
         ask(daemon.address, auth="some-other-token")
     assert caught.value.code == "auth-failed"
@@ -142,7 +142,7 @@ def test_a_wrong_token_is_auth_failed_and_is_not_told(ask: Ask) -> None:
 
 
 @both
-def test_a_daemon_that_has_no_room_is_no_wrong_token(ask: Ask) -> None:
+def test_daemon_that_has_no_room_is_no_wrong_token(ask: Ask) -> None:
     def full(_request: Request) -> list[Reply | bytes | Do]:
         return [Reply(identifier=0, error="busy the daemon has max-connections clients"), Do.CLOSE]
 
@@ -152,7 +152,7 @@ def test_a_daemon_that_has_no_room_is_no_wrong_token(ask: Ask) -> None:
 
 
 @both
-def test_a_daemon_that_closes_or_says_nothing_at_auth_cannot_be_connected_to(ask: Ask) -> None:
+def test_daemon_that_closes_or_says_nothing_at_auth_cannot_be_connected_to(ask: Ask) -> None:
     with (
         ScriptedDaemon(lambda _request: [Do.CLOSE]) as daemon,
         pytest.raises(CannotConnectError, match="closed"),
@@ -185,14 +185,14 @@ def test_large_values_go_through_tls_both_ways(authority: Authority) -> None:
             assert reply.pairs[0].value == sent.value
 
 
-def test_a_token_is_bounded_and_stands_in_no_representation() -> None:
+def test_token_is_bounded_and_stands_in_no_representation() -> None:
     for bad in ("", b"", "x" * 1025):
         with pytest.raises(BadRequestError):
             SyncClient(auth=bad)
     assert TOKEN not in repr(make_access(auth=TOKEN))
 
 
-def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
+def test_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
     bad = tmp_path / "bad.pem"
     bad.write_text("no certificate")
     for path in (bad, tmp_path / "missing.pem"):
@@ -201,7 +201,7 @@ def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
         assert caught.value.path == str(path)
 
 
-def test_the_key_of_a_client_fits_its_certificate_and_has_no_passphrase(
+def test_key_of_a_client_fits_its_certificate_and_has_no_passphrase(
     authority: Authority, tmp_path: Path
 ) -> None:
     one, other = authority.sign("one"), authority.sign("other")
@@ -212,7 +212,7 @@ def test_the_key_of_a_client_fits_its_certificate_and_has_no_passphrase(
         make_context(authority.path, None, one.key)
 
 
-def test_the_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
+def test_file_of_a_token_is_its_owners_alone(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"\n {TOKEN}\n")
     file.chmod(0o600)

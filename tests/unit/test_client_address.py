@@ -22,7 +22,7 @@ from fastjournal.errors import BadRequestError
         ("unix:relative:odd", UnixAddress("relative:odd")),
     ],
 )
-def test_an_address_is_read_and_written_back(text: str, address: object) -> None:
+def test_address_is_read_and_written_back(text: str, address: object) -> None:
     assert parse_address(text) == address
     assert str(parse_address(text)) == text
 
@@ -47,7 +47,7 @@ NO_ADDRESSES = [
 
 
 @pytest.mark.parametrize("text", NO_ADDRESSES)
-def test_what_is_no_address_is_refused_with_what_to_write(text: str) -> None:
+def test_address_in_another_form_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadRequestError) as caught:
         parse_address(text)
     assert caught.value.code == "bad-address"

@@ -54,12 +54,12 @@ def test_at_least_one_try_is_made() -> None:
 
 @pytest.mark.parametrize("field", ["first_pause_s", "longest_pause_s", "patience_s"])
 @pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
-def test_a_plan_without_sense_is_refused(field: str, value: float) -> None:
+def test_plan_without_sense_is_refused(field: str, value: float) -> None:
     with pytest.raises(BadRequestError):
         Reconnect(**{field: value})
 
 
-def test_what_counts_or_takes_is_never_repeated() -> None:
+def test_retry_never_repeats_a_function_that_counts_or_takes() -> None:
     for function in (
         Function.QUIT,
         Function.ADD,
@@ -79,7 +79,7 @@ def test_what_counts_or_takes_is_never_repeated() -> None:
     assert not rule_of(Request(NO_FUNCTION)).repeat
 
 
-def test_a_get_that_leases_is_not_repeated_and_all_others_are() -> None:
+def test_get_that_leases_is_not_repeated_and_all_others_are() -> None:
     assert rule_of(calls.get("k").request).repeat
     assert rule_of(calls.get("k", expires=9).request).repeat
     assert not rule_of(calls.get("k", lease_us=9).request).repeat
@@ -100,16 +100,14 @@ def test_a_get_that_leases_is_not_repeated_and_all_others_are() -> None:
         (calls.unlock("k"), "not-owner"),
     ],
 )
-def test_a_repeat_that_finds_its_work_done_is_a_success(
-    call: calls.Call[object], code: str
-) -> None:
+def test_repeat_that_finds_its_work_done_is_a_success(call: calls.Call[object], code: str) -> None:
     reply = Reply(error=code)
     with pytest.raises(RefusedError):
         call.result(reply)
     assert call.result(reply, repeated=True) in (None, Written(7))
 
 
-def test_a_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:
+def test_refused_repeat_of_a_write_may_have_been_done_and_that_of_a_read_not() -> None:
     lost = calls.touch("k", 5, ttl_us=9).outcome(Reply(error="lease-lost"), repeated=True)
     assert isinstance(lost, LeaseLostError)
     assert lost.maybe_done
@@ -148,7 +146,7 @@ def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
     assert caught.value.maybe_done
 
 
-def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> None:
+def test_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> None:
     request = Request(Function.SET, key=b"a")
     batch = batch_of(request)
     stamps = set()
@@ -163,7 +161,7 @@ def test_a_repeat_keeps_its_timestamp_and_ends_after_so_many_connections() -> No
     assert len(stamps) == 1
 
 
-def test_a_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
+def test_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated() -> None:
     batch = batch_of(Request(Function.NOP))
     batch.requests[0].start(Multiplexer(reply_bytes_max=1000))
     batch.lost(failed(connection_lost("killed")), 10)
@@ -176,7 +174,7 @@ def test_a_repeat_ends_with_the_patience_and_a_broken_protocol_is_not_repeated()
     assert not caught.value.maybe_done
 
 
-def test_a_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
+def test_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
     for answered_before in (False, True):
         batch = batch_of(Request(Function.NEXT), Request(Function.ADD))
         multiplexer = Multiplexer(reply_bytes_max=1000)
@@ -196,7 +194,7 @@ def test_a_connection_that_was_refused_at_once_puts_nothing_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("code", ["bad-request", "too-large", "unsupported-version"])
-def test_what_the_daemon_cannot_frame_is_not_repeated(code: str) -> None:
+def test_retry_never_repeats_a_request_that_the_daemon_cannot_frame(code: str) -> None:
     batch = batch_of(Request(Function.NOP))
     multiplexer = Multiplexer(reply_bytes_max=1000)
     batch.requests[0].start(multiplexer)

@@ -125,7 +125,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("call", "function", "flags", "fields"), CASES)
-def test_a_call_reaches_the_daemon_with_these_fields(
+def test_call_reaches_the_daemon_with_these_fields(
     call: Call[object], function: Function, flags: Flag, fields: dict[str, object]
 ) -> None:
     request = decode_request(encode_request(call.request))
@@ -153,14 +153,14 @@ def test_every_function_of_this_version_has_a_call() -> None:
         (calls.listening(regex="^a."), LISTEN),
     ],
 )
-def test_an_expression_is_asked_for_as_such(call: Call[object], flags: Flag) -> None:
+def test_expression_is_asked_for_as_such(call: Call[object], flags: Flag) -> None:
     request = decode_request(encode_request(call.request))
     assert (request.function, request.query) == (F.GET, Query.REGEX)
     assert (request.key, request.flags & GIVEN) == (b"^a.", flags)
     assert request.count in (9, 1)
 
 
-def test_the_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
+def test_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
     for scan in (
         calls.range_("a", "b", data=False, meta=True, lease_us=9),
         calls.regex("a", data=False, meta=True, lease_us=9),
@@ -178,7 +178,7 @@ def test_the_pages_behind_the_first_are_asked_for_in_the_same_way() -> None:
     assert calls.range_("a").first.result(Reply(pairs=[], cursor=b"")).cursor is None
 
 
-def test_a_cancellation_names_an_identifier() -> None:
+def test_cancellation_names_an_identifier() -> None:
     request = decode_request(encode_request(calls.cancellation(65_535)))
     assert (request.function, request.count, request.flags & GIVEN) == (F.CANCEL, 65_535, 0)
 
@@ -208,19 +208,19 @@ def test_a_cancellation_names_an_identifier() -> None:
         lambda: calls.listening("k", prefix="k"),
     ],
 )
-def test_an_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
+def test_argument_that_no_daemon_takes_is_refused_before_anything_is_sent(
     build: Callable[[], object],
 ) -> None:
     with pytest.raises(BadRequestError):
         build()
 
 
-def test_a_set_returns_the_timestamp_that_repeats_it() -> None:
+def test_set_returns_the_timestamp_that_repeats_it() -> None:
     call = calls.set_("k", timestamp=77)
     assert call.result(Reply()) == Written(77)
 
 
-def test_a_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_not() -> None:
+def test_get_that_leases_returns_the_token_and_one_that_moves_the_expiry_does_not() -> None:
     reply = Reply(timeout=50, pairs=[Pair(b"k", 2, "wörth".encode(), b"u", Meta(attempts=3))])
     leased = calls.get("k", lease_us=9).result(reply)
     assert leased == Entry(b"k", b"u", 2, "wörth".encode(), Meta(attempts=3), 50)
@@ -246,7 +246,7 @@ def test_next_returns_jobs_under_one_token_or_the_instant_to_ask_again() -> None
     assert (deleted.token, [job.token for job in deleted]) == (None, [None, None])
 
 
-def test_a_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_none() -> None:
+def test_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_none() -> None:
     with pytest.raises(RefusedError, match=r"^attempted by another$") as caught:
         calls.delete("k", token=1).result(Reply(error="lease-lost attempted by another"))
     assert caught.value.code == "lease-lost"
@@ -274,7 +274,7 @@ def test_a_refusal_carries_its_code_and_a_sentence_even_where_the_daemon_gave_no
         (calls.snapshot(), Reply()),
     ],
 )
-def test_a_reply_that_lacks_what_it_must_have_is_a_protocol_error(
+def test_reply_that_lacks_what_it_must_have_is_a_protocol_error(
     call: Call[object], reply: Reply
 ) -> None:
     with pytest.raises(ProtocolError):
@@ -292,7 +292,7 @@ def test_statistics_have_types_and_what_is_new_in_them_is_left_out() -> None:
     assert (known.keys, known.state, known.buried_reason) == (["k", "u"], "buried", "r")
 
 
-def test_what_leased_can_be_undone_by_releases() -> None:
+def test_releases_undo_a_lease() -> None:
     pairs = [Pair(b"d:1:1:a"), Pair(b"d:1:1:b")]
     for call in (calls.next_(count=2), calls.get("k", lease_us=1)):
         assert call.undo is not None
@@ -306,7 +306,7 @@ def test_what_leased_can_be_undone_by_releases() -> None:
     assert calls.get("k").undo is None
 
 
-def test_a_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() -> None:
+def test_daemon_that_owes_an_answer_may_be_silent_as_long_as_a_next_waits() -> None:
     def allowed(*many: Call[Any]) -> float | None:
         return silence_allowed_s(60, [call.request for call in many])
 

@@ -64,7 +64,7 @@ def test_too_many_changes_are_forgotten_and_that_is_told_first() -> None:
     assert taken(buffer) == [("missed", b"", b"")]
 
 
-def test_a_value_that_cannot_be_read_is_told_as_such_and_not_as_gone() -> None:
+def test_value_that_cannot_be_read_is_told_as_such_and_not_as_gone() -> None:
     buffer = ChangeBuffer(lambda: None)
     for code in ("not-found", "not-readable its record is damaged"):
         reply = note(1, b"key")
@@ -88,7 +88,7 @@ def test_end_of_a_subscription_is_raised_behind_the_changes_before_it() -> None:
         assert caught.value.code == "busy"
 
 
-def test_the_end_of_the_connection_is_noted_and_a_new_one_is_told() -> None:
+def test_end_of_the_connection_is_noted_and_a_new_one_is_told() -> None:
     buffer = ChangeBuffer(lambda: None)
     buffer.tell(note(1, b"a"))
     buffer.tell(None)
@@ -142,7 +142,7 @@ def test_notifications_reach_their_subscription_until_it_ends() -> None:
     assert s.sent() == []
 
 
-def test_the_identifier_of_a_subscription_is_not_given_again() -> None:
+def test_identifier_of_a_subscription_is_not_given_again() -> None:
     s = Subscriber()
     request = s.subscribe()
     s.sent()
@@ -154,7 +154,7 @@ def test_the_identifier_of_a_subscription_is_not_given_again() -> None:
         s.receive(Reply(pending.request.identifier))
 
 
-def test_a_subscription_that_is_given_up_before_its_reply_ends_after_it() -> None:
+def test_subscription_that_is_given_up_before_its_reply_ends_after_it() -> None:
     s = Subscriber()
     request = s.subscribe()
     s.client.unsubscribe(request.identifier)
@@ -164,7 +164,7 @@ def test_a_subscription_that_is_given_up_before_its_reply_ends_after_it() -> Non
     assert s.told == []
 
 
-def test_a_refused_subscription_is_none() -> None:
+def test_refused_subscription_is_none() -> None:
     s = Subscriber()
     request = s.subscribe()
     s.sent()
@@ -175,7 +175,7 @@ def test_a_refused_subscription_is_none() -> None:
     assert s.told == []
 
 
-def test_the_end_of_the_connection_is_told_to_every_subscription() -> None:
+def test_end_of_the_connection_is_told_to_every_subscription() -> None:
     s = Subscriber()
     s.subscribe()
     s.subscribe()

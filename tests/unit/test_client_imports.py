@@ -33,7 +33,7 @@ def test_neither_trio_nor_pyspark_is_loaded_by(code: str) -> None:
     assert not modules_after(code) & {"trio", "pyspark", "pyarrow", "pandas", "rich", "click"}
 
 
-def test_the_trio_client_is_loaded_when_it_is_named() -> None:
+def test_trio_client_is_loaded_when_it_is_named() -> None:
     assert "trio" in modules_after("from fastjournal import Client")
 
 

@@ -53,7 +53,7 @@ def test_replies_find_their_requests_in_any_order_and_any_pieces() -> None:
         assert pairs[0].key == b"%d" % n
 
 
-def test_an_identifier_in_flight_is_not_given_again_and_zero_never() -> None:
+def test_identifier_in_flight_is_not_given_again_and_zero_never() -> None:
     client = new()
     held = client.start(Request(Function.NEXT))
     seen = set()
@@ -85,7 +85,7 @@ def test_there_is_no_room_beyond_the_bounds_until_replies_come_or_bytes_go() -> 
     assert client.has_room
 
 
-def test_a_connection_that_is_closed_without_a_word_may_be_one_for_tls() -> None:
+def test_connection_that_is_closed_without_a_word_may_be_one_for_tls() -> None:
     for heard in (b"", encode_reply(Reply(1))):
         client = new()
         pendings = [client.start(Request(Function.NOP)) for _ in range(2)]
@@ -99,7 +99,7 @@ def test_a_connection_that_is_closed_without_a_word_may_be_one_for_tls() -> None
         assert caught.value.code == "connection-lost"
 
 
-def test_a_lost_connection_gives_everything_in_flight_its_own_error() -> None:
+def test_lost_connection_gives_everything_in_flight_its_own_error() -> None:
     client = new()
     done = client.start(Request(Function.NOP))
     lost = [client.start(Request(Function.NOP)) for _ in range(2)]
@@ -137,7 +137,7 @@ def test_bytes_that_answer_no_request_end_the_connection(data: bytes, code: str)
     assert client.failed
 
 
-def test_a_notification_is_not_taken_for_a_reply() -> None:
+def test_notification_is_not_taken_for_a_reply() -> None:
     client = new()
     pending = client.start(Request(Function.GET, key=b"k"))
     note = Reply(pending.request.identifier, flags=Flag.LISTEN, pairs=[Pair(b"k")])
@@ -145,7 +145,7 @@ def test_a_notification_is_not_taken_for_a_reply() -> None:
     assert not pending.done
 
 
-def test_what_an_abandoned_next_leased_is_released() -> None:
+def test_abandoned_next_has_its_lease_released() -> None:
     client, server = new(), ServerConnection()
     call = calls.next_(count=2)
     pending = client.start(call.request, call.undo)
@@ -187,7 +187,7 @@ def test_more_releases_than_there_is_room_for_go_out_bit_by_bit() -> None:
     assert released == [pair.key for pair in pairs]
 
 
-def test_a_next_that_waits_is_cancelled_when_nobody_waits_for_it() -> None:
+def test_next_that_waits_is_cancelled_when_nobody_waits_for_it() -> None:
     client, server = new(), ServerConnection()
     call = calls.next_(wait_us=calls.WAIT_WITHOUT_END)
     pending = client.start(call.request, call.undo)
@@ -222,7 +222,7 @@ def test_work_that_was_on_its_way_when_a_next_was_cancelled_is_released() -> Non
     assert client.settled
 
 
-def test_an_identifier_that_is_answered_before_its_cancellation_goes_out_is_not_cancelled() -> None:
+def test_identifier_that_is_answered_before_its_cancellation_goes_out_is_not_cancelled() -> None:
     client, server = new(), ServerConnection()
     call = calls.next_(wait_us=5)
     pending = client.start(call.request, call.undo)
@@ -233,7 +233,7 @@ def test_an_identifier_that_is_answered_before_its_cancellation_goes_out_is_not_
     assert client.settled
 
 
-def test_what_was_answered_before_is_not_abandoned_and_what_does_not_wait_not_cancelled() -> None:
+def test_abandoned_request_is_not_cancelled_where_it_was_answered_or_does_not_wait() -> None:
     client, server = new(), ServerConnection()
     answered, short = client.start(Request(Function.NOP)), calls.next_()
     client.receive_data(encode_reply(Reply(1)))
@@ -247,7 +247,7 @@ def test_what_was_answered_before_is_not_abandoned_and_what_does_not_wait_not_ca
     assert client.settled
 
 
-def test_a_subscription_keeps_its_identifier_until_its_cancellation_is_answered() -> None:
+def test_subscription_keeps_its_identifier_until_its_cancellation_is_answered() -> None:
     client, server = new(), ServerConnection()
     told: list[Reply | None] = []
     pending = client.subscribe(Request(Function.GET, flags=Flag.LISTEN, key=b"k"), told.append)

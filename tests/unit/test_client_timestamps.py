@@ -21,7 +21,7 @@ class ScriptedClock:
         return self._instants.pop(0)
 
 
-def test_a_clock_that_stands_still_or_jumps_back_repeats_no_timestamp() -> None:
+def test_clock_that_stands_still_or_jumps_back_repeats_no_timestamp() -> None:
     source = TimestampSource(ScriptedClock(100, 100, 40, 102, 500))
     assert [source.next_us() for _ in range(5)] == [100, 101, 102, 103, 500]
 
@@ -41,7 +41,7 @@ def test_threads_share_the_source_without_repeats() -> None:
     assert sorted(stamp for mine in taken for stamp in mine) == list(range(7, 4007))
 
 
-def test_the_shared_source_follows_the_clock_of_the_machine() -> None:
+def test_shared_source_follows_the_clock_of_the_machine() -> None:
     before = SystemClock().now_us()
     first, second = unique_timestamp(), unique_timestamp()
     assert before <= first < second
@@ -126,7 +126,7 @@ class Interrupting:
         return 1_000_000
 
 
-def test_a_signal_handler_in_the_middle_of_giving_a_timestamp_gets_another_one() -> None:
+def test_signal_handler_in_the_middle_of_giving_a_timestamp_gets_another_one() -> None:
     clock = Interrupting()
     thread = threading.Thread(
         target=lambda: clock.given.append(clock.source.next_us()), daemon=True

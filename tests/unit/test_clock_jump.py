@@ -8,7 +8,7 @@ GAUGE = "fastjournal_clock_behind_seconds"
 
 
 @pytest.mark.rule("STATS: `clock_behind_us`")
-def test_a_clock_that_leaps_and_comes_back_is_told_once_and_again_when_it_has_caught_up(
+def test_clock_that_leaps_and_comes_back_is_told_once_and_again_when_it_has_caught_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

@@ -58,7 +58,7 @@ LAST = a_log()[0].size(ONE) // SECTOR_BYTES
 
 @pytest.mark.parametrize("path", [ONE, TWO])
 @pytest.mark.parametrize("sectors", [(1,), (2, 3), (1, 4), (LAST,)])
-def test_what_cannot_be_read_is_named_and_refused_and_a_repair_goes_on_without_it(
+def test_bad_sectors_are_named_and_refused_and_a_repair_goes_on_without_them(
     path: str, sectors: tuple[int, ...]
 ) -> None:
     disk, lost = broken(path, *sectors)
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_is_named_and_refused_and_a_repair_goes_on_without_i
     assert_workq_accepts(disk.read(name) for name in (ONE, TWO))
 
 
-def test_a_repair_that_fails_or_loses_power_at_any_call_can_be_done_again() -> None:
+def test_repair_that_fails_or_loses_power_at_any_call_can_be_done_again() -> None:
     disk, lost = broken(ONE, 2)
     sound = disk.kill()
     recover(sound, LOG, now_us=NOW, repair=True)
@@ -107,7 +107,7 @@ def test_a_repair_that_fails_or_loses_power_at_any_call_can_be_done_again() -> N
 
 @pytest.mark.parametrize("repair", [False, True])
 @pytest.mark.parametrize("path", [ONE, TWO])
-def test_a_segment_of_which_nothing_can_be_read_is_left_to_people(path: str, repair: bool) -> None:
+def test_segment_of_which_nothing_can_be_read_is_left_to_people(path: str, repair: bool) -> None:
     disk, _ = a_log()
     disk.break_sectors(path, 0, disk.size(path))
     with pytest.raises(LogFailedError, match="EIO") as caught:
@@ -116,7 +116,7 @@ def test_a_segment_of_which_nothing_can_be_read_is_left_to_people(path: str, rep
     assert disk.listdir(LOG) == [ONE[len(LOG) + 1 :], TWO[len(LOG) + 1 :]]
 
 
-def test_an_error_that_does_not_come_again_is_an_error_and_no_damage() -> None:
+def test_error_that_does_not_come_again_is_an_error_and_no_damage() -> None:
     disk, _ = a_log()
     for call, error in (("read", errno.EIO), ("read", errno.EACCES), ("read_slice", errno.EACCES)):
         disk = disk.kill()

@@ -54,7 +54,7 @@ def test_readers_share_and_a_rewrite_excludes_them(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["read.lock"]
 
 
-def test_a_reader_waits_until_a_segment_is_replaced_and_then_keeps_it_so(tmp_path: Path) -> None:
+def test_reader_waits_until_a_segment_is_replaced_and_then_keeps_it_so(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
     rewrite = lock_read(disk, directory, exclusive=True)
     pauses = []
@@ -71,7 +71,7 @@ def test_a_reader_waits_until_a_segment_is_replaced_and_then_keeps_it_so(tmp_pat
     lock_read(disk, directory, exclusive=True).close()
 
 
-def test_a_reader_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
+def test_reader_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     disk, directory = OsDisk(), str(tmp_path)
     now = 0.0
 
@@ -88,12 +88,12 @@ def test_a_reader_that_waits_too_long_is_told_so(tmp_path: Path) -> None:
     assert READ_LOCK_PATIENCE_S <= now < READ_LOCK_PATIENCE_S + 1
 
 
-def test_a_reader_makes_no_lock_file(tmp_path: Path) -> None:
+def test_reader_makes_no_lock_file(tmp_path: Path) -> None:
     with lock_to_read(OsDisk(), str(tmp_path)):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_file_that_may_only_be_read_is_locked_and_one_that_is_not_there_is_not(
+def test_lock_file_that_may_only_be_read_is_locked_and_one_that_is_not_there_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk, directory = OsDisk(), str(tmp_path)

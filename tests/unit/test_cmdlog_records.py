@@ -69,7 +69,7 @@ def with_payload(payload: bytes) -> bytes:
     return with_crc(NOW + encode_uvarint(len(payload)) + payload)
 
 
-def test_the_example_of_the_format_is_reproduced_byte_for_byte() -> None:
+def test_example_of_the_format_is_reproduced_byte_for_byte() -> None:
     example = bytes.fromhex(
         "010000000ee291f83f1fe1d344ffff 1d 03 2ca5e3335ac34558b16b9e3f4a749e21"
         "0b 726573756c742074657874 a07af575"
@@ -83,7 +83,7 @@ def test_the_example_of_the_format_is_reproduced_byte_for_byte() -> None:
     assert record.time_us == 1_795_162_431_534_893
 
 
-def test_the_bytes_of_an_add_are_those_of_the_table() -> None:
+def test_bytes_of_an_add_are_those_of_the_table() -> None:
     created = encode_time(1_000_000)
     head = encode_head(b"pages", 60_000, 300, -3, 5, 0)
     assert head == b"\x05pages" + b"\xe0\xd4\x03" + b"\xac\x02" + b"\x05" + b"\x05" + b"\x00"
@@ -108,7 +108,7 @@ def test_every_record_of_a_real_log_encodes_to_the_same_bytes(path: Path) -> Non
 
 
 @given(records, st.binary(max_size=40), st.binary(max_size=40))
-def test_a_record_survives_encoding_wherever_it_stands(
+def test_record_survives_encoding_wherever_it_stands(
     record: Record, before: bytes, behind: bytes
 ) -> None:
     data = encode_record(record)
@@ -116,7 +116,7 @@ def test_a_record_survives_encoding_wherever_it_stands(
 
 
 @given(records, st.data())
-def test_a_record_cut_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
+def test_record_cut_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
     data = encode_record(record)
     cut = choice.draw(st.integers(0, len(data) - 1))
     with pytest.raises(LogCorruptError):
@@ -124,7 +124,7 @@ def test_a_record_cut_anywhere_is_refused(record: Record, choice: st.DataObject)
 
 
 @given(records, st.data())
-def test_a_flipped_bit_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
+def test_flipped_bit_anywhere_is_refused(record: Record, choice: st.DataObject) -> None:
     data = bytearray(encode_record(record))
     bit = choice.draw(st.integers(0, len(data) * 8 - 1))
     data[bit // 8] ^= 1 << bit % 8
@@ -150,27 +150,27 @@ def test_bytes_after_the_last_field_and_cut_fields_are_refused(data: bytes) -> N
 
 
 @pytest.mark.parametrize("command", [0, 9, 255])
-def test_an_unknown_command_is_refused_with_its_offset(command: int) -> None:
+def test_unknown_command_is_refused_with_its_offset(command: int) -> None:
     data = with_payload(bytes((command,)) + JOB_ID)
     with pytest.raises(LogCorruptError, match=f"command {command} is unknown") as caught:
         decode_record(data)
     assert caught.value.offset == 16
 
 
-def test_a_claimed_size_is_held_against_the_data_before_anything_is_read() -> None:
+def test_claimed_size_is_held_against_the_data_before_anything_is_read() -> None:
     data = NOW + encode_uvarint(2**62) + b"\x05" + JOB_ID + bytes(40)
     with pytest.raises(LogCorruptError, match="is cut"):
         decode_record(data)
 
 
 @given(u64)
-def test_a_uvarint_survives_encoding(number: int) -> None:
+def test_uvarint_survives_encoding(number: int) -> None:
     data = encode_uvarint(number)
     assert decode_uvarint(b"\xff" + data + b"\x01", 1, len(data) + 1) == (number, len(data) + 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80", b"\xff" * 9, b"\xff" * 9 + b"\x02", b"\x80" * 11])
-def test_a_uvarint_that_is_cut_or_over_64_bits_is_refused(data: bytes) -> None:
+def test_uvarint_that_is_cut_or_over_64_bits_is_refused(data: bytes) -> None:
     with pytest.raises(LogCorruptError):
         decode_uvarint(data, 0, len(data))
 
@@ -178,12 +178,12 @@ def test_a_uvarint_that_is_cut_or_over_64_bits_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("number", "data"), [(0, b"\0"), (-1, b"\1"), (1, b"\2"), (-64, b"\x7f"), (128, b"\x80\x02")]
 )
-def test_a_priority_is_a_zig_zag_varint(number: int, data: bytes) -> None:
+def test_priority_is_a_zig_zag_varint(number: int, data: bytes) -> None:
     assert encode_varint(number) == data
 
 
 @given(st.integers(-(2**62), 2**64 - 1))
-def test_an_instant_survives_encoding(us: int) -> None:
+def test_instant_survives_encoding(us: int) -> None:
     assert decode_time(encode_time(us)) == us
 
 
@@ -195,6 +195,6 @@ def test_times_of_any_zone_are_read_and_no_time_is_none() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", NOW[:14], NOW + b"\0", b"\x02" + NOW[1:], bytes(15)])
-def test_what_is_not_a_time_is_refused(data: bytes) -> None:
+def test_record_without_a_time_is_refused(data: bytes) -> None:
     with pytest.raises(LogCorruptError):
         decode_time(data)

@@ -88,20 +88,20 @@ def keys(state: ReplayState) -> set[bytes]:
 # --- sound logs ----------------------------------------------------------------------------------
 
 
-def test_an_empty_directory_is_an_empty_log() -> None:
+def test_empty_directory_is_an_empty_log() -> None:
     disk = a_disk()
     result = recovered(disk)
     assert (result.sealed, result.active, result.diagnostics) == ([], None, [])
     assert result.state.jobs == {}
 
 
-def test_a_directory_that_is_not_there_is_a_failure_of_the_log() -> None:
+def test_directory_that_is_not_there_is_a_failure_of_the_log() -> None:
     with pytest.raises(LogFailedError) as caught:
         recover(SimulatedDisk(), "/nowhere", now_us=NOW)
     assert caught.value.path == "/nowhere"
 
 
-def test_a_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
+def test_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
     first, second, third = three_segments()
     disk = a_disk(s1=first, s2=second, s3=third)
     before = files(disk)
@@ -117,7 +117,7 @@ def test_a_sound_log_comes_back_and_its_last_segment_is_gone_on_with() -> None:
     assert verify(disk, LOG) == []
 
 
-def test_a_writer_goes_on_where_recovery_ends() -> None:
+def test_writer_goes_on_where_recovery_ends() -> None:
     first, second, third = three_segments()
     disk = a_disk(s1=first, s2=second, s3=bytes(third)[:-1])
     result = recovered(disk)
@@ -199,7 +199,7 @@ def whole_part(log: SegmentBuilder, cut: int) -> int:
     return max(end for end in ends if end <= cut and end not in inside_groups)
 
 
-def test_a_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest() -> None:
+def test_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest() -> None:
     log = sample()
     data = bytes(log)
     states = {
@@ -234,7 +234,7 @@ def test_a_log_cut_at_any_byte_comes_back_as_its_whole_part_and_keeps_the_rest()
         assert contents(again.state) == states[whole]
 
 
-def test_a_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
+def test_torn_tail_is_kept_beside_the_segment_and_reported() -> None:
     log = sample()
     disk = a_disk(s1=bytes(log) + b"\x01half a record")
     result = recovered(disk)
@@ -259,7 +259,7 @@ def test_zeros_at_the_end_are_cut(zeros: int) -> None:
     assert disk.read(f"{LOG}/000000001.log") == bytes(log)
 
 
-def test_a_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it() -> None:
+def test_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it() -> None:
     log = sample()
     cut = log.offsets[5] + 3
     disk = a_disk(s1=bytes(log)[:cut])
@@ -272,7 +272,7 @@ def test_a_group_whose_end_was_never_written_is_cut_with_the_torn_record_in_it()
 
 
 @pytest.mark.parametrize("data", [SEGMENT_HEADER[:n] for n in range(9)] + [bytes(8), bytes(600)])
-def test_a_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
+def test_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with(
     data: bytes,
 ) -> None:
     first, second, _ = three_segments()
@@ -284,7 +284,7 @@ def test_a_last_segment_without_a_record_goes_and_the_one_before_is_gone_on_with
     assert sorted(files(disk)) == ["000000001.log", "000000002.log"]
 
 
-def test_a_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
+def test_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
     first, second, third = three_segments()
     half = bytes(third)[: third.offsets[1] - 1]
     disk = a_disk(s1=first, s2=second, s3=half)
@@ -296,7 +296,7 @@ def test_a_last_segment_that_ends_in_its_first_record_is_kept_aside() -> None:
     assert recovered(disk).diagnostics == []
 
 
-def test_a_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> None:
+def test_power_loss_at_any_call_of_recovery_loses_nothing_that_was_whole() -> None:
     log = sample()
     cut = log.offsets[5] + 3
     start = a_disk(s1=bytes(log)[:cut], s2=SEGMENT_HEADER + b"half")
@@ -343,7 +343,7 @@ def test_damage_in_the_middle_is_refused_with_segment_and_offset() -> None:
     assert error.offset == log.offsets[2]
 
 
-def test_a_damaged_tail_of_an_earlier_segment_is_refused() -> None:
+def test_damaged_tail_of_an_earlier_segment_is_refused() -> None:
     first, second, third = three_segments()
     disk = a_disk(s1=first, s2=bytes(second)[:-1], s3=third)
     error = refused(disk)
@@ -354,7 +354,7 @@ def test_a_damaged_tail_of_an_earlier_segment_is_refused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", SEGMENT_HEADER[:5], bytes(50), b"something else"])
-def test_an_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
+def test_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s2=data, s3=third)
     error = refused(disk)
@@ -366,7 +366,7 @@ def test_an_earlier_segment_without_a_header_is_refused(data: bytes) -> None:
     assert recovered(disk).diagnostics == []
 
 
-def test_a_bad_header_is_refused_and_repair_replaces_it() -> None:
+def test_bad_header_is_refused_and_repair_replaces_it() -> None:
     log = sample()
     data = b"wqwq\0\0\0\2" + bytes(log)[8:]
     disk = a_disk(s1=data)
@@ -377,7 +377,7 @@ def test_a_bad_header_is_refused_and_repair_replaces_it() -> None:
     assert disk.read(f"{LOG}/000000001.log.damaged-0") == data[:8]
 
 
-def test_a_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
+def test_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s3=third)
     error = refused(disk)
@@ -395,14 +395,14 @@ def test_a_missing_segment_is_refused_and_repair_notes_that_it_is_gone() -> None
     assert again.active.number == 3
 
 
-def test_a_segment_that_was_removed_by_cleaning_is_not_missing() -> None:
+def test_segment_that_was_removed_by_cleaning_is_not_missing() -> None:
     first, _, third = three_segments()
     third.operation(SegmentRemoved(2))
     assert recovered(a_disk(s1=first, s3=third)).diagnostics == []
     assert recovered(a_disk(s3=third)).diagnostics == []
 
 
-def test_the_first_segment_can_be_missed_too() -> None:
+def test_first_segment_can_be_missed_too() -> None:
     _, second, third = three_segments()
     assert refused(a_disk(s2=second, s3=third)).path == f"{LOG}/000000001.log"
 
@@ -430,7 +430,7 @@ def test_several_things_at_once_are_refused_and_repaired_at_once() -> None:
     assert recovered(disk).diagnostics == []
 
 
-def test_a_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_together() -> None:
+def test_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_together() -> None:
     first, _, third = three_segments()
     disk = a_disk(s1=first, s3=b"wqwq\0\0\0\2" + bytes(third)[8:])
     assert "and 1 more" in str(refused(disk))
@@ -439,7 +439,7 @@ def test_a_bad_header_of_the_last_segment_and_a_missing_one_are_repaired_togethe
     assert recovered(disk).diagnostics == []
 
 
-def test_what_can_be_told_of_the_loss_is_told() -> None:
+def test_loss_report_tells_all_that_is_known() -> None:
     log = sample()
     data = bytearray(bytes(log))
     data[log.offsets[2] + 60] ^= 4
@@ -473,7 +473,7 @@ def a_lease_of_five() -> tuple[SegmentBuilder, list[bytes]]:
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_a_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: int) -> None:
+def test_lease_that_damage_has_broken_counts_for_the_jobs_that_are_left(lost: int) -> None:
     log, ids = a_lease_of_five()
     data = bytearray(bytes(log))
     data[log.offsets[-5 + lost] + 30] ^= 1
@@ -513,7 +513,7 @@ def test_several_jobs_lost_from_a_lease_leave_the_token_to_the_others() -> None:
         assert not state.odd
 
 
-def test_a_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> None:
+def test_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> None:
     log, ids = a_lease_of_five()
     data = bytearray(bytes(log))
     data[log.offsets[-6] + 30] ^= 1
@@ -551,7 +551,7 @@ def test_damage_before_an_unfinished_group_is_repaired_and_the_group_is_cut() ->
     assert recovered(disk).diagnostics == []
 
 
-def test_a_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one() -> None:
+def test_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one() -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"d:000:0000000000000001:%d" % number) for number in range(3)]
     log.lease(ids, START_US + SECOND)
@@ -575,7 +575,7 @@ def test_a_lost_end_of_a_lease_is_made_up_for_so_that_workq_replays_the_next_one
     assert_workq_accepts([disk.read(f"{LOG}/000000001.log")])
 
 
-def test_the_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
+def test_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
     first = SegmentBuilder()
     job_id = first.entry(KEY)
     first.lease([job_id], START_US + SECOND)
@@ -589,7 +589,7 @@ def test_the_end_of_a_lease_lost_with_a_segment_is_made_up_for() -> None:
     assert recovered(disk).diagnostics == []
 
 
-def test_a_record_that_cannot_be_understood_is_taken_out_like_other_damage() -> None:
+def test_record_that_cannot_be_understood_is_taken_out_like_other_damage() -> None:
     log = SegmentBuilder()
     log.entry(b"a")
     log.result(Command.COMPLETE, log.job_id(), b"FJ\x01nonsense")
@@ -647,7 +647,7 @@ def test_recovery_works_on_a_real_disk(tmp_path: Path) -> None:
     assert recover(OsDisk(), str(tmp_path), now_us=NOW).diagnostics == []
 
 
-def test_a_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
+def test_segment_start_in_the_middle_of_a_foreign_segment_is_taken_as_it_is() -> None:
     log = SegmentBuilder(None)
     log.foreign(b"q")
     log.operation(SegmentStart(0))

@@ -74,7 +74,7 @@ def only(state: ReplayState) -> ReplayedEntry:
 # --- entries -------------------------------------------------------------------------------------
 
 
-def test_an_entry_comes_back_with_all_that_its_envelope_says() -> None:
+def test_entry_comes_back_with_all_that_its_envelope_says() -> None:
     log = SegmentBuilder()
     fields: dict[str, Any] = {
         "not_before": 5,
@@ -98,13 +98,13 @@ def test_an_entry_comes_back_with_all_that_its_envelope_says() -> None:
     assert state.records == 2
 
 
-def test_a_plain_key_has_no_domain() -> None:
+def test_plain_key_has_no_domain() -> None:
     log = SegmentBuilder()
     log.entry(b"plain")
     assert only(state_of(log)).domain is None
 
 
-def test_a_domain_whose_name_workq_takes_only_in_another_form_comes_back() -> None:
+def test_domain_whose_name_workq_takes_only_in_another_form_comes_back() -> None:
     log = SegmentBuilder()
     domain = b"\xff" * 250
     log.entry(domain + b":000:0000000000000001:x", arrival=3)
@@ -114,7 +114,7 @@ def test_a_domain_whose_name_workq_takes_only_in_another_form_comes_back() -> No
 
 
 @pytest.mark.parametrize("age", [0, 1])
-def test_a_newer_or_equally_old_record_replaces_the_entry_under_its_key(age: int) -> None:
+def test_newer_or_equally_old_record_replaces_the_entry_under_its_key(age: int) -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, timestamp=T, uri=URI)
     log.lease([old], T + SECOND)
@@ -130,7 +130,7 @@ def test_a_newer_or_equally_old_record_replaces_the_entry_under_its_key(age: int
     assert not state.odd
 
 
-def test_a_record_older_than_the_entry_under_its_key_is_void() -> None:
+def test_record_older_than_the_entry_under_its_key_is_void() -> None:
     log = SegmentBuilder()
     first = log.entry(KEY, timestamp=T)
     log.entry(KEY, timestamp=T - 1, uri=URI)
@@ -140,7 +140,7 @@ def test_a_record_older_than_the_entry_under_its_key_is_void() -> None:
     assert state.odd.total() == 1
 
 
-def test_an_entry_replaced_through_its_uri_leaves_a_tombstone_with_the_new_timestamp() -> None:
+def test_entry_replaced_through_its_uri_leaves_a_tombstone_with_the_new_timestamp() -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, timestamp=T, uri=URI)
     new = log.entry(OTHER, timestamp=T + 5, uri=URI)
@@ -152,7 +152,7 @@ def test_an_entry_replaced_through_its_uri_leaves_a_tombstone_with_the_new_times
     assert state_of(log).keys[URI].job_id == new
 
 
-def test_an_entry_worked_on_is_superseded_by_a_newer_one_with_its_uri() -> None:
+def test_entry_worked_on_is_superseded_by_a_newer_one_with_its_uri() -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, timestamp=T, uri=URI)
     log.lease([old], T + 60 * SECOND)
@@ -168,7 +168,7 @@ def test_an_entry_worked_on_is_superseded_by_a_newer_one_with_its_uri() -> None:
     assert new not in state.jobs
 
 
-def test_an_entry_worked_on_is_superseded_by_one_without_a_timestamp() -> None:
+def test_entry_worked_on_is_superseded_by_one_without_a_timestamp() -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, uri=URI, timestamp=0)
     log.lease([old], T + 60 * SECOND)
@@ -179,7 +179,7 @@ def test_an_entry_worked_on_is_superseded_by_one_without_a_timestamp() -> None:
 
 
 @pytest.mark.parametrize("end", ["timeout", "complete", "fail"])
-def test_a_superseded_entry_is_dropped_when_its_lease_ends(end: str) -> None:
+def test_superseded_entry_is_dropped_when_its_lease_ends(end: str) -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, timestamp=T, uri=URI)
     log.lease([old], T + 60 * SECOND)
@@ -235,7 +235,7 @@ def test_lease_behind_the_end_of_superseded_work_is_not_odd_before_that_end_is_w
 
 
 @pytest.mark.parametrize("taken", [[URI], [0], [0, 7, -1]])
-def test_a_superseded_entry_written_anew_does_not_take_its_uri_back(
+def test_superseded_entry_written_anew_does_not_take_its_uri_back(
     taken: list[bytes | int],
 ) -> None:
     log = SegmentBuilder()
@@ -247,14 +247,14 @@ def test_a_superseded_entry_written_anew_does_not_take_its_uri_back(
     assert tombs(state) == {}
 
 
-def test_a_record_older_than_the_entry_that_its_uri_leads_to_is_void() -> None:
+def test_record_older_than_the_entry_that_its_uri_leads_to_is_void() -> None:
     log = SegmentBuilder()
     first = log.entry(KEY, timestamp=T, uri=URI)
     log.entry(OTHER, timestamp=T - 1, uri=URI)
     assert only(state_of(log)).job_id == first
 
 
-def test_an_id_used_twice_stands_for_the_later_record() -> None:
+def test_id_used_twice_stands_for_the_later_record() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, uri=URI)
     log.entry(OTHER, job_id=job_id)
@@ -266,7 +266,7 @@ def test_an_id_used_twice_stands_for_the_later_record() -> None:
 # --- the end of entries --------------------------------------------------------------------------
 
 
-def test_a_completion_leaves_its_tombstone_and_a_later_entry_erases_it() -> None:
+def test_completion_leaves_its_tombstone_and_a_later_entry_erases_it() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, timestamp=T, uri=URI)
     log.complete(job_id, KEY, T + 3)
@@ -278,7 +278,7 @@ def test_a_completion_leaves_its_tombstone_and_a_later_entry_erases_it() -> None
     assert tombs(state_of(log)) == {}
 
 
-def test_a_completion_of_a_job_that_is_gone_still_leaves_its_tombstone() -> None:
+def test_completion_of_a_job_that_is_gone_still_leaves_its_tombstone() -> None:
     log = SegmentBuilder()
     log.complete(log.job_id(), KEY, T)
     log.complete(log.job_id(), b"k" * 1000, T + 1)
@@ -293,7 +293,7 @@ def test_deleted_and_expired_entries_leave_nothing(command: Command) -> None:
     assert (state.jobs, state.keys, state.tombstones) == ({}, {}, {})
 
 
-def test_a_completion_by_workq_leaves_no_tombstone() -> None:
+def test_completion_by_workq_leaves_no_tombstone() -> None:
     log = SegmentBuilder()
     log.result(Command.COMPLETE, log.entry(KEY), b"workq's own result")
     state = state_of(log)
@@ -338,14 +338,14 @@ def test_of_two_tombstones_under_a_key_the_later_timestamp_counts_while_the_firs
     assert tombs(state_of(log)) == {KEY: T + 5}
 
 
-def test_a_tombstone_can_be_forgotten() -> None:
+def test_tombstone_can_be_forgotten() -> None:
     log = SegmentBuilder()
     log.operation(Tombstone(KEY, T))
     log.operation(Erasure(KEY))
     assert tombs(state_of(log)) == {}
 
 
-def test_a_tombstone_under_a_live_key_is_odd_and_not_kept() -> None:
+def test_tombstone_under_a_live_key_is_odd_and_not_kept() -> None:
     log = SegmentBuilder()
     log.entry(KEY)
     log.operation(Tombstone(KEY, T))
@@ -357,7 +357,7 @@ def test_a_tombstone_under_a_live_key_is_odd_and_not_kept() -> None:
 # --- leases --------------------------------------------------------------------------------------
 
 
-def test_a_lease_gives_its_token_to_all_jobs_of_the_group() -> None:
+def test_lease_gives_its_token_to_all_jobs_of_the_group() -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"d:0:1:%d" % number) for number in range(3)]
     log.lease(ids[:2], T + SECOND + 123)
@@ -368,7 +368,7 @@ def test_a_lease_gives_its_token_to_all_jobs_of_the_group() -> None:
 
 
 @pytest.mark.parametrize(("late", "attempts"), [(-1, 0), (0, 1), (SECOND, 1)])
-def test_a_lease_that_ran_out_counts_as_an_attempt_and_a_release_does_not(
+def test_lease_that_ran_out_counts_as_an_attempt_and_a_release_does_not(
     late: int, attempts: int
 ) -> None:
     log = SegmentBuilder()
@@ -382,7 +382,7 @@ def test_a_lease_that_ran_out_counts_as_an_attempt_and_a_release_does_not(
 
 
 @pytest.mark.parametrize(("late", "attempts"), [(-1, 2), (0, 3)])
-def test_a_buried_entry_keeps_its_attempts_but_for_the_lease_that_ran_out(
+def test_buried_entry_keeps_its_attempts_but_for_the_lease_that_ran_out(
     late: int, attempts: int
 ) -> None:
     log = SegmentBuilder()
@@ -394,14 +394,14 @@ def test_a_buried_entry_keeps_its_attempts_but_for_the_lease_that_ran_out(
     assert (job.attempts, job.token, job.reason) == (attempts, 0, b"no luck")
 
 
-def test_an_entry_that_nobody_works_on_can_be_buried() -> None:
+def test_entry_that_nobody_works_on_can_be_buried() -> None:
     log = SegmentBuilder()
     log.fail(log.entry(KEY), b"")
     job = only(state_of(log))
     assert (job.attempts, job.reason) == (0, b"")
 
 
-def test_a_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
+def test_lease_can_be_extended_an_expiry_moved_and_a_start_delayed() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY)
     log.lease([job_id], T + SECOND)
@@ -438,14 +438,14 @@ def test_attempts_of_unknown_jobs_are_odd_in_the_log_of_another_program_only() -
         assert state.jobs == {}
 
 
-def test_a_start_without_a_lease_lasts_for_the_default_lease() -> None:
+def test_start_without_a_lease_lasts_for_the_default_lease() -> None:
     log = SegmentBuilder()
     log.simple(Command.START_ATTEMPT, log.entry(KEY))
     assert only(state_of(log)).token == T + LEASE_US_DEFAULT
 
 
 @pytest.mark.parametrize("ours", [True, False])
-def test_a_timeout_of_a_job_that_is_not_leased_does_nothing_and_is_odd_in_anothers_log(
+def test_timeout_of_a_job_that_is_not_leased_does_nothing_and_is_odd_in_anothers_log(
     ours: bool,
 ) -> None:
     """In ours cleaning keeps the end of a lease, and perhaps not the lease."""
@@ -459,7 +459,7 @@ def test_a_timeout_of_a_job_that_is_not_leased_does_nothing_and_is_odd_in_anothe
 # --- groups --------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() -> None:
+def test_lease_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"d:0:1:%d" % number) for number in range(3)]
     log.lease(ids, T + SECOND)
@@ -473,7 +473,7 @@ def test_a_lease_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() ->
         assert replay.state.records == 4
 
 
-def test_a_batch_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() -> None:
+def test_batch_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"d:0:1:%d" % number) for number in range(2)]
     log.batch(2)
@@ -486,7 +486,7 @@ def test_a_batch_that_is_not_all_there_at_the_end_of_the_log_is_not_applied() ->
     assert state_of(log).jobs == {}
 
 
-def test_a_group_that_is_not_all_there_before_the_end_of_the_log_counts_as_far_as_it_goes() -> None:
+def test_group_that_is_not_all_there_before_the_end_of_the_log_counts_as_far_as_it_goes() -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"d:0:1:%d" % number) for number in range(3)]
     log.lease(ids, T + SECOND)
@@ -502,7 +502,7 @@ def test_a_group_that_is_not_all_there_before_the_end_of_the_log_counts_as_far_a
 # --- segments, damage ----------------------------------------------------------------------------
 
 
-def test_what_segments_say_of_each_other_is_told() -> None:
+def test_replay_returns_what_segments_say_of_each_other() -> None:
     second = SegmentBuilder(7, ids_from=50)
     second.operation(SegmentRemoved(1))
     state = state_of(SegmentBuilder(0), second)
@@ -564,7 +564,7 @@ def resealed(record: bytearray) -> bytes:
 
 
 @pytest.mark.parametrize(("what", "record"), bad_records(), ids=[w for w, _ in bad_records()])
-def test_a_valid_record_that_cannot_be_understood_is_damage(what: str, record: bytes) -> None:
+def test_valid_record_that_cannot_be_understood_is_damage(what: str, record: bytes) -> None:
     log = SegmentBuilder()
     log.entry(KEY)
     log.record(record)

@@ -51,7 +51,7 @@ def only(state: ReplayState) -> ReplayedEntry:
     return job
 
 
-def test_a_value_has_the_time_of_its_record_as_modified() -> None:
+def test_value_has_the_time_of_its_record_as_modified() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, value=b"\1", timestamp=T)
     log.now_us += SECOND
@@ -61,7 +61,7 @@ def test_a_value_has_the_time_of_its_record_as_modified() -> None:
 
 
 @pytest.mark.parametrize(("size", "value"), [(0, b""), (2, b"ab"), (3, b"abc"), (5, b"abc\0\0")])
-def test_a_value_is_cut_or_filled_up(size: int, value: bytes) -> None:
+def test_value_is_cut_or_filled_up(size: int, value: bytes) -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, value=b"abc")
     log.operation(Resize(job_id, size, T + 5))
@@ -70,7 +70,7 @@ def test_a_value_is_cut_or_filled_up(size: int, value: bytes) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, VALUE_BYTES_LIMIT + 1, 2**63])
-def test_a_size_that_no_value_can_have_is_damage(size: int) -> None:
+def test_size_that_no_value_can_have_is_damage(size: int) -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, value=b"abc")
     log.operation(Resize(job_id, size, T))
@@ -78,7 +78,7 @@ def test_a_size_that_no_value_can_have_is_damage(size: int) -> None:
     assert "an operation cannot be read" in damage.reason
 
 
-def test_a_link_leads_to_its_entry_and_goes_with_it() -> None:
+def test_link_leads_to_its_entry_and_goes_with_it() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, uri=URI)
     log.operation(Link(job_id, b"link"))
@@ -90,7 +90,7 @@ def test_a_link_leads_to_its_entry_and_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize("key", [KEY, URI, OTHER])
-def test_a_link_that_stands_there_already_is_odd(key: bytes) -> None:
+def test_link_that_stands_there_already_is_odd(key: bytes) -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, uri=URI)
     log.entry(OTHER)
@@ -100,7 +100,7 @@ def test_a_link_that_stands_there_already_is_odd(key: bytes) -> None:
     assert state.odd == {"a link that stood there already": 1}
 
 
-def test_a_uri_that_is_a_link_of_a_job_worked_on_takes_only_that() -> None:
+def test_uri_that_is_a_link_of_a_job_worked_on_takes_only_that() -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, uri=URI, timestamp=T)
     log.operation(Link(old, b"link"))
@@ -118,7 +118,7 @@ def test_a_uri_that_is_a_link_of_a_job_worked_on_takes_only_that() -> None:
     assert state.tombstones[KEY].timestamp == T + 1
 
 
-def test_a_rename_moves_the_job_and_leaves_a_tombstone() -> None:
+def test_rename_moves_the_job_and_leaves_a_tombstone() -> None:
     log = SegmentBuilder()
     log.operation(Tombstone(OTHER, T))
     job_id = log.entry(KEY, uri=URI, timestamp=T, not_before=1)
@@ -132,7 +132,7 @@ def test_a_rename_moves_the_job_and_leaves_a_tombstone() -> None:
     assert {key: tomb.timestamp for key, tomb in state.tombstones.items()} == {KEY: T + 5}
 
 
-def test_a_delay_goes_on_under_the_new_name() -> None:
+def test_delay_goes_on_under_the_new_name() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, not_before=1)
     log.operation(Delay(job_id, 50))
@@ -142,7 +142,7 @@ def test_a_delay_goes_on_under_the_new_name() -> None:
     assert only(state_of(log)).not_before == 0
 
 
-def test_a_rename_replaces_an_older_target_without_a_tombstone() -> None:
+def test_rename_replaces_an_older_target_without_a_tombstone() -> None:
     log = SegmentBuilder()
     target = log.entry(OTHER, uri=URI, timestamp=T)
     job_id = log.entry(KEY, timestamp=T)
@@ -155,7 +155,7 @@ def test_a_rename_replaces_an_older_target_without_a_tombstone() -> None:
     assert not state.odd
 
 
-def test_a_rename_to_a_name_with_something_newer_is_void() -> None:
+def test_rename_to_a_name_with_something_newer_is_void() -> None:
     log = SegmentBuilder()
     log.entry(OTHER, timestamp=T + 6)
     job_id = log.entry(KEY, uri=URI, timestamp=T)
@@ -166,7 +166,7 @@ def test_a_rename_to_a_name_with_something_newer_is_void() -> None:
     assert state.odd == {"a name that was not free": 2}
 
 
-def test_a_job_of_workqs_own_can_be_changed() -> None:
+def test_job_of_workqs_own_can_be_changed() -> None:
     log = SegmentBuilder()
     job_id = log.foreign(b"queue", b"work", due_us=T)
     log.operation(Resize(job_id, 2, T))
@@ -185,7 +185,7 @@ def test_a_job_of_workqs_own_can_be_changed() -> None:
         Rename(b"", b"k", T),
     ],
 )
-def test_a_change_of_a_job_that_cleaning_took_away_does_nothing(change: Change) -> None:
+def test_change_of_a_job_that_cleaning_took_away_does_nothing(change: Change) -> None:
     log = SegmentBuilder()
     log.operation(change)
     state = state_of(log)

@@ -30,7 +30,7 @@ def state_of(log: SegmentBuilder) -> ReplayState:
     return replay.state
 
 
-def test_an_envelope_from_before_the_first_due_time_is_read() -> None:
+def test_envelope_from_before_the_first_due_time_is_read() -> None:
     log = SegmentBuilder()
     envelope = Envelope(KEY, b"u", [], 1, b"value", T, T, T, 7, reason=b"why")
     fields = msgspec.structs.astuple(envelope)
@@ -43,7 +43,7 @@ def test_an_envelope_from_before_the_first_due_time_is_read() -> None:
     assert (job.key, job.reason, job.first_due) == (KEY, b"why", 0)
 
 
-def test_the_first_due_time_of_an_envelope_stays() -> None:
+def test_first_due_time_of_an_envelope_stays() -> None:
     log = SegmentBuilder()
     log.entry(KEY, not_before=T + 9, first_due=T + 5)
     (job,) = state_of(log).jobs.values()
@@ -55,7 +55,7 @@ def test_the_first_due_time_of_an_envelope_stays() -> None:
     [(T + SECOND, T + SECOND), (T + 3 * SECOND, T + 2 * SECOND)],
     ids=["released", "ran out"],
 )
-def test_the_end_of_a_lease_is_the_next_first_due_time(ended: int, first_due: int) -> None:
+def test_end_of_a_lease_is_the_next_first_due_time(ended: int, first_due: int) -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY, first_due=T - 5)
     log.lease([job_id], T + 2 * SECOND)
@@ -65,7 +65,7 @@ def test_the_end_of_a_lease_is_the_next_first_due_time(ended: int, first_due: in
     assert job.first_due == first_due
 
 
-def test_a_delay_is_the_next_first_due_time_where_that_is_later() -> None:
+def test_delay_is_the_next_first_due_time_where_that_is_later() -> None:
     log = SegmentBuilder()
     job_id = log.entry(KEY)
     log.lease([job_id], T + 2 * SECOND)
@@ -76,7 +76,7 @@ def test_a_delay_is_the_next_first_due_time_where_that_is_later() -> None:
     assert (job.not_before, job.first_due) == (T + 9 * SECOND, T + 9 * SECOND)
 
 
-def test_what_was_kicked_is_the_same_entry_under_a_new_id() -> None:
+def test_kicked_job_is_the_same_entry_under_a_new_id() -> None:
     log = SegmentBuilder()
     old = log.entry(KEY, uri=b"u", links=[b"l"], arrival=3)
     log.fail(old, b"why")
@@ -91,7 +91,7 @@ def test_what_was_kicked_is_the_same_entry_under_a_new_id() -> None:
     assert not state.tombstones
 
 
-def test_the_last_pause_of_a_domain_counts() -> None:
+def test_last_pause_of_a_domain_counts() -> None:
     log = SegmentBuilder()
     for domain, until in ((b"a", T + 5), (b"b", T + 6), (b"a", T + 3), (b"b", 0), (b"c", 0)):
         log.operation(Pause(domain, until))

@@ -30,7 +30,7 @@ def only(state: ReplayState) -> ReplayedEntry:
     return job
 
 
-def test_a_job_of_workq_is_a_journal_entry_with_a_canonical_key() -> None:
+def test_job_of_workq_is_a_journal_entry_with_a_canonical_key() -> None:
     log = a_log()
     job_id = log.foreign(b"mail.out", b"payload", priority=28, ttl_ms=5000, created_us=T - 3)
     state = state_of(log)
@@ -56,7 +56,7 @@ def test_priorities_of_workq_beyond_ours_are_cut() -> None:
     assert priorities == [0, 0, 0, 128, 255, 255, 255]
 
 
-def test_what_was_due_stays_due_and_what_is_scheduled_waits() -> None:
+def test_due_job_of_workq_stays_due_and_a_scheduled_one_waits() -> None:
     log = a_log()
     log.foreign(b"q", created_us=T + SECOND)
     log.foreign(b"q", due_us=T + 60 * SECOND)
@@ -76,7 +76,7 @@ def test_jobs_keep_the_order_of_the_log() -> None:
     assert state.arrival == 3
 
 
-def test_a_lease_lasts_for_the_ttr_from_the_time_of_the_start() -> None:
+def test_lease_lasts_for_the_ttr_from_the_time_of_the_start() -> None:
     log = a_log()
     job_id = log.foreign(b"q", ttr_ms=1500)
     log.now_us += SECOND
@@ -85,7 +85,7 @@ def test_a_lease_lasts_for_the_ttr_from_the_time_of_the_start() -> None:
     assert (job.token, job.starts, job.attempts) == (T + SECOND + 1_500_000, 1, 0)
 
 
-def test_a_start_before_the_timeout_of_the_attempt_before_it_leaves_the_job_leased() -> None:
+def test_start_before_the_timeout_of_the_attempt_before_it_leaves_the_job_leased() -> None:
     log = a_log()
     job_id = log.foreign(b"q", ttr_ms=1000)
     log.simple(Command.START_ATTEMPT, job_id)
@@ -99,7 +99,7 @@ def test_a_start_before_the_timeout_of_the_attempt_before_it_leaves_the_job_leas
     assert (job.token, job.starts, job.attempts) == (0, 2, 2)
 
 
-def test_a_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
+def test_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
     log = a_log()
     failed = log.foreign(b"q")
     log.result(Command.FAIL, failed, b"some result")
@@ -111,7 +111,7 @@ def test_a_job_that_failed_or_used_up_its_attempts_is_buried() -> None:
     assert state.jobs[spent].reason == b"attempts reached max-attempts"
 
 
-def test_a_start_behind_the_failure_of_its_attempt_leaves_the_job_buried() -> None:
+def test_start_behind_the_failure_of_its_attempt_leaves_the_job_buried() -> None:
     log = a_log()
     job_id = log.foreign(b"q")
     log.result(Command.FAIL, job_id)
@@ -147,7 +147,7 @@ def test_records_of_an_earlier_job_of_the_same_id_are_not_applied_to_the_later_o
     assert only(state_of(log)).value == b"again"
 
 
-def test_an_id_added_again_without_a_delete_stands_for_the_later_job() -> None:
+def test_id_added_again_without_a_delete_stands_for_the_later_job() -> None:
     log = a_log()
     job_id = log.foreign(b"q", b"first")
     log.simple(Command.START_ATTEMPT, job_id)
@@ -171,7 +171,7 @@ def test_stray_ids_are_forgotten_after_a_while() -> None:
     assert len(state.early) + len(state.early_before) <= 2048
 
 
-def test_a_record_with_the_same_time_as_the_creation_belongs_to_the_job() -> None:
+def test_record_with_the_same_time_as_the_creation_belongs_to_the_job() -> None:
     log = a_log()
     job_id = log.job_id()
     log.simple(Command.START_ATTEMPT, job_id)
@@ -179,7 +179,7 @@ def test_a_record_with_the_same_time_as_the_creation_belongs_to_the_job() -> Non
     assert only(state_of(log)).starts == 1
 
 
-def test_a_release_of_a_job_that_we_took_over_counts_no_attempt() -> None:
+def test_release_of_a_job_that_we_took_over_counts_no_attempt() -> None:
     foreign = a_log()
     job_id = foreign.foreign(b"q")
     ours = SegmentBuilder(1, ids_from=100)

@@ -22,7 +22,7 @@ def damaged(log: SegmentBuilder, record: int, at: int, flip: int = 1) -> bytes:
     return bytes(data)
 
 
-def test_a_whole_segment_is_one_run() -> None:
+def test_whole_segment_is_one_run() -> None:
     log = a_segment()
     scan = scan_segment(bytes(log))
     assert scan.clean
@@ -34,14 +34,14 @@ def test_a_whole_segment_is_one_run() -> None:
     assert scan.usable_bytes == len(log.data)
 
 
-def test_a_header_alone_is_whole_and_holds_nothing() -> None:
+def test_header_alone_is_whole_and_holds_nothing() -> None:
     scan = scan_segment(SEGMENT_HEADER)
     assert scan.clean
     assert scan.records == 0
 
 
 @pytest.mark.parametrize("value", [b"", b"v" * 100, b"v" * 20_000])
-def test_a_segment_cut_anywhere_is_torn_behind_its_last_whole_record(value: bytes) -> None:
+def test_segment_cut_anywhere_is_torn_behind_its_last_whole_record(value: bytes) -> None:
     log = a_segment(2, value)
     data = bytes(log)
     ends = [*log.offsets, len(data)]
@@ -73,7 +73,7 @@ def test_zeros_before_a_valid_record_are_not_a_torn_tail() -> None:
     assert "zeros" in scan.damage[0].reason
 
 
-def test_a_flipped_bit_anywhere_in_a_record_in_the_middle_damages_that_record_alone() -> None:
+def test_flipped_bit_anywhere_in_a_record_in_the_middle_damages_that_record_alone() -> None:
     log = a_segment()
     start, end = log.offsets[1], log.offsets[2]
     for at in range(end - start):
@@ -83,7 +83,7 @@ def test_a_flipped_bit_anywhere_in_a_record_in_the_middle_damages_that_record_al
             assert scan.records == 3
 
 
-def test_a_flipped_bit_in_the_last_record_makes_it_a_torn_tail() -> None:
+def test_flipped_bit_in_the_last_record_makes_it_a_torn_tail() -> None:
     log = a_segment()
     for at in range(len(log.data) - log.offsets[-1]):
         scan = scan_segment(damaged(log, -1, at))
@@ -94,7 +94,7 @@ def test_a_flipped_bit_in_the_last_record_makes_it_a_torn_tail() -> None:
 @pytest.mark.parametrize(
     "size", [0, 1, 16, 18, 127, 128, 2**14, 2**21, 2**28, 2**31, 2**34, 2**63, 2**64 - 1]
 )
-def test_a_size_that_lies_is_found_out_without_allocating_it(size: int) -> None:
+def test_size_that_lies_is_found_out_without_allocating_it(size: int) -> None:
     log = a_segment()
     lie = encode_time(START_US) + encode_uvarint(size) + b"\x07"
     behind = log.data[log.offsets[3] :]
@@ -107,7 +107,7 @@ def test_a_size_that_lies_is_found_out_without_allocating_it(size: int) -> None:
     assert tail.usable_bytes == len(log.data)
 
 
-def test_the_image_of_a_record_inside_a_damaged_value_is_no_record() -> None:
+def test_image_of_a_record_inside_a_damaged_value_is_no_record() -> None:
     inner = SegmentBuilder()
     inner.entry(b"inner")
     image = bytes(inner)[8:]
@@ -123,7 +123,7 @@ def test_the_image_of_a_record_inside_a_damaged_value_is_no_record() -> None:
     assert last.torn
 
 
-def test_a_bad_header_is_damage_and_the_records_behind_it_are_found() -> None:
+def test_bad_header_is_damage_and_the_records_behind_it_are_found() -> None:
     data = bytearray(bytes(a_segment()))
     data[7] = 2
     scan = scan_segment(bytes(data))
@@ -132,7 +132,7 @@ def test_a_bad_header_is_damage_and_the_records_behind_it_are_found() -> None:
     assert scan.records == 4
 
 
-def test_a_bad_header_without_records_is_damage_too() -> None:
+def test_bad_header_without_records_is_damage_too() -> None:
     scan = scan_segment(b"not a log")
     assert not scan.clean
     assert not scan.torn
@@ -140,14 +140,14 @@ def test_a_bad_header_without_records_is_damage_too() -> None:
 
 @pytest.mark.parametrize("length", range(8))
 @pytest.mark.parametrize("zeros", [0, 1, 5, 600])
-def test_a_header_that_was_not_written_whole_is_torn(length: int, zeros: int) -> None:
+def test_header_that_was_not_written_whole_is_torn(length: int, zeros: int) -> None:
     data = SEGMENT_HEADER[:length] + bytes(zeros)
     scan = scan_segment(data)
     assert scan.torn
     assert scan.records == 0
 
 
-def test_the_search_finds_the_first_record_behind_noise() -> None:
+def test_search_finds_the_first_record_behind_noise() -> None:
     log = a_segment()
     noise = bytes(range(256)) * 3 + b"\x01\x00\x00\x00" * 50
     data = bytes(log.data[: log.offsets[2]]) + noise + bytes(log.data[log.offsets[2] :])

@@ -14,7 +14,7 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import OsDisk
 
 
-def test_a_name_and_its_number_stand_for_each_other() -> None:
+def test_name_and_its_number_stand_for_each_other() -> None:
     assert segment_name(1) == "000000001.log"
     assert segment_number("000000001.log") == 1
     assert segment_number(segment_name(999_999_999)) == 999_999_999
@@ -36,7 +36,7 @@ def test_any_other_name_is_no_segment(name: str) -> None:
     assert segment_number(name) is None
 
 
-def test_a_listing_ignores_other_names_and_allows_gaps(tmp_path: Path) -> None:
+def test_listing_ignores_other_names_and_allows_gaps(tmp_path: Path) -> None:
     for name in ("000000012.log", "000000003.log", "append.lock", "000000003.log.rw", "x.log"):
         (tmp_path / name).touch()
     assert list_segments(OsDisk(), str(tmp_path)) == [3, 12]

@@ -62,7 +62,7 @@ def take(disk: Disk, segments: list[SegmentInfo], now_us: int = NOW) -> str:
     return take_snapshot(disk, "/log", SNAPSHOTS, segments, now_us)
 
 
-def test_a_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
+def test_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
     tmp_path: Path,
 ) -> None:
     disk, log, snapshots = OsDisk(), tmp_path / "log", tmp_path / "log" / "snapshots"
@@ -96,12 +96,12 @@ def test_a_snapshot_on_a_real_disk_links_the_segments_and_says_what_they_are(
     assert list_snapshots(disk, str(snapshots)) == [str(path)]
 
 
-def test_an_empty_log_has_an_empty_snapshot(disk: SimulatedDisk) -> None:
+def test_empty_log_has_an_empty_snapshot(disk: SimulatedDisk) -> None:
     manifest = verify_snapshot(disk, take(disk, []))
     assert (manifest.segments, manifest.records, manifest.bytes) == ([], 0, 0)
 
 
-def test_a_snapshot_stays_as_it_was_when_the_log_goes_on(disk: SimulatedDisk) -> None:
+def test_snapshot_stays_as_it_was_when_the_log_goes_on(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log")
     path = take(disk, writer.sealed)
     before = {name: disk.read(f"{path}/{name}") for name in disk.listdir(path)}
@@ -140,7 +140,7 @@ def test_after_any_crash_a_snapshot_is_whole_or_a_partial_that_can_be_removed(
     assert partial
 
 
-def test_a_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
+def test_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
     disk: SimulatedDisk,
 ) -> None:
     writer = a_log(disk, "/log")
@@ -173,7 +173,7 @@ def test_on_another_file_system_a_snapshot_fails_with_a_hint(tmp_path: Path) -> 
         assert os.listdir(f"{elsewhere}/snapshots") == []
 
 
-def test_a_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) -> None:
+def test_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log", 2)
     path = take(disk, writer.sealed)
     for seed in range(50):
@@ -237,7 +237,7 @@ def test_whatever_was_changed_in_a_snapshot_is_named(
     assert caught.value.path == f"{path}/{file}"
 
 
-def test_a_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
+def test_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log", 2)
     path = take(disk, writer.sealed)
     disk.create(f"{path}/000000009.log")
@@ -250,7 +250,7 @@ def test_a_missing_or_additional_file_is_named(disk: SimulatedDisk) -> None:
     assert read_manifest(disk, path).records == 4
 
 
-def test_the_newest_snapshots_are_kept_and_the_others_go(disk: SimulatedDisk) -> None:
+def test_newest_snapshots_are_kept_and_the_others_go(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log")
     paths = [take(disk, writer.sealed, NOW + day) for day in range(4)]
     assert prune_snapshots(disk, SNAPSHOTS, 4) == []
@@ -320,7 +320,7 @@ def test_snapshot_that_a_daemon_starts_on_while_it_is_pruned_stays(disk: Simulat
     assert disk.exists(f"{path}/000000001.log")
 
 
-def test_a_snapshot_whose_removal_is_cut_short_is_whole_or_partial() -> None:
+def test_snapshot_whose_removal_is_cut_short_is_whole_or_partial() -> None:
     calls = SimulatedDisk()
     calls.mkdir("/log")
     paths = [take(calls, a_log(calls, "/log").sealed, NOW), take(calls, [], NOW + 1)]

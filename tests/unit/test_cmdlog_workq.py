@@ -41,12 +41,12 @@ domains = st.binary(min_size=1, max_size=4000) | st.from_regex(rb"[A-Za-z0-9_.-]
         ("\u00fcber".encode(), b"fj.d.__ber.916c9638"),
     ],
 )
-def test_a_domain_is_a_workq_name_or_is_escaped(domain: bytes, name: bytes) -> None:
+def test_domain_is_a_workq_name_or_is_escaped(domain: bytes, name: bytes) -> None:
     assert workq_name(domain) == name
 
 
 @given(domains)
-def test_the_name_of_any_domain_is_one_that_workq_takes(domain: bytes) -> None:
+def test_name_of_any_domain_is_one_that_workq_takes(domain: bytes) -> None:
     name = workq_name(domain)
     assert is_workq_name(name)
     assert name == domain or re.fullmatch(rb"fj\.d\..{1,200}\.[0-9a-f]{8}", name)
@@ -61,7 +61,7 @@ def test_priorities_are_turned_round() -> None:
     assert [workq_priority(priority) for priority in (0, 128, 255)] == [128, 0, -127]
 
 
-def test_a_lease_is_cut_to_what_workq_runs() -> None:
+def test_lease_is_cut_to_what_workq_runs() -> None:
     assert workq_ttr_ms(90_000_000) == 90_000
     assert [workq_ttr_ms(lease) for lease in (0, 999, 2**64 - 1)] == [1, 1, TTR_MS_MAX]
 
@@ -83,7 +83,7 @@ def test_any_16_bytes_become_a_uuid_version_4(data: bytes) -> None:
 
 
 @given(st.binary(max_size=20))
-def test_an_id_is_a_uuid_version_4_or_it_is_not(data: bytes) -> None:
+def test_id_is_a_uuid_version_4_or_it_is_not(data: bytes) -> None:
     expected = len(data) == 16 and UUID(bytes=data).version == 4
     assert is_job_id(data) is expected
 

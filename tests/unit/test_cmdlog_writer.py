@@ -89,7 +89,7 @@ def test_nothing_touches_the_disk_before_the_write() -> None:
     )
 
 
-def test_the_first_segment_starts_with_header_and_start_record() -> None:
+def test_first_segment_starts_with_header_and_start_record() -> None:
     disk = a_disk()
     writer = a_writer(disk)
     position = writer.append(a_record(1) + a_record(2), 2, NOW + 5)
@@ -122,7 +122,7 @@ def test_every_position_is_where_the_record_is_found() -> None:
     assert sorted(positions.values()) == list(positions.values())
 
 
-def test_a_new_segment_names_the_one_before_and_overshoots_by_one_batch_at_most() -> None:
+def test_new_segment_names_the_one_before_and_overshoots_by_one_batch_at_most() -> None:
     disk = a_disk()
     writer = a_writer(disk, segment_bytes_max=200)
     for _ in range(50):
@@ -182,7 +182,7 @@ def test_appends_during_a_sync_are_not_taken_for_durable() -> None:
     assert writer.durable == writer.appended == written + len(a_record(2))
 
 
-def test_an_idle_writer_neither_writes_nor_syncs() -> None:
+def test_idle_writer_neither_writes_nor_syncs() -> None:
     disk = a_disk()
     writer = a_writer(disk)
     writer.append(a_record(1), 1, NOW)
@@ -194,7 +194,7 @@ def test_an_idle_writer_neither_writes_nor_syncs() -> None:
     assert disk.calls.total() == before
 
 
-def test_a_roll_seals_what_there_is_and_the_next_append_starts_a_segment() -> None:
+def test_roll_seals_what_there_is_and_the_next_append_starts_a_segment() -> None:
     disk = a_disk()
     writer = a_writer(disk, sync=SyncPolicy.OS)
     writer.roll()
@@ -220,7 +220,7 @@ def test_numbers_are_not_used_again_when_sealed_segments_are_removed() -> None:
     assert unpack_position(writer.append(a_record(2), 1, NOW))[0] == 2
 
 
-def test_a_resumed_writer_goes_on_in_the_active_segment() -> None:
+def test_resumed_writer_goes_on_in_the_active_segment() -> None:
     disk = a_disk()
     first = a_writer(disk)
     first.append(a_record(1), 1, NOW)
@@ -240,7 +240,7 @@ def test_a_resumed_writer_goes_on_in_the_active_segment() -> None:
     assert writer.appended == len(a_record(2))
 
 
-def test_the_last_of_the_sealed_segments_is_durable_before_another_is_started() -> None:
+def test_last_of_the_sealed_segments_is_durable_before_another_is_started() -> None:
     disk = a_disk()
     disk.create(f"{LOG}/{segment_name(3)}").write(SEGMENT_HEADER + a_record(1))
     writer = a_writer(disk, sealed=[SegmentInfo(3, 8 + len(a_record(1)), 0, NOW, NOW, 1)])
@@ -252,7 +252,7 @@ def test_the_last_of_the_sealed_segments_is_durable_before_another_is_started() 
 
 
 @pytest.mark.parametrize("header", [b"", SEGMENT_HEADER])
-def test_a_segment_without_records_gets_what_it_lacks(header: bytes) -> None:
+def test_segment_without_records_gets_what_it_lacks(header: bytes) -> None:
     disk = a_disk()
     sealed = SegmentInfo(4, 100, 0, NOW, NOW, 1)
     file = disk.create(f"{LOG}/{segment_name(6)}")
@@ -270,14 +270,14 @@ def test_a_segment_without_records_gets_what_it_lacks(header: bytes) -> None:
     assert writer.active == SegmentInfo(6, len(content), google_crc32c.value(content), NOW, NOW, 2)
 
 
-def test_a_resumed_segment_of_another_length_is_refused() -> None:
+def test_resumed_segment_of_another_length_is_refused() -> None:
     disk = a_disk()
     disk.create(f"{LOG}/{segment_name(1)}").write(SEGMENT_HEADER + b"x")
     with pytest.raises(LogFailedError, match="has 9 bytes, not 8"):
         a_writer(disk, active=SegmentInfo(1, 8, 0, None, None, 0))
 
 
-def test_a_file_in_the_way_of_a_new_segment_is_not_touched() -> None:
+def test_file_in_the_way_of_a_new_segment_is_not_touched() -> None:
     disk = a_disk()
     disk.create(f"{LOG}/{segment_name(1)}").write(b"precious")
     writer = a_writer(disk)
@@ -289,7 +289,7 @@ def test_a_file_in_the_way_of_a_new_segment_is_not_touched() -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync", "sync_directory", "create"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_the_first_failure_is_raised_by_every_later_call(call: str, count: int) -> None:
+def test_first_failure_is_raised_by_every_later_call(call: str, count: int) -> None:
     disk = a_disk()
     writer = a_writer(disk, segment_bytes_max=100)
     disk.fail_at(count, call, errno.EIO)
@@ -308,7 +308,7 @@ def test_the_first_failure_is_raised_by_every_later_call(call: str, count: int) 
     assert writer.dirty
 
 
-def test_an_interrupted_write_ends_the_writer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_write_ends_the_writer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = a_disk()
     writer = a_writer(disk)
     writer.append(a_record(1), 1, NOW)
@@ -336,7 +336,7 @@ def test_closing_makes_everything_durable_and_ends_the_writer(sync: SyncPolicy) 
         writer.append(a_record(2), 1, NOW)
 
 
-def test_the_last_number_is_not_exceeded() -> None:
+def test_last_number_is_not_exceeded() -> None:
     disk = a_disk()
     disk.create(f"{LOG}/999999999.log").write(SEGMENT_HEADER)
     writer = a_writer(disk, sealed=[SegmentInfo(999_999_999, 8, 0, None, None, 0)])

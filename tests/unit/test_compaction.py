@@ -58,7 +58,7 @@ def half_dead(**options: int) -> tuple[CompactedLog, SegmentInfo]:
     return log, info
 
 
-def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
+def test_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
     log = CompactedLog()
     log.fill(5)
     info = log.roll()
@@ -68,7 +68,7 @@ def test_a_segment_of_which_nothing_is_live_leaves_the_disk() -> None:
     log.check()
 
 
-def test_a_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
+def test_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
     log = CompactedLog()
     log.fill(30)
     info = log.roll()
@@ -78,7 +78,7 @@ def test_a_segment_that_was_removed_is_not_back_after_a_power_loss() -> None:
         assert info.name not in log.disk.crash(seed).listdir(LOG)
 
 
-def test_a_segment_that_was_rewritten_is_not_the_old_one_after_a_power_loss() -> None:
+def test_segment_that_was_rewritten_is_not_the_old_one_after_a_power_loss() -> None:
     log, info = half_dead()
     assert log.clean(info) == "rewritten"
     path = f"{LOG}/{info.name}"
@@ -86,7 +86,7 @@ def test_a_segment_that_was_rewritten_is_not_the_old_one_after_a_power_loss() ->
         assert log.disk.crash(seed).read(path) == log.disk.read(path)
 
 
-def test_a_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
+def test_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(30)
     info = log.roll()
@@ -99,7 +99,7 @@ def test_a_segment_with_little_that_is_live_is_moved_to_the_end() -> None:
     log.check()
 
 
-def test_a_segment_that_is_half_dead_is_rewritten_in_its_place() -> None:
+def test_segment_that_is_half_dead_is_rewritten_in_its_place() -> None:
     log, info = half_dead()
     before = log.entry(b"fill/29").job_id
     assert log.clean(info) == "rewritten"
@@ -120,7 +120,7 @@ def test_entries_know_where_they_are_after_a_rewrite() -> None:
         assert entry.value in data[offset : offset + entry.record_bytes]
 
 
-def test_what_the_writer_knows_of_a_rewritten_segment_is_true() -> None:
+def test_writer_knows_the_true_state_of_a_rewritten_segment() -> None:
     log, info = half_dead()
     log.clean(info)
     log.roll()
@@ -128,7 +128,7 @@ def test_what_the_writer_knows_of_a_rewritten_segment_is_true() -> None:
     assert verify_snapshot(log.disk, path).records > 10
 
 
-def test_a_segment_that_is_mostly_live_is_no_candidate() -> None:
+def test_segment_that_is_mostly_live_is_no_candidate() -> None:
     log = CompactedLog()
     log.fill(10)
     log.roll()
@@ -136,7 +136,7 @@ def test_a_segment_that_is_mostly_live_is_no_candidate() -> None:
     assert candidates(log.engine.store, log.writer, log.clock.now) == []
 
 
-def test_the_active_segment_is_never_a_candidate() -> None:
+def test_active_segment_is_never_a_candidate() -> None:
     log = CompactedLog()
     log.fill(5)
     log.empty(5)
@@ -144,7 +144,7 @@ def test_the_active_segment_is_never_a_candidate() -> None:
     assert log.clean_all() == []
 
 
-def test_a_log_of_which_nothing_is_live_starts_over() -> None:
+def test_log_of_which_nothing_is_live_starts_over() -> None:
     log = CompactedLog(tombstone_ttl=1)
     for turn in range(5):
         log.fill(30, key=b"%d/" % turn + b"%d")
@@ -158,7 +158,7 @@ def test_a_log_of_which_nothing_is_live_starts_over() -> None:
     log.check()
 
 
-def test_a_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
+def test_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None:
     """The cleaner of workq has no such rule: its deleted jobs return."""
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
@@ -194,7 +194,7 @@ def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_aga
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) -> None:
+def test_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) -> None:
     log = CompactedLog(cmdlog_seg_size=65536, tombstone_ttl=5)
     log.fill(10)
     log.roll()
@@ -213,7 +213,7 @@ def test_a_completion_is_a_plain_removal_once_its_tombstone_is_over(over: bool) 
     assert log.engine.store.find(b"fill/3") is None
 
 
-def test_a_tombstone_stays_while_it_stands_and_no_longer() -> None:
+def test_tombstone_stays_while_it_stands_and_no_longer() -> None:
     log = CompactedLog(tombstone_ttl=10)
     at = log.clock.now
     log.fill(10)
@@ -228,7 +228,7 @@ def test_a_tombstone_stays_while_it_stands_and_no_longer() -> None:
     assert b"fill/1" not in b"".join(files(log).values())
 
 
-def test_a_forgotten_tombstone_does_not_return() -> None:
+def test_forgotten_tombstone_does_not_return() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
@@ -247,7 +247,7 @@ def test_a_forgotten_tombstone_does_not_return() -> None:
     assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
 
 
-def test_a_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
+def test_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_none() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
@@ -271,7 +271,7 @@ def test_a_forgotten_tombstone_does_not_return_behind_a_later_entry_that_erased_
     assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
 
 
-def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
+def test_entry_that_erased_no_tombstone_leaves_nothing() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
     log.roll()
@@ -284,7 +284,7 @@ def test_an_entry_that_erased_no_tombstone_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 @pytest.mark.parametrize("between", [0, 30])
-def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ...]) -> None:
+def test_pause_that_was_ended_does_not_return(between: int, order: tuple[int, ...]) -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
@@ -300,7 +300,7 @@ def test_a_pause_that_was_ended_does_not_return(between: int, order: tuple[int, 
     assert not log.engine.store.rules.pauses
 
 
-def test_a_pause_in_force_is_kept() -> None:
+def test_pause_in_force_is_kept() -> None:
     log = CompactedLog()
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     log.fill(10)
@@ -312,7 +312,7 @@ def test_a_pause_in_force_is_kept() -> None:
     assert b"a" in log.engine.store.rules.pauses
 
 
-def test_a_counter_that_is_added_to_often_leaves_little() -> None:
+def test_counter_that_is_added_to_often_leaves_little() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.done(Function.SET, b"n", bytes(8), kind=ValueType.INTEGER)
     for _ in range(10_000):
@@ -322,7 +322,7 @@ def test_a_counter_that_is_added_to_often_leaves_little() -> None:
     assert log.entry(b"n").value == (10_000).to_bytes(8)
 
 
-def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
+def test_lease_goes_on_across_cleaning_and_a_restart() -> None:
     log = CompactedLog(default_lease=1)
     log.done(Function.SET, KEY, b"v")
     for _ in range(2):
@@ -345,7 +345,7 @@ def test_a_lease_goes_on_across_cleaning_and_a_restart() -> None:
     log.done(Function.DELETE, KEY, flags=Flag.WORKED_ON, timeout=reply.timeout)
 
 
-def test_the_newest_token_outlives_the_records_about_it() -> None:
+def test_newest_token_outlives_the_records_about_it() -> None:
     """No other segment says it where the log was rolled and nothing was appended since."""
     log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v")
@@ -358,7 +358,7 @@ def test_the_newest_token_outlives_the_records_about_it() -> None:
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_the_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool) -> None:
+def test_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool) -> None:
     """The job's own record was looked at while it was live, and is on the disk when it is not."""
     log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, KEY, b"v")
@@ -386,7 +386,7 @@ def test_the_end_of_a_lease_stays_while_workq_may_see_two_that_begin(done: bool)
         log.check()
 
 
-def test_a_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone() -> None:
+def test_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     log.done(Function.SET, b"one", b"v")
     log.fill(20, key=b"cold/%d")
@@ -405,7 +405,7 @@ def test_a_tombstone_has_the_key_that_a_rename_told_where_an_earlier_one_is_gone
     log.check()
 
 
-def test_a_buried_entry_keeps_its_reason() -> None:
+def test_buried_entry_keeps_its_reason() -> None:
     log = CompactedLog()
     log.done(Function.SET, KEY, b"v")
     log.done(Function.BURY, KEY, b"why")
@@ -464,7 +464,7 @@ def test_superseded_work_that_has_its_key_back_stays_superseded() -> None:
     assert log.entry(KEY).superseded
 
 
-def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -> None:
+def test_tombstone_erased_by_work_that_was_superseded_before_does_not_return() -> None:
     """Superseded work leaves a tombstone with the timestamp of the upsert: an earlier one."""
     log, token = superseded(cmdlog_seg_size=65536)
     log.fill(10, key=b"cold/%d")
@@ -484,7 +484,7 @@ def test_a_tombstone_erased_by_work_that_was_superseded_before_does_not_return()
 
 
 @pytest.mark.parametrize("reason", [b"", b"why", b"why " * 50], ids=["leased", "short", "long"])
-def test_what_stays_worked_on_or_buried_is_copied_once(reason: bytes) -> None:
+def test_copy_forward_of_a_leased_or_buried_entry_comes_once(reason: bytes) -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     for number in range(200):
         log.done(Function.SET, b"d:1:0:%d" % number, b"v", flags=Flag.OVERWRITE)
@@ -530,7 +530,7 @@ def test_superseded_work_stays_superseded_where_what_superseded_it_is_gone() -> 
     assert log.entry(KEY).superseded
 
 
-def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() -> None:
+def test_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(30, key=b"cold/%d")
     first = log.roll()
@@ -545,7 +545,7 @@ def test_a_segment_that_was_left_with_what_is_dead_keeps_the_removals_of_that() 
     log.check()
 
 
-def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
+def test_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> None:
     log = CompactedLog(cmdlog_seg_size=10_000)
     log.done(Function.PAUSE, b"a", ttl=1000 * SECOND)
     log.fill(30)
@@ -560,7 +560,7 @@ def test_the_end_of_a_pause_stays_while_a_rewritten_segment_has_the_pause() -> N
     assert not log.engine.store.rules.pauses
 
 
-def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:
+def test_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone() -> None:
     log = CompactedLog(cmdlog_seg_size=8192)
     log.fill(20, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
@@ -579,7 +579,7 @@ def test_an_entry_restated_after_a_start_still_says_that_it_erased_a_tombstone()
     assert log.engine.store.tombstones.find(b"key", log.clock.now) is None
 
 
-def test_a_tombstone_that_was_renewed_lasts_from_then_on() -> None:
+def test_tombstone_that_was_renewed_lasts_from_then_on() -> None:
     log = CompactedLog(cmdlog_seg_size=8192, tombstone_ttl=10)
     log.fill(20, key=b"cold/%d")
     log.done(Function.SET, b"key", b"v")
@@ -596,7 +596,7 @@ def test_a_tombstone_that_was_renewed_lasts_from_then_on() -> None:
     assert log.engine.store.tombstones.find(b"key", log.clock.now) == (at, at + 8 * SECOND)
 
 
-def test_a_damaged_segment_is_left_alone() -> None:
+def test_damaged_segment_is_left_alone() -> None:
     log, info = half_dead()
     path = f"{LOG}/{info.name}"
     data = bytearray(log.disk.read(path))
@@ -611,7 +611,7 @@ def test_a_damaged_segment_is_left_alone() -> None:
     assert log.clean_all() == [outcome]
 
 
-def test_a_segment_that_cannot_be_read_is_left_alone() -> None:
+def test_segment_that_cannot_be_read_is_left_alone() -> None:
     log, info = half_dead()
     before = files(log)
     log.disk.fail_at(1, "read")
@@ -620,7 +620,7 @@ def test_a_segment_that_cannot_be_read_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("call", ["create", "write", "sync"])
-def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
+def test_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, info = half_dead()
@@ -638,7 +638,7 @@ def test_a_copy_for_which_there_is_no_room_leaves_everything_as_it_was(
     log.check()
 
 
-def test_who_reads_the_log_postpones_the_replacement() -> None:
+def test_reader_of_the_log_postpones_the_replacement() -> None:
     log, info = half_dead()
     before = log.disk.read(f"{LOG}/{info.name}")
     reader = lock_read(log.disk, LOG)
@@ -650,7 +650,7 @@ def test_who_reads_the_log_postpones_the_replacement() -> None:
     log.check()
 
 
-def test_who_reads_the_log_postpones_a_removal() -> None:
+def test_reader_of_the_log_postpones_a_removal() -> None:
     log = CompactedLog()
     log.fill(5)
     info = log.roll()
@@ -663,14 +663,14 @@ def test_who_reads_the_log_postpones_a_removal() -> None:
     log.check()
 
 
-def test_a_replacement_that_fails_ends_the_daemon() -> None:
+def test_replacement_that_fails_ends_the_daemon() -> None:
     log, info = half_dead()
     log.disk.fail_at(1, "rename")
     with pytest.raises(LogFailedError):
         log.clean(info)
 
 
-def test_a_removal_that_fails_ends_the_daemon() -> None:
+def test_removal_that_fails_ends_the_daemon() -> None:
     log = CompactedLog()
     log.fill(5)
     info = log.roll()
@@ -680,7 +680,7 @@ def test_a_removal_that_fails_ends_the_daemon() -> None:
         log.clean(info)
 
 
-def test_a_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() -> None:
+def test_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() -> None:
     log = CompactedLog(tombstone_ttl=100)
     log.fill(10)
     log.roll()
@@ -694,7 +694,7 @@ def test_a_segment_of_tombstones_is_looked_at_again_at_the_mean_of_their_ends() 
     assert log.clean_all() == ["removed"]
 
 
-def test_a_snapshot_stays_as_it_was() -> None:
+def test_snapshot_stays_as_it_was() -> None:
     log, info = half_dead()
     log.roll()
     path = take_snapshot(log.disk, LOG, "/snapshots", list(log.writer.sealed), log.clock.now)
@@ -704,7 +704,7 @@ def test_a_snapshot_stays_as_it_was() -> None:
     verify_snapshot(log.disk, path)
 
 
-def test_what_dies_while_a_segment_is_cleaned_does_not_return() -> None:
+def test_record_that_dies_while_its_segment_is_compacted_does_not_return() -> None:
     for pause in range(8):
         log, info = half_dead()
         pauses = iter(range(100))
@@ -736,7 +736,7 @@ def test_too_many_small_files_have_what_they_wait_for_cleaned() -> None:
     log.check()
 
 
-def test_an_aborted_cleaning_leaves_nothing_that_harms() -> None:
+def test_aborted_cleaning_leaves_nothing_that_harms() -> None:
     log, info = half_dead()
     before = log.state()
 

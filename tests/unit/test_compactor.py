@@ -63,7 +63,7 @@ def bound(log: CompactedLog) -> int:
     return bytes_usual(log.engine.store, log.writer)
 
 
-async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(
+async def test_log_that_is_too_large_is_made_small_enough_and_no_smaller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log = overgrown()
@@ -80,7 +80,7 @@ async def test_a_log_that_is_too_large_is_made_small_enough_and_no_smaller(
     log.check()
 
 
-async def test_what_is_left_of_a_segment_is_written_and_synced_in_pieces(
+async def test_rewritten_segment_is_written_and_synced_in_pieces(
     autojump_clock: trio.testing.MockClock, monkeypatch: Any
 ) -> None:
     log = CompactedLog(cmdlog_seg_size=SEGMENT_BYTES)

@@ -40,7 +40,7 @@ async def test_others_have_three_times_as_long(
     assert await away(pace, used=2 * SLICE) == pytest.approx(2 * OTHERS_SHARE * SLICE)
 
 
-async def test_who_is_woken_late_stays_away_longer_and_forgets_it_again(
+async def test_pace_of_a_compactor_that_wakes_late_slows_down_and_recovers(
     pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     await woken_late(pace, autojump_clock, 0.1)
@@ -50,7 +50,7 @@ async def test_who_is_woken_late_stays_away_longer_and_forgets_it_again(
     assert waits[-1] == pytest.approx(OTHERS_SHARE * SLICE, rel=0.05)
 
 
-async def test_the_more_it_has_to_hurry_the_less_it_gives_way(
+async def test_more_it_has_to_hurry_the_less_it_gives_way(
     pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     waits = []

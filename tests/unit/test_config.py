@@ -101,7 +101,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said.err
 
 
-def test_the_table_of_this_test_has_every_option() -> None:
+def test_table_of_this_test_has_every_option() -> None:
     attributes = {name.replace("-", "_") for name in [*OPTIONS, *FLAGS]}
     assert attributes == set(Config.__struct_fields__)
 
@@ -140,7 +140,7 @@ def test_listen_may_be_repeated_and_replaces_what_the_file_says(tmp_path: Path) 
     assert config.listen == ["127.0.0.1:2", "unix:/x"]
 
 
-def test_the_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_option_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -186,7 +186,7 @@ BAD_VALUES = {
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-def test_a_bad_value_names_the_option_and_where_it_stands(
+def test_bad_value_names_the_option_and_where_it_stands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     in_file, by_flag = BAD_VALUES[name]
@@ -208,7 +208,7 @@ NUMBERS = sorted(name for name, (_, _, expected) in OPTIONS.items() if isinstanc
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", [2**63, 10**30])
-def test_a_number_beyond_any_sense_is_refused_with_what_is_allowed(
+def test_number_beyond_any_sense_is_refused_with_what_is_allowed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, value: int
 ) -> None:
     said = refusal(capsys, "--cmdlog-path", "/log", f"--{name}", str(value))
@@ -220,14 +220,14 @@ def test_a_number_beyond_any_sense_is_refused_with_what_is_allowed(
 
 
 @pytest.mark.parametrize("value", ["many", "1.5", ""])
-def test_a_number_that_is_none_names_its_option(
+def test_number_that_is_none_names_its_option(
     capsys: pytest.CaptureFixture[str], value: str
 ) -> None:
     said = refusal(capsys, "--cmdlog-path", "/log", "--max-value", value)
     assert "--max-value" in said
 
 
-def test_an_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--cmdlog-size" in refusal(capsys, "--cmdlog-path", "/log", "--cmdlog-size", "1")
     file = tmp_path / "fastjournald.toml"
     file.write_text("cmdlog_size = 1\n")
@@ -241,7 +241,7 @@ def test_arguments_without_an_option_are_refused(capsys: pytest.CaptureFixture[s
     assert "surplus" in refusal(capsys, "--cmdlog-path", "/log", "surplus")
 
 
-def test_a_missing_log_directory_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_log_directory_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--cmdlog-path" in refusal(capsys)
 
 
@@ -252,7 +252,7 @@ def test_no_address_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("content", [b"max_value = ", b"= 3", b"\xff\xfe", b"a = 1\na = 2\n"])
-def test_a_file_that_is_not_toml_is_named(
+def test_file_that_is_not_toml_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
 ) -> None:
     file = tmp_path / "fastjournald.toml"
@@ -261,7 +261,7 @@ def test_a_file_that_is_not_toml_is_named(
     assert str(file) in said
 
 
-def test_a_file_that_cannot_be_read_is_named(
+def test_file_that_cannot_be_read_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in (tmp_path / "missing.toml", tmp_path):
@@ -277,7 +277,7 @@ def test_snapshots_go_below_the_log_unless_told_otherwise() -> None:
     assert Path(config.snapshot_directory) == Path("elsewhere").absolute()
 
 
-def test_the_engine_gets_its_options_in_its_units() -> None:
+def test_engine_gets_its_options_in_its_units() -> None:
     flags = {"cmdlog_path": "/log", "default_lease": 3, "tombstone_ttl": 4, "max_clock_skew": 5}
     settings = load_config(None, flags).settings()
     assert settings.lease_us_default == 3_000_000
@@ -287,7 +287,7 @@ def test_the_engine_gets_its_options_in_its_units() -> None:
     assert load_config(None, {"cmdlog_path": "/log"}).settings() == type(settings)()
 
 
-def test_a_value_over_what_workq_takes_is_said_at_the_start(
+def test_value_over_what_workq_takes_is_said_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     start("--cmdlog-path", "/log", "--max-value", "1000000")
@@ -296,7 +296,7 @@ def test_a_value_over_what_workq_takes_is_said_at_the_start(
     assert "workq" in caplog.text
 
 
-def test_the_example_file_of_the_service_is_valid() -> None:
+def test_example_file_of_the_service_is_valid() -> None:
     example = Path(__file__).parents[2] / "systemd" / "fastjournald.toml.example"
     text = re.sub(r"(?m)^#\s?(?=\w+ = )", "", example.read_text())
     assert text.count(" = ") >= 3
@@ -304,7 +304,7 @@ def test_the_example_file_of_the_service_is_valid() -> None:
     msgspec.convert(tomllib.loads(text), Config)
 
 
-def test_the_memory_limit_counts_the_program_itself() -> None:
+def test_memory_limit_counts_the_program_itself() -> None:
     def entries_may_take(limit: int) -> int:
         return Config(cmdlog_path="/log", memory_limit=limit).settings().memory_bytes_max
 
@@ -313,7 +313,7 @@ def test_the_memory_limit_counts_the_program_itself() -> None:
     assert entries_may_take(PROGRAM_BYTES) == entries_may_take(1) == 1, "nothing stays"
 
 
-def test_an_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_during_recovery_is_no_bad_usage(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_config: Config, _load: object) -> int:
         raise KeyboardInterrupt
 

@@ -33,7 +33,7 @@ def write(disk: Disk, path: str, data: bytes) -> None:
     file.close()
 
 
-def test_what_was_appended_is_read_back(disk: Disk, root: str) -> None:
+def test_appended_bytes_are_read_back(disk: Disk, root: str) -> None:
     path = f"{root}/a"
     write(disk, path, b"one ")
     file = disk.open_append(path)
@@ -66,7 +66,7 @@ def test_names_are_moved_linked_and_removed(disk: Disk, root: str) -> None:
     assert disk.listdir(root) == ["a"]
 
 
-def test_a_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str) -> None:
+def test_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str) -> None:
     write(disk, f"{root}/a", b"a")
     disk.link(f"{root}/a", f"{root}/b")
     disk.open_append(f"{root}/a").write(b"more")
@@ -74,13 +74,13 @@ def test_a_second_name_shows_what_is_appended_to_the_first(disk: Disk, root: str
 
 
 @pytest.mark.parametrize("size", [0, 2, 5, 7])
-def test_a_file_is_cut_or_filled_with_zeros(disk: Disk, root: str, size: int) -> None:
+def test_file_is_cut_or_filled_with_zeros(disk: Disk, root: str, size: int) -> None:
     write(disk, f"{root}/a", b"12345")
     disk.truncate(f"{root}/a", size)
     assert disk.read(f"{root}/a") == b"12345\0\0"[:size]
 
 
-def test_a_file_where_a_directory_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
+def test_file_where_a_directory_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
     write(disk, f"{root}/a", b"a")
     disk.mkdir(root)
     for path in (f"{root}/a", f"{root}/a/b"):
@@ -89,7 +89,7 @@ def test_a_file_where_a_directory_is_wanted_is_a_failure(disk: Disk, root: str) 
         assert "move it away" in str(caught.value)
 
 
-def test_a_directory_where_a_file_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
+def test_directory_where_a_file_is_wanted_is_a_failure(disk: Disk, root: str) -> None:
     disk.mkdir(f"{root}/000000001.log")
     with pytest.raises(LogFailedError, match="cannot read") as caught:
         disk.read(f"{root}/000000001.log")
@@ -118,7 +118,7 @@ FAILING: list[tuple[str, str, Action]] = [
 
 
 @pytest.mark.parametrize(("words", "name", "act"), FAILING)
-def test_an_error_of_the_system_is_a_log_failure_with_its_path(
+def test_error_of_the_system_is_a_log_failure_with_its_path(
     disk: Disk, root: str, words: str, name: str, act: Action
 ) -> None:
     write(disk, f"{root}/file", b"x")
@@ -131,7 +131,7 @@ def test_an_error_of_the_system_is_a_log_failure_with_its_path(
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_a_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, root: str) -> None:
+def test_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, root: str) -> None:
     path = f"{root}/lock"
     first, second = disk.lock(path, shared=True), disk.lock(path, shared=True)
     with pytest.raises(LogLockedError) as caught:
@@ -153,7 +153,7 @@ def test_there_is_free_space(disk: Disk, root: str) -> None:
     assert disk.free_bytes(root) > 0
 
 
-def test_a_short_write_is_continued_until_all_is_written(
+def test_short_write_is_continued_until_all_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_write = os.write
@@ -166,7 +166,7 @@ def test_a_short_write_is_continued_until_all_is_written(
 
 
 @pytest.mark.parametrize("first", [0, 4])
-def test_a_system_that_writes_nothing_more_is_a_failure(
+def test_system_that_writes_nothing_more_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     lengths = iter([first, 0])
@@ -175,7 +175,7 @@ def test_a_system_that_writes_nothing_more_is_a_failure(
         write(OsDisk(), str(tmp_path / "a"), b"0123456789")
 
 
-def test_a_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -21,13 +21,13 @@ def with_file(synced: bytes, unsynced: bytes = b"") -> SimulatedDisk:
     return disk
 
 
-def test_what_was_synced_survives_every_crash() -> None:
+def test_synced_bytes_survive_every_crash() -> None:
     disk = with_file(b"synced")
     for seed in SEEDS:
         assert disk.crash(seed, holes=True).read("/log/a") == b"synced"
 
 
-def test_what_was_not_synced_survives_as_a_prefix_perhaps_with_zeros() -> None:
+def test_unsynced_bytes_survive_as_a_prefix_perhaps_with_zeros() -> None:
     disk = with_file(b"synced", b"0123456789")
     tails = {disk.crash(seed).read("/log/a")[6:] for seed in SEEDS}
     assert {b"", b"0123456789"} < tails
@@ -46,7 +46,7 @@ def test_holes_lose_sectors_before_others_that_survive() -> None:
     assert not any(b"\0x" in disk.crash(seed).read("/log/a") for seed in SEEDS)
 
 
-def test_a_crash_leaves_the_disk_as_it_is_and_the_same_seed_gives_the_same() -> None:
+def test_crash_leaves_the_disk_as_it_is_and_the_same_seed_gives_the_same() -> None:
     disk = with_file(b"synced", b"0123456789")
     for seed in SEEDS:
         assert disk.crash(seed).read("/log/a") == disk.crash(seed).read("/log/a")
@@ -61,7 +61,7 @@ def test_names_of_an_unsynced_directory_survive_in_any_part() -> None:
     assert seen == {("a",), ("a", "b"), ("a", "c"), ("a", "b", "c")}
 
 
-def test_a_move_is_done_or_not() -> None:
+def test_move_is_done_or_not() -> None:
     disk = with_file(b"a")
     disk.create("/log/b").sync()
     disk.rename("/log/a", "/log/c")
@@ -81,7 +81,7 @@ def test_two_names_of_a_file_stay_one_file_after_a_crash() -> None:
     assert after.read("/log/b") == b"amore"
 
 
-def test_what_survived_a_crash_survives_the_next() -> None:
+def test_bytes_that_survived_a_crash_survive_the_next() -> None:
     disk = with_file(b"synced", b"0123456789")
     disk.create("/log/b")
     for seed in SEEDS:
@@ -91,7 +91,7 @@ def test_what_survived_a_crash_survives_the_next() -> None:
         assert again.read("/log/a") == after.read("/log/a")
 
 
-def test_a_killed_process_loses_nothing_but_makes_nothing_durable() -> None:
+def test_killed_process_loses_nothing_but_makes_nothing_durable() -> None:
     disk = with_file(b"synced", b"0123456789")
     disk.lock("/log/append.lock")
     killed = disk.kill()
@@ -103,7 +103,7 @@ def test_a_killed_process_loses_nothing_but_makes_nothing_durable() -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "any"])
-def test_the_planned_call_fails_once_and_has_written_a_part(call: str) -> None:
+def test_planned_call_fails_once_and_has_written_a_part(call: str) -> None:
     parts = set()
     for seed in SEEDS:
         disk = SimulatedDisk(seed)
@@ -134,7 +134,7 @@ def test_after_a_failed_sync_a_later_one_succeeds_and_saves_nothing_of_it() -> N
     assert disk.crash(1).read("/log/a") == b"synced\0\0"
 
 
-def test_a_full_disk_takes_what_fits() -> None:
+def test_full_disk_takes_what_fits() -> None:
     disk = SimulatedDisk(capacity_bytes=10)
     file = disk.create("/a")
     file.write(b"1234")

@@ -74,7 +74,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return Daemon()
 
 
-def test_what_becomes_due_at_one_instant_comes_in_parts(daemon: Daemon) -> None:
+def test_entries_that_become_due_at_one_instant_come_in_parts(daemon: Daemon) -> None:
     for number in range(3 * PART):
         daemon.set(b"d:1:%d:%d" % (LATER, number))
     assert daemon.stats(LATER)["due"] == PART
@@ -97,7 +97,7 @@ def test_lives_that_end_at_one_instant_end_in_parts(daemon: Daemon) -> None:
     daemon.engine.check()
 
 
-def test_a_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: Daemon) -> None:
+def test_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: Daemon) -> None:
     keys = [b"d:1:0:%d" % number for number in range(2 * PART)]
     for key in keys:
         daemon.set(key)
@@ -118,7 +118,7 @@ def test_a_lease_is_lost_at_its_end_also_where_that_was_not_applied_yet(daemon: 
     daemon.engine.check()
 
 
-def test_the_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_due_is_looked_for_in_so_many_domains(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "OLDEST_DUE_LOOKS_MAX", 3)
     daemon = Daemon()
     for number in range(3):
@@ -253,7 +253,7 @@ def test_those_who_have_waited_long_enough_are_told_in_parts(
 
 
 @pytest.mark.parametrize("timeout", [None, 1_000_000])
-def test_a_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int | None) -> None:
+def test_scan_that_waited_until_memory_was_scarce_gathers_little(timeout: int | None) -> None:
     daemon = Daemon()
     for number in range(50):
         daemon.set(b"k%02d" % number, value=bytes(1000))

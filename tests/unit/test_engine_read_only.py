@@ -52,7 +52,9 @@ def full(s: Subject) -> Subject:
     ],
     ids=lambda asked: Function(asked.function).name,
 )
-def test_what_needs_room_is_refused_and_changes_nothing(s: Subject, asked: Request) -> None:
+def test_read_only_engine_refuses_what_needs_room_and_changes_nothing(
+    s: Subject, asked: Request
+) -> None:
     before = [s.pair(key) for key in (JOB, b"flag", b"text", b"buried")]
     assert full(s).ask(asked).code == "read-only"
     assert [s.pair(key) for key in (JOB, b"flag", b"text", b"buried")] == before
@@ -75,7 +77,7 @@ def test_it_is_the_last_of_the_errors(s: Subject, asked: Request, code: str) -> 
     assert full(s).ask(asked).code == code
 
 
-def test_what_ends_work_is_done(s: Subject) -> None:
+def test_read_only_engine_ends_work(s: Subject) -> None:
     token = s.lease()
     full(s)
     assert s.touch(JOB, token, ttl=SECOND).code == ""
@@ -87,7 +89,7 @@ def test_what_ends_work_is_done(s: Subject) -> None:
 
 @pytest.mark.rule("GET: while the disk is nearly full it moves in memory only")
 @pytest.mark.parametrize("many", [False, True])
-def test_what_only_reads_does_not_fill_the_disk(many: bool) -> None:
+def test_read_only_engine_does_not_fill_the_disk_by_reads(many: bool) -> None:
     """A read moves the expiry of what has a ttl, but the log does not learn of it."""
     written: list[bytes] = []
 

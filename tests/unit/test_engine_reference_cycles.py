@@ -91,7 +91,7 @@ def exercise(engine: Engine, writer: LogWriter, clock: VirtualClock, seed: int) 
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_an_engine_leaves_no_reference_cycle_behind() -> None:
+def test_engine_leaves_no_reference_cycle_behind() -> None:
     disk, clock = SimulatedDisk(), VirtualClock()
     disk.mkdir(LOG)
     config = Config(cmdlog_path=LOG, cmdlog_seg_size=20_000, max_attempts=3)
@@ -106,7 +106,7 @@ def test_an_engine_leaves_no_reference_cycle_behind() -> None:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_a_recovered_engine_is_as_free_of_cycles() -> None:
+def test_recovered_engine_is_as_free_of_cycles() -> None:
     disk, clock = SimulatedDisk(), VirtualClock()
     disk.mkdir(LOG)
     config = Config(cmdlog_path=LOG, cmdlog_seg_size=20_000)
@@ -123,7 +123,7 @@ def test_a_recovered_engine_is_as_free_of_cycles() -> None:
 
 
 @pytest.mark.usefixtures("no_collector")
-def test_a_cycle_would_be_found() -> None:
+def test_cycle_would_be_found() -> None:
     cycle: list[object] = []
     cycle.append(cycle)
     del cycle

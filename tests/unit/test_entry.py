@@ -77,7 +77,7 @@ def test_facts_sort_by_priority_instant_and_arrival() -> None:
     )
 
 
-def test_what_all_have_in_common_cannot_be_written_to() -> None:
+def test_null_object_of_cold_fields_cannot_be_written_to() -> None:
     entry = an_entry(1, 2, 3, 4, 5, 6)
     assert entry.extra is NOTHING
     with pytest.raises(AttributeError):
@@ -88,7 +88,7 @@ def test_what_all_have_in_common_cannot_be_written_to() -> None:
     assert entry.extra == Extra(token=5)
 
 
-def test_the_id_in_the_record_is_that_of_the_entry() -> None:
+def test_id_in_the_record_is_that_of_the_entry() -> None:
     log = Log()
     log.journal.ids.serial = ARRIVAL_MAX + 1
     entries = [stored(log.journal, arrival) for arrival in (1, 2, 2, 7, ARRIVAL_MAX + 1)]
@@ -98,7 +98,7 @@ def test_the_id_in_the_record_is_that_of_the_entry() -> None:
     assert len({entry.job_id for entry in entries}) == len(entries)
 
 
-def test_an_id_is_kept_in_few_bytes_where_the_arrival_is_its_end() -> None:
+def test_id_is_kept_in_few_bytes_where_the_arrival_is_its_end() -> None:
     log = Log()
     first, second = (stored(log.journal, log.journal.ids.next_serial()) for _ in range(2))
     assert first.run is second.run
@@ -116,7 +116,7 @@ def test_ids_ascend_with_the_order_of_writing() -> None:
     assert ids == sorted(set(ids))
 
 
-def test_an_entry_stored_anew_keeps_its_facts() -> None:
+def test_entry_stored_anew_keeps_its_facts() -> None:
     log = Log()
     entry = stored(log.journal, 3)
     before = entry.facts[:FACTS_BYTES]

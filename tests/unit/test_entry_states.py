@@ -44,7 +44,7 @@ def test_only_legal_transitions_are_made(before: int, after: int) -> None:
         assert entry.state == before
 
 
-def test_what_must_never_happen_is_illegal() -> None:
+def test_transitions_that_must_never_happen_are_illegal() -> None:
     absent, leased, buried = EntryState.ABSENT, EntryState.LEASED, EntryState.BURIED
     for before, after in (
         (absent, absent),  # removed twice

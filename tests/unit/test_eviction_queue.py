@@ -65,5 +65,5 @@ def test_eviction_queue_agrees_with_a_naive_list() -> None:
         ("::1", "::"),
     ],
 )
-def test_an_ipv6_network_of_64_bits_is_one_address(host: str, origin: str) -> None:
+def test_ipv6_network_of_64_bits_is_one_address(host: str, origin: str) -> None:
     assert origin_of_host(host) == origin

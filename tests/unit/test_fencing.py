@@ -59,7 +59,7 @@ def assert_lost(s: Subject, ask: By, token: int) -> None:
     assert s.meta(JOB) == before
 
 
-def test_the_holder_of_the_lease_may(s: Subject, ask: By) -> None:
+def test_holder_of_the_lease_may(s: Subject, ask: By) -> None:
     assert ask(s, JOB, leased(s)) == ""
 
 
@@ -76,14 +76,14 @@ def test_by_a_further_key_too(s: Subject, ask: By) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1, 3600 * SECOND])
-def test_a_lease_that_is_over_is_lost(s: Subject, ask: By, late: int) -> None:
+def test_lease_that_is_over_is_lost(s: Subject, ask: By, late: int) -> None:
     token = leased(s)
     s.now = token + late
     assert_lost(s, ask, token)
 
 
 @pytest.mark.rule("Errors: `lease-lost`")
-def test_a_lease_that_went_to_somebody_else_is_lost(s: Subject, ask: By) -> None:
+def test_lease_that_went_to_somebody_else_is_lost(s: Subject, ask: By) -> None:
     slow = leased(s)
     s.now = slow
     quick = lease(s)
@@ -100,7 +100,7 @@ def test_also_where_both_leases_end_in_the_same_millisecond(s: Subject, ask: By)
     assert ask(s, JOB, quick) == ""
 
 
-def test_a_token_of_another_entry_is_none_of_this_one(s: Subject, ask: By) -> None:
+def test_token_of_another_entry_is_none_of_this_one(s: Subject, ask: By) -> None:
     s.set(JOB)
     s.set(OTHER)
     mine, others = lease(s), lease(s)
@@ -117,7 +117,7 @@ def test_entries_of_one_reply_share_a_token_and_each_needs_its_own_end(s: Subjec
     assert ask(s, JOB, token) == ""
 
 
-def test_an_extension_takes_the_token_before_it_away(s: Subject, ask: By) -> None:
+def test_extension_takes_the_token_before_it_away(s: Subject, ask: By) -> None:
     first = leased(s)
     second = s.touch(JOB, first, ttl=LEASE).timeout
     assert second is not None
@@ -126,13 +126,13 @@ def test_an_extension_takes_the_token_before_it_away(s: Subject, ask: By) -> Non
 
 
 @pytest.mark.parametrize("end", ["release", "bury"])
-def test_what_was_given_up_is_lost(s: Subject, ask: By, end: str) -> None:
+def test_token_of_a_released_or_buried_entry_is_lost(s: Subject, ask: By, end: str) -> None:
     token = leased(s)
     assert FUNCTIONS[end](s, JOB, token) == ""
     assert_lost(s, ask, token)
 
 
-def test_a_set_over_the_entry_takes_the_lease_away(s: Subject, ask: By) -> None:
+def test_set_over_the_entry_takes_the_lease_away(s: Subject, ask: By) -> None:
     token = leased(s)
     s.later(1)
     s.set(JOB, b"new", flags=Flag.OVERWRITE, at=s.now)
@@ -140,7 +140,7 @@ def test_a_set_over_the_entry_takes_the_lease_away(s: Subject, ask: By) -> None:
     assert ask(s, JOB, lease(s)) == ""
 
 
-def test_a_repeated_set_takes_nothing_away(s: Subject, ask: By) -> None:
+def test_repeated_set_takes_nothing_away(s: Subject, ask: By) -> None:
     token = leased(s)
     assert s.set(JOB) == ""
     assert ask(s, JOB, token) == ""
@@ -176,12 +176,12 @@ def test_of_what_is_gone_there_is_no_lease(s: Subject, ask: By) -> None:
 
 
 @pytest.mark.parametrize("token", [0, 1, 2**64 - 1])
-def test_what_nobody_works_on_has_no_token(s: Subject, ask: By, token: int) -> None:
+def test_token_of_an_entry_without_lease_does_not_exist(s: Subject, ask: By, token: int) -> None:
     s.set(JOB)
     assert_lost(s, ask, token)
 
 
-def test_a_lease_by_get_counts_like_one_by_next(s: Subject, ask: By) -> None:
+def test_lease_by_get_counts_like_one_by_next(s: Subject, ask: By) -> None:
     s.set(b"p")
     token = s.get(b"p", timeout=LEASE).timeout
     assert token is not None
@@ -224,14 +224,14 @@ def restart(s: Subject) -> None:
     s.target.restart(s.now)
 
 
-def test_a_restart_keeps_the_lease(engine: Subject, ask: By) -> None:
+def test_restart_keeps_the_lease(engine: Subject, ask: By) -> None:
     token = leased(engine, flags=Flag.PERSIST)
     restart(engine)
     assert ask(engine, JOB, token + 1) == "lease-lost"
     assert ask(engine, JOB, token) == ""
 
 
-def test_a_restart_keeps_an_extension(engine: Subject, ask: By) -> None:
+def test_restart_keeps_an_extension(engine: Subject, ask: By) -> None:
     first = leased(engine, flags=Flag.PERSIST)
     second = engine.touch(JOB, first, ttl=2 * LEASE).timeout
     assert second is not None
@@ -240,7 +240,7 @@ def test_a_restart_keeps_an_extension(engine: Subject, ask: By) -> None:
     assert ask(engine, JOB, second) == ""
 
 
-def test_a_lease_that_ended_while_the_daemon_was_down_is_lost(engine: Subject, ask: By) -> None:
+def test_lease_that_ended_while_the_daemon_was_down_is_lost(engine: Subject, ask: By) -> None:
     token = leased(engine, flags=Flag.PERSIST)
     engine.now = token
     restart(engine)
@@ -248,7 +248,7 @@ def test_a_lease_that_ended_while_the_daemon_was_down_is_lost(engine: Subject, a
     assert engine.meta(JOB).attempts == 1
 
 
-def test_a_restart_forgets_no_loss(engine: Subject, ask: By) -> None:
+def test_restart_forgets_no_loss(engine: Subject, ask: By) -> None:
     slow = leased(engine, flags=Flag.PERSIST)
     engine.release(JOB, slow)
     restart(engine)
@@ -260,7 +260,7 @@ def test_a_restart_forgets_no_loss(engine: Subject, ask: By) -> None:
 
 
 @pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
-def test_the_counter_of_tokens_goes_on_over_a_restart(engine: Subject) -> None:
+def test_counter_of_tokens_goes_on_over_a_restart(engine: Subject) -> None:
     token = leased(engine, flags=Flag.PERSIST)
     for _ in range(5):
         engine.release(JOB, token)

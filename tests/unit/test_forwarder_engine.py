@@ -147,7 +147,7 @@ def test_identifiers_wrap_around_leave_out_0_and_those_in_flight() -> None:
     assert seen[65_534:] == [2, 3, 4, 5, 6]
 
 
-def test_a_reply_nobody_waits_for_and_a_notification_change_nothing() -> None:
+def test_reply_nobody_waits_for_and_a_notification_change_nothing() -> None:
     bench = Bench()
     bench.offer(1)
     assert bench.sent() == {1: 1}
@@ -158,7 +158,7 @@ def test_a_reply_nobody_waits_for_and_a_notification_change_nothing() -> None:
     assert bench.reply(1) is None
 
 
-def test_what_had_no_reply_when_the_connection_was_lost_goes_again_in_its_order() -> None:
+def test_lost_connection_sends_unanswered_records_again_in_their_order() -> None:
     bench = Bench(in_flight_max=8)
     bench.offer(1, 2, 3, 4, 5)
     assert list(bench.sent()) == [1, 2, 3, 4, 5]
@@ -190,7 +190,7 @@ def test_after_a_pause_one_goes_ahead_and_each_success_doubles_the_window() -> N
 @pytest.mark.parametrize(
     "code", ["read-only", "not-persisted", "busy", "shutting-down", "auth-required", "auth-failed"]
 )
-def test_a_daemon_that_takes_nothing_holds_all_with_growing_pauses(code: str) -> None:
+def test_daemon_that_takes_nothing_holds_all_with_growing_pauses(code: str) -> None:
     bench = Bench()
     bench.offer(*range(1, 20))
     pauses = []
@@ -210,7 +210,7 @@ def test_a_daemon_that_takes_nothing_holds_all_with_growing_pauses(code: str) ->
     assert len(set(pauses[9:])) > 1
 
 
-def test_a_success_makes_the_pauses_short_again() -> None:
+def test_success_makes_the_pauses_short_again() -> None:
     bench = Bench()
     bench.offer(1, 2)
     for _ in range(10):
@@ -229,7 +229,7 @@ def test_many_refusals_of_one_window_are_one_pause() -> None:
     assert bench.engine.paused_until - bench.now <= PAUSE_US_MIN
 
 
-def test_a_late_success_of_the_time_before_the_pause_does_not_end_it() -> None:
+def test_late_success_of_the_time_before_the_pause_does_not_end_it() -> None:
     bench = Bench()
     bench.offer(1, 2, 3)
     sent = bench.sent()
@@ -242,7 +242,7 @@ def test_a_late_success_of_the_time_before_the_pause_does_not_end_it() -> None:
     assert list(bench.sent()) == [1]
 
 
-def test_the_same_seed_gives_the_same_pauses_and_another_others() -> None:
+def test_same_seed_gives_the_same_pauses_and_another_others() -> None:
     def pauses(seed: int) -> list[int]:
         bench = Bench(seed=seed)
         found = []
@@ -255,7 +255,7 @@ def test_the_same_seed_gives_the_same_pauses_and_another_others() -> None:
     assert pauses(7) == pauses(7) != pauses(8)
 
 
-def test_a_locked_record_waits_alone_and_leaves_the_engine() -> None:
+def test_locked_record_waits_alone_and_leaves_the_engine() -> None:
     bench = Bench()
     bench.offer(1, 2)
     sent = bench.sent()
@@ -269,7 +269,7 @@ def test_a_locked_record_waits_alone_and_leaves_the_engine() -> None:
     assert NOW + PAUSE_US_MIN // 2 <= outcome.due_us <= NOW + PAUSE_US_MIN
 
 
-def test_a_delayed_record_waits_longer_each_time() -> None:
+def test_delayed_record_waits_longer_each_time() -> None:
     bench = Bench()
     bench.offer(1)
     pauses = []
@@ -350,12 +350,12 @@ def test_each_code_has_its_disposition(
     assert disposition_of(code, function, flags) is wanted
 
 
-def test_the_table_covers_every_code() -> None:
+def test_table_covers_every_code() -> None:
     assert set(ErrorCode) <= {code for code, *_ in TABLE}
 
 
 @pytest.mark.parametrize("bad", [0, 32_768])
-def test_a_window_without_room_for_identifiers_is_refused(bad: int) -> None:
+def test_window_without_room_for_identifiers_is_refused(bad: int) -> None:
     with pytest.raises(ValueError, match="in_flight_max"):
         DeliveryEngine(in_flight_max=bad, random=Random(0))
 
@@ -387,9 +387,7 @@ def test_after_a_loss_a_nop_goes_first_and_records_follow_its_reply() -> None:
     assert list(bench.sent()) == [1]
 
 
-def test_a_daemon_that_answers_no_nop_is_tried_with_growing_pauses_and_nobody_is_suspected() -> (
-    None
-):
+def test_daemon_that_answers_no_nop_is_tried_with_growing_pauses_and_nobody_is_suspected() -> None:
     bench = Bench()
     bench.offer(1, 2)
     bench.sent()
@@ -403,7 +401,7 @@ def test_a_daemon_that_answers_no_nop_is_tried_with_growing_pauses_and_nobody_is
     assert pauses[-1] >= RETRY_PAUSE_US_MAX / 2
 
 
-def test_a_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_goes_at_once() -> (
+def test_record_that_ends_a_second_connection_alone_is_a_suspect_and_the_next_goes_at_once() -> (
     None
 ):
     bench = Bench()
@@ -444,7 +442,7 @@ def test_records_lost_twice_in_company_are_tried_alone_until_the_culprit_is_foun
     assert list(bench.sent()) == [9]
 
 
-def test_a_suspect_that_is_answered_is_none_any_more() -> None:
+def test_suspect_that_is_answered_is_none_any_more() -> None:
     bench = Bench()
     bench.offer(1)
     bench.sent()
@@ -458,7 +456,7 @@ def test_a_suspect_that_is_answered_is_none_any_more() -> None:
 
 
 @pytest.mark.parametrize("code", ["too-large", "bad-request"])
-def test_a_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(code: str) -> None:
+def test_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(code: str) -> None:
     bench = Bench(in_flight_max=8)
     bench.offer(*range(8))
     for number in range(6):
@@ -496,7 +494,7 @@ def test_one_suspect_after_the_other_makes_records_be_passed_over() -> None:
     assert tried > SKIP_AFTER
 
 
-def test_a_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_in() -> None:
+def test_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost_in() -> None:
     bench = Bench(in_flight_max=16)
     bench.offer(*range(16))
     bench.sent()
@@ -517,7 +515,7 @@ def test_a_record_passed_over_untried_is_no_suspect_whatever_company_it_was_lost
     assert passed[0].record.losses < SUSPECT_LOSSES
 
 
-def test_a_suspect_that_is_answered_busy_is_none_any_more() -> None:
+def test_suspect_that_is_answered_busy_is_none_any_more() -> None:
     bench = Bench()
     bench.offer(1)
     for _ in range(2):
@@ -529,7 +527,7 @@ def test_a_suspect_that_is_answered_busy_is_none_any_more() -> None:
     assert [outcome.record.losses for outcome in bench.delayed] == [0]
 
 
-def test_what_is_passed_over_ends_where_there_is_nothing_behind() -> None:
+def test_skipping_ends_where_no_record_follows() -> None:
     bench = Bench(in_flight_max=1)
     for number in range(20):
         bench.offer(number)
@@ -547,7 +545,7 @@ def test_what_is_passed_over_ends_where_there_is_nothing_behind() -> None:
 # --- daemons that take nothing -------------------------------------------------------------------
 
 
-def test_a_record_that_alone_is_busy_waits_behind_the_others() -> None:
+def test_record_that_alone_is_busy_waits_behind_the_others() -> None:
     bench = Bench(in_flight_max=4)
     bench.offer(*range(10))
     done: list[int] = []
@@ -566,7 +564,7 @@ def test_a_record_that_alone_is_busy_waits_behind_the_others() -> None:
     assert bench.engine.paused_until <= bench.now
 
 
-def test_a_daemon_that_refuses_everything_for_30_s_is_left() -> None:
+def test_daemon_that_refuses_everything_for_30_s_is_left() -> None:
     bench = Bench()
     bench.offer(*range(100))
     while not bench.engine.has_to_leave(bench.now):
@@ -579,7 +577,7 @@ def test_a_daemon_that_refuses_everything_for_30_s_is_left() -> None:
     assert len(bench.sent()) == 1, "at once, and one goes ahead"
 
 
-def test_a_daemon_that_takes_something_is_not_left() -> None:
+def test_daemon_that_takes_something_is_not_left() -> None:
     bench = Bench(in_flight_max=2)
     for number in range(0, 400, 2):
         bench.offer(number, number + 1)

@@ -41,7 +41,7 @@ def give_back_all(file: SlotFile) -> list[tuple[int, int]]:
     return taken
 
 
-def test_a_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
+def test_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(6)))
@@ -65,7 +65,7 @@ def test_a_folded_stretch_leaves_out_suspects_that_are_remembered_one_by_one(
     file.close()
 
 
-def test_a_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
+def test_suspect_that_is_remembered_no_more_is_in_the_stretches_around_it(
     tmp_path: Path,
 ) -> None:
     file = open_slot(write(tmp_path, *records(4)))

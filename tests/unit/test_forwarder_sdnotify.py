@@ -12,7 +12,7 @@ from fastjournal.sdnotify import notify
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_the_state_arrives_at_the_named_socket(
+def test_state_arrives_at_the_named_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
 ) -> None:
     name = f"@fastjournal-test-{os.getpid()}" if abstract else str(tmp_path / "notify")

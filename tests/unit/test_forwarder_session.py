@@ -26,7 +26,7 @@ def readable(source: Source, timeout_s: float = 60) -> bool:
     return bool(select.select([source.descriptor], [], [], timeout_s)[0])
 
 
-def test_an_append_makes_both_sources_readable_and_draining_ends_that(tmp_path: Path) -> None:
+def test_append_makes_both_sources_readable_and_draining_ends_that(tmp_path: Path) -> None:
     with Watch(str(tmp_path)) as watch, Spool(tmp_path) as spool:
         spool.append(domain="d")
         assert len(watch.sources) == 2
@@ -40,7 +40,7 @@ def test_an_append_makes_both_sources_readable_and_draining_ends_that(tmp_path: 
     assert not (tmp_path / "wake").exists()
 
 
-def test_a_writer_that_does_not_ping_is_seen_by_inotify(tmp_path: Path) -> None:
+def test_writer_that_does_not_ping_is_seen_by_inotify(tmp_path: Path) -> None:
     with Watch(str(tmp_path)) as watch:
         (tmp_path / "20261120T080000Z.fjs").write_bytes(b"x")
         ping, inotify = watch.sources
@@ -53,7 +53,7 @@ def settings(tmp_path: Path, daemon: ScriptedDaemon, *, once: bool = True) -> Se
     return Settings(spool=str(tmp_path), servers=servers, once=once, seed=1)
 
 
-async def test_a_daemon_that_owes_replies_and_says_nothing_is_left(
+async def test_daemon_that_owes_replies_and_says_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forwarder, "SILENCE_SECONDS_MAX", 0.1)
@@ -106,7 +106,7 @@ async def test_notifications_and_strange_replies_do_no_harm(tmp_path: Path) -> N
     assert spool_status(tmp_path).pending == 0
 
 
-async def test_a_daemon_that_speaks_something_else_is_left_and_nothing_is_erased(
+async def test_daemon_that_speaks_something_else_is_left_and_nothing_is_erased(
     tmp_path: Path,
 ) -> None:
     def answer(request: Request) -> Answer:
@@ -136,7 +136,9 @@ def spool_some(directory: Path) -> set[bytes]:
         return {spool.append(domain="d", value=b"good") for _ in range(3)}
 
 
-async def test_what_cannot_be_put_aside_stays_and_holds_up_nothing(tmp_path: Path) -> None:
+async def test_dead_letter_that_cannot_be_written_stays_and_holds_up_nothing(
+    tmp_path: Path,
+) -> None:
     good = spool_some(tmp_path)
     (tmp_path / "dead").touch()
     ledger = Ledger(refuse=refuse_bad)
@@ -160,7 +162,7 @@ def pending_in_slots(directory: Path) -> int:
         return sum(piece.kind is Kind.PENDING for piece in reader.read(100))
 
 
-async def test_what_could_not_be_put_aside_is_when_that_works_again(
+async def test_dead_letter_that_could_not_be_written_is_when_that_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spool_some(tmp_path)

@@ -52,7 +52,7 @@ def records(count: int, size: int = 100) -> list[bytes]:
     return [form.encode_record(b"FJ%d " % n + b"x" * size) for n in range(count)]
 
 
-def test_an_erased_record_differs_in_one_byte_and_is_not_taken_again(tmp_path: Path) -> None:
+def test_erased_record_differs_in_one_byte_and_is_not_taken_again(tmp_path: Path) -> None:
     path = write(tmp_path, *records(3))
     before = path.read_bytes()
     file = open_slot(path)
@@ -107,7 +107,7 @@ def can_punch(directory: Path) -> bool:
 
 
 @pytest.mark.usefixtures("small_release")
-def test_an_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
+def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
     if not can_punch(tmp_path):
         pytest.skip("this file system has no holes")
     path = write(tmp_path, *records(3000))
@@ -138,7 +138,7 @@ def test_nothing_behind_a_pending_record_is_released(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_release")
-def test_a_file_system_without_holes_changes_nothing_but_the_states(
+def test_file_system_without_holes_changes_nothing_but_the_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slot_space, "punch_hole", lambda *_: False)
@@ -212,7 +212,7 @@ def test_killed_while_space_is_released_nothing_is_damaged(
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2])
-def test_a_run_before_a_torn_piece_ends_with_a_whole_record(
+def test_run_before_a_torn_piece_ends_with_a_whole_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     parts = records(10)
@@ -229,7 +229,7 @@ def test_a_run_before_a_torn_piece_ends_with_a_whole_record(
 
 
 @pytest.mark.usefixtures("small_release")
-def test_a_run_longer_than_a_record_may_be_is_released_in_parts(
+def test_run_longer_than_a_record_may_be_is_released_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not can_punch(tmp_path):
@@ -265,7 +265,7 @@ def finish(made: SlotStore, now_s: float) -> int:
     return len(made.finish_old(int(now_s * 1e6), 1000, 10**9))
 
 
-def test_a_slot_is_deleted_when_it_is_over_and_all_is_erased(tmp_path: Path) -> None:
+def test_slot_is_deleted_when_it_is_over_and_all_is_erased(tmp_path: Path) -> None:
     path = write(tmp_path, *records(3))
     made = store(tmp_path)
     assert erase_all(made) == 3
@@ -276,7 +276,7 @@ def test_a_slot_is_deleted_when_it_is_over_and_all_is_erased(tmp_path: Path) -> 
     made.close()
 
 
-def test_a_newer_slot_says_that_an_older_one_is_over(tmp_path: Path) -> None:
+def test_newer_slot_says_that_an_older_one_is_over(tmp_path: Path) -> None:
     path = write(tmp_path, *records(3))
     newer = write(tmp_path, name="20261120T090000Z.fjs")
     made = store(tmp_path)
@@ -287,7 +287,7 @@ def test_a_newer_slot_says_that_an_older_one_is_over(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_slot_with_a_pending_record_stays(tmp_path: Path) -> None:
+def test_slot_with_a_pending_record_stays(tmp_path: Path) -> None:
     path = write(tmp_path, *records(3))
     made = store(tmp_path)
     assert len(made.take(10, 10**9, 0)) == 3
@@ -296,7 +296,7 @@ def test_a_slot_with_a_pending_record_stays(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_slot_that_a_writer_holds_stays_and_its_tail_waits(tmp_path: Path) -> None:
+def test_slot_that_a_writer_holds_stays_and_its_tail_waits(tmp_path: Path) -> None:
     (record,) = records(1)
     path = write(tmp_path, record, record[:50])
     aside = PutAside()
@@ -315,7 +315,7 @@ def test_a_slot_that_a_writer_holds_stays_and_its_tail_waits(tmp_path: Path) -> 
     made.close()
 
 
-def test_a_torn_tail_is_put_aside_when_the_slot_is_over(tmp_path: Path) -> None:
+def test_torn_tail_is_put_aside_when_the_slot_is_over(tmp_path: Path) -> None:
     (record,) = records(1)
     path = write(tmp_path, record, record[:50])
     aside = PutAside()
@@ -329,7 +329,7 @@ def test_a_torn_tail_is_put_aside_when_the_slot_is_over(tmp_path: Path) -> None:
     made.close()
 
 
-def test_a_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: Path) -> None:
+def test_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: Path) -> None:
     big, last = form.encode_record(b"x" * 5000), records(1)[0]
     path = write(tmp_path, big[:700], last)
     aside = PutAside()
@@ -344,7 +344,7 @@ def test_a_record_behind_the_torn_one_is_taken_at_the_end_of_the_slot(tmp_path: 
     made.close()
 
 
-def test_a_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_path: Path) -> None:
+def test_record_behind_a_torn_one_need_not_wait_for_the_end_of_the_slot(tmp_path: Path) -> None:
     big, last = form.encode_record(b"x" * 5000), records(1)[0]
     write(tmp_path, big[:700], last)
     aside = PutAside()
@@ -368,7 +368,7 @@ def test_slots_are_taken_oldest_first_and_up_to_the_limits(tmp_path: Path) -> No
     made.close()
 
 
-def test_a_slot_of_another_version_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
+def test_slot_of_another_version_is_left_out_and_the_others_go_on(tmp_path: Path) -> None:
     foreign = tmp_path / NAME
     foreign.write_bytes(b"fjsp\0\0\0\x02?")
     write(tmp_path, *records(2), name="20261120T090000Z.fjs")
@@ -381,7 +381,7 @@ def test_a_slot_of_another_version_is_left_out_and_the_others_go_on(tmp_path: Pa
     made.close()
 
 
-def test_what_a_killed_writer_left_while_creating_a_slot_is_removed_later(tmp_path: Path) -> None:
+def test_slot_file_half_created_by_a_killed_writer_is_removed_later(tmp_path: Path) -> None:
     old = tmp_path / f".{NAME}.0123456789abcdef.tmp"
     young = tmp_path / f".{NAME}.fedcba9876543210.tmp"
     other = tmp_path / ".something.tmp"

@@ -73,7 +73,7 @@ def test_more_slots_than_may_be_open_are_taken_in_turns_and_all_deleted(
     assert (seen, rounds) == (count, 3)
 
 
-def test_a_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later(
+def test_slot_that_cannot_be_opened_for_a_while_is_told_of_once_and_sent_later(
     tmp_path: Path, store: SlotStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool_slots(tmp_path, 3)
@@ -138,7 +138,7 @@ def test_slot_left_out_that_is_deleted_is_left_out_no_more(
     assert store.left_out() == []
 
 
-def test_the_bound_leaves_room_under_the_usual_limit_of_open_files() -> None:
+def test_bound_leaves_room_under_the_usual_limit_of_open_files() -> None:
     assert module.OPEN_SLOTS_MAX <= 1024 // 2
 
 
@@ -166,7 +166,7 @@ def test_slots_whose_records_are_all_delayed_rest_and_hold_up_no_other(
     assert again == seen
 
 
-def test_a_hundred_thousand_slots_are_listed_now_and_then_and_not_each_time(
+def test_hundred_thousand_slots_are_listed_now_and_then_and_not_each_time(
     tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted: how many names are looked at until a backlog is sent, by the number of its slots."""
@@ -199,7 +199,7 @@ def append_one(directory: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
-def test_a_slot_that_was_deleted_and_made_anew_is_another_one(
+def test_slot_that_was_deleted_and_made_anew_is_another_one(
     tmp_path: Path, store: SlotStore, caplog: pytest.LogCaptureFixture, is_moved: bool
 ) -> None:
     append_one(tmp_path, "one")

@@ -65,7 +65,7 @@ async def test_all_who_wait_share_one_write_and_one_sync() -> None:
     assert log.syncs == 1
 
 
-async def test_what_is_settled_already_costs_nothing() -> None:
+async def test_commit_of_a_settled_mark_costs_nothing() -> None:
     log = Log()
     await log.client("a")
     before = log.disk.calls.total()
@@ -74,7 +74,7 @@ async def test_what_is_settled_already_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "sync", "create", "sync_directory"])
-async def test_a_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -> None:
+async def test_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -> None:
     log = Log()
     log.disk.fail_at(1, call)
     await log.clients(20)
@@ -95,7 +95,7 @@ async def test_other_policies_wait_for_the_write_only(policy: SyncPolicy) -> Non
     assert log.writer.dirty
 
 
-async def test_a_cancelled_leader_leaves_the_lead_to_another() -> None:
+async def test_cancelled_leader_leaves_the_lead_to_another() -> None:
     log = Log()
     async with trio.open_nursery() as nursery:
         leader = trio.CancelScope()
@@ -110,7 +110,7 @@ async def test_a_cancelled_leader_leaves_the_lead_to_another() -> None:
     assert sorted(log.told) == sorted(f"c{number} OK" for number in range(5))
 
 
-async def test_a_waiter_that_is_cancelled_holds_up_nobody() -> None:
+async def test_waiter_that_is_cancelled_holds_up_nobody() -> None:
     log = Log()
     async with log.commit.exclusive():
         with trio.CancelScope() as scope:
@@ -155,7 +155,7 @@ async def test_two_who_want_the_log_to_themselves_take_turns() -> None:
     assert len(log.told) == 20
 
 
-async def test_an_error_inside_the_exclusive_part_gives_the_log_back() -> None:
+async def test_error_inside_the_exclusive_part_gives_the_log_back() -> None:
     log = Log()
     with pytest.raises(KeyError):
         async with log.commit.exclusive():
@@ -187,7 +187,7 @@ class SlowDisk:
         self._sync()
 
 
-async def test_a_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
+async def test_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log()
@@ -208,7 +208,7 @@ async def test_a_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
 
 
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
-async def test_a_full_segment_is_synced_in_a_thread_before_it_is_sealed(
+async def test_full_segment_is_synced_in_a_thread_before_it_is_sealed(
     policy: SyncPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(policy)
@@ -221,7 +221,7 @@ async def test_a_full_segment_is_synced_in_a_thread_before_it_is_sealed(
     assert log.writer.durable == log.writer.sealed[0].bytes
 
 
-async def test_a_roll_syncs_in_a_thread_and_tells_what_is_sealed(
+async def test_roll_syncs_in_a_thread_and_tells_what_is_sealed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log(SyncPolicy.OS)
@@ -244,7 +244,7 @@ async def test_one_slow_sync_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert slow.in_thread == [False, False]
 
 
-async def test_the_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     slow = SlowDisk(log, monkeypatch)
     slow.seconds = 1.0
@@ -270,7 +270,7 @@ async def test_the_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.M
     assert log.syncs == before + 2
 
 
-async def test_a_failure_in_the_thread_reaches_all_who_wait(
+async def test_failure_in_the_thread_reaches_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log()
@@ -305,7 +305,7 @@ async def test_each_interval_is_synced_once_and_only_if_something_was_written(
         nursery.cancel_scope.cancel()
 
 
-async def test_a_failed_interval_sync_ends_the_daemon(
+async def test_failed_interval_sync_ends_the_daemon(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log = Log(SyncPolicy.INTERVAL)

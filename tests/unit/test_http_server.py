@@ -79,7 +79,7 @@ def parsed(data: bytes, *methods: str) -> list[tuple[int, dict[str, str], bytes]
     return answers
 
 
-async def test_a_page_is_answered_with_its_body() -> None:
+async def test_page_is_answered_with_its_body() -> None:
     [(status, headers, body)] = parsed(await said(GET), "GET")
     assert (status, body) == (200, BODY)
     assert headers["content-type"] == "text/plain; charset=utf-8"
@@ -93,7 +93,7 @@ async def test_head_is_answered_with_the_length_alone() -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
-async def test_a_query_does_not_matter() -> None:
+async def test_query_does_not_matter() -> None:
     assert (await said(GET.replace(b"/page", b"/page?a=b"))).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
@@ -109,7 +109,7 @@ async def test_any_other_method_is_not_allowed(method: str) -> None:
     assert (status, headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_connection_serves_one_request_after_the_other() -> None:
+async def test_connection_serves_one_request_after_the_other() -> None:
     answers = parsed(await said(GET, GET.replace(b"/page", b"/none"), GET), "GET", "GET", "GET")
     assert [status for status, _, _ in answers] == [200, 404, 200]
 
@@ -118,7 +118,7 @@ async def test_requests_can_be_sent_before_the_answers_are_read() -> None:
     assert len(parsed(await said(GET * 3), "GET", "GET", "GET")) == 3
 
 
-async def test_a_request_is_understood_however_it_is_cut() -> None:
+async def test_request_is_understood_however_it_is_cut() -> None:
     whole = await said(GET)
     for at in range(1, len(GET)):
         cut = await said(GET[:at], GET[at:])
@@ -129,7 +129,7 @@ async def test_a_request_is_understood_however_it_is_cut() -> None:
 @pytest.mark.parametrize(
     "request_", [b"GET /page HTTP/1.0\r\n\r\n", GET[:-2] + b"Connection: close\r\n\r\n"]
 )
-async def test_a_client_that_wants_one_answer_is_closed_after_it(request_: bytes) -> None:
+async def test_client_that_wants_one_answer_is_closed_after_it(request_: bytes) -> None:
     # it does not close its own side: the server does
     [(status, headers, _)] = parsed(await said(request_, eof=False), "GET")
     assert (status, headers["connection"]) == (200, "close")
@@ -143,7 +143,7 @@ async def test_a_client_that_wants_one_answer_is_closed_after_it(request_: bytes
         b"PUT /page HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n",
     ],
 )
-async def test_a_body_is_not_waited_for(request_: bytes) -> None:
+async def test_body_is_not_waited_for(request_: bytes) -> None:
     answer = await said(request_, eof=False)
     assert answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 405"))
     assert b"\r\nConnection: close\r\n" in answer
@@ -162,13 +162,15 @@ async def test_a_body_is_not_waited_for(request_: bytes) -> None:
         (b"GET / HTTP/1.1\r\nHost: here\r\n" + b"a: b\r\n" * 10_000, b"431"),
     ],
 )
-async def test_what_is_not_http_is_answered_and_closed(request_: bytes, status: bytes) -> None:
+async def test_http_server_answers_and_closes_on_other_protocols(
+    request_: bytes, status: bytes
+) -> None:
     answer = await said(request_, eof=False)
     assert answer.startswith(b"HTTP/1.1 " + status + b" ")
     assert b"\r\nConnection: close\r\n" in answer
 
 
-async def test_a_bad_body_behind_head_is_answered_without_body() -> None:
+async def test_bad_body_behind_head_is_answered_without_body() -> None:
     bad = b"HEAD /page HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
     [(status, _, body)] = parsed(await said(bad), "HEAD")
     assert (status, body) == (400, b"")
@@ -185,14 +187,12 @@ async def test_half_a_request_is_a_bad_one() -> None:
     assert (await said(GET[:-5])).startswith(b"HTTP/1.1 400")
 
 
-async def test_a_client_that_says_nothing_and_goes_gets_nothing() -> None:
+async def test_client_that_says_nothing_and_goes_gets_nothing() -> None:
     assert await said() == b""
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /pa", GET + b"GET"])
-async def test_a_slow_client_is_closed(
-    begun: bytes, autojump_clock: trio.testing.MockClock
-) -> None:
+async def test_slow_client_is_closed(begun: bytes, autojump_clock: trio.testing.MockClock) -> None:
     async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         await stream.send_all(begun)
         started = trio.current_time()
@@ -208,7 +208,7 @@ async def trickle(stream: trio.abc.SendStream) -> None:
         await trio.sleep(1)
 
 
-async def test_a_byte_now_and_then_does_not_help(autojump_clock: trio.testing.MockClock) -> None:
+async def test_byte_now_and_then_does_not_help(autojump_clock: trio.testing.MockClock) -> None:
     async def talk(stream: trio.abc.HalfCloseableStream) -> None:
         started = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -220,7 +220,7 @@ async def test_a_byte_now_and_then_does_not_help(autojump_clock: trio.testing.Mo
     await converse(talk)
 
 
-async def test_a_client_that_does_not_read_is_closed(
+async def test_client_that_does_not_read_is_closed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
@@ -232,7 +232,7 @@ async def test_a_client_that_does_not_read_is_closed(
             await ours.send_all(GET)
 
 
-async def test_a_closing_connection_lingers_for_a_second(
+async def test_closing_connection_lingers_for_a_second(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def talk(stream: trio.abc.HalfCloseableStream) -> None:
@@ -247,7 +247,7 @@ async def test_a_closing_connection_lingers_for_a_second(
     await converse(talk)
 
 
-async def test_the_connection_that_asked_longest_ago_makes_room() -> None:
+async def test_connection_that_asked_longest_ago_makes_room() -> None:
     server = HttpServer({"/page": page}, lambda _: "", connections_max=2)
     async with trio.open_nursery() as nursery:
         scraper, silent, newcomer = [trio.testing.memory_stream_pair() for _ in range(3)]

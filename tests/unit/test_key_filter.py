@@ -30,7 +30,7 @@ def between(first: bytes, last: bytes) -> KeyFilter:
     return found
 
 
-def test_a_range_holds_both_of_its_ends() -> None:
+def test_range_holds_both_of_its_ends() -> None:
     found = between(b"b", b"d")
     assert [key for key in (b"a", b"b", b"c", b"d", b"d\0", b"e") if found.matches(key)] == [
         b"b",
@@ -39,24 +39,24 @@ def test_a_range_holds_both_of_its_ends() -> None:
     ]
 
 
-def test_an_empty_second_key_is_no_upper_end_and_an_empty_first_one_is_the_start() -> None:
+def test_empty_second_key_is_no_upper_end_and_an_empty_first_one_is_the_start() -> None:
     assert between(b"b", b"").matches(b"\xff" * 5000)
     assert not between(b"b", b"").matches(b"a")
     assert between(b"", b"b").matches(b"\0")
 
 
-def test_a_range_that_ends_before_it_begins_is_empty() -> None:
+def test_range_that_ends_before_it_begins_is_empty() -> None:
     found = between(b"c", b"a")
     assert not any(found.matches(key) for key in (b"a", b"b", b"c"))
 
 
-def test_a_bound_that_is_too_long_is_bad_key() -> None:
+def test_bound_that_is_too_long_is_bad_key() -> None:
     for first, last in ((b"k" * (KEY_BYTES_MAX + 1), b""), (b"", b"k" * (KEY_BYTES_MAX + 1))):
         assert str(range_filter(first, last)).startswith("bad-key ")
     between(b"k" * KEY_BYTES_MAX, b"k" * KEY_BYTES_MAX)
 
 
-def test_an_expression_is_found_anywhere_and_byte_by_byte() -> None:
+def test_expression_is_found_anywhere_and_byte_by_byte() -> None:
     found = matching(b"b.d")
     assert found.matches(b"abcde")
     assert found.matches(b"ab\xe9d")
@@ -76,7 +76,7 @@ def test_an_expression_is_found_anywhere_and_byte_by_byte() -> None:
         (b"a{1001}", "invalid repetition size: {1001}"),
     ],
 )
-def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
+def test_expression_that_is_none_is_bad_regex_with_the_reason_of_re2(
     expression: bytes, reason: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert expression_filter(expression) == f"bad-regex {reason}"
@@ -95,7 +95,7 @@ def test_what_is_no_expression_is_bad_regex_with_the_reason_of_re2(
         b"\\pL" * 33,
     ],
 )
-def test_an_expression_that_could_run_away_is_too_complex(
+def test_expression_that_could_run_away_is_too_complex(
     expression: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert str(expression_filter(expression)).startswith("bad-regex too complex")
@@ -151,12 +151,12 @@ def test_match_that_may_take_long_is_left_to_a_thread() -> None:
     assert matches.found == {b"a" * 100 + b"b": True, b"a" * 100: False}
 
 
-def test_an_expression_that_is_too_long_is_bad_regex() -> None:
+def test_expression_that_is_too_long_is_bad_regex() -> None:
     assert matching(b"^" + b"k" * (EXPRESSION_BYTES_MAX - 1)).matches(b"k" * EXPRESSION_BYTES_MAX)
     assert str(expression_filter(b"k" * (EXPRESSION_BYTES_MAX + 1))).startswith("bad-regex ")
 
 
-def test_a_search_that_leaves_its_memory_says_nothing_and_is_right(
+def test_search_that_leaves_its_memory_says_nothing_and_is_right(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     found = matching(b"[ab]*a[ab]{179}c")
@@ -198,18 +198,18 @@ def test_a_search_that_leaves_its_memory_says_nothing_and_is_right(
         (b"^a\\", b"a"),
     ],
 )
-def test_a_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
+def test_fixed_start_is_told(expression: bytes, prefix: bytes) -> None:
     assert literal_prefix(expression) == prefix
 
 
-def test_a_fixed_start_bounds_the_range() -> None:
+def test_fixed_start_bounds_the_range() -> None:
     found = matching(b"^pages:0")
     assert (found.start, found.stop) == (b"pages:0", b"pages:1")
     assert prefix_stop(b"a\xff\xff") == b"b"
     assert prefix_stop(b"\xff") is prefix_stop(b"") is None
 
 
-def test_what_is_left_behind_a_key_begins_just_behind_it() -> None:
+def test_rest_of_a_range_behind_a_key_begins_just_behind_it() -> None:
     rest = matching(b"^a.*c").after(b"abc")
     assert not rest.matches(b"abc")
     assert rest.matches(b"abc\0c")
@@ -229,7 +229,7 @@ KEYS = st.lists(st.sampled_from([b"a", b"b", b".", b"A", b"|", b"\n", b"\xff", b
     st.one_of(EXPRESSIONS, EXPRESSIONS.map(lambda tail: b"^a" + tail)),
     st.lists(KEYS.map(b"".join), min_size=1, max_size=20),
 )
-def test_the_range_of_an_expression_leaves_out_no_key_that_it_matches(
+def test_range_of_an_expression_leaves_out_no_key_that_it_matches(
     expression: bytes, keys: list[bytes]
 ) -> None:
     found = expression_filter(expression)

@@ -58,7 +58,7 @@ def test_it_is_filled_in_slices_from_what_stands_in_the_store() -> None:
     assert keys.index.merge(77) == 0
 
 
-def test_a_key_that_comes_or_goes_while_it_is_filled_is_right_in_the_end() -> None:
+def test_key_that_comes_or_goes_while_it_is_filled_is_right_in_the_end() -> None:
     keys = Keys(*numbered(*range(1000)))
     keys.index.merge(500)
     keys.remove(b"000007")
@@ -69,7 +69,7 @@ def test_a_key_that_comes_or_goes_while_it_is_filled_is_right_in_the_end() -> No
     assert list(keys.index) == keys.standing()
 
 
-def test_a_batch_ends_although_more_and_more_is_pending() -> None:
+def test_batch_ends_although_more_and_more_is_pending() -> None:
     keys = Keys(*numbered(*range(100)))
     batch = keys.index.mark()
     calls = 0
@@ -88,7 +88,7 @@ def test_a_batch_ends_although_more_and_more_is_pending() -> None:
     assert set(promised) <= set(keys.index)
 
 
-def test_a_range_is_returned_from_any_key_to_any_other() -> None:
+def test_range_is_returned_from_any_key_to_any_other() -> None:
     keys = Keys(*numbered(*range(0, 10_000, 2)))
     keys.merge_all()
     standing = keys.standing()

@@ -20,7 +20,7 @@ from fastjournal.keys import JournalKey, build_journal_key, default_id, parse_jo
         (b"\xff\0:1:2:\xfe", JournalKey(b"\xff\0", 1, 2, b"\xfe")),
     ],
 )
-def test_a_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> None:
+def test_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> None:
     assert parse_journal_key(key) == parts
 
 
@@ -49,7 +49,7 @@ def test_any_other_key_is_plain(key: bytes) -> None:
     assert parse_journal_key(key) is None
 
 
-def test_the_canonical_form_sorts_in_the_order_of_work() -> None:
+def test_canonical_form_sorts_in_the_order_of_work() -> None:
     order = [(0, 0), (0, 99), (7, 5), (7, 10**15), (128, 0), (255, 1)]
     keys = [build_journal_key("d", "x", not_before_us=at, priority=p) for p, at in order]
     assert keys[0] == b"d:000:0000000000000000:x"
@@ -72,7 +72,7 @@ def test_the_canonical_form_sorts_in_the_order_of_work() -> None:
         ("d", "\udcff", 1, 0),
     ],
 )
-def test_a_part_outside_its_bounds_is_refused(domain: str, id: str, priority: int, at: int) -> None:
+def test_part_outside_its_bounds_is_refused(domain: str, id: str, priority: int, at: int) -> None:
     with pytest.raises(BadRequestError) as refused:
         build_journal_key(domain, id, not_before_us=at, priority=priority)
     assert refused.value.code == "bad-key"
@@ -85,7 +85,7 @@ def test_text_without_a_utf8_form_is_refused_as_a_key_and_escaped_as_a_reason() 
     assert bury("k", reason="why\udcff").request.value == b"why\\udcff"
 
 
-def test_the_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_writer() -> None:
+def test_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_writer() -> None:
     ids = [
         default_id(5, b"u", "w"),
         default_id(6, b"u", "w"),
@@ -97,6 +97,6 @@ def test_the_default_id_differs_with_the_timestamp_the_uri_and_without_one_the_w
     assert default_id(5, b"u", "w") == default_id(5, b"u", "x")
 
 
-def test_what_is_neither_text_nor_bytes_is_a_mistake_of_the_program() -> None:
+def test_key_that_is_neither_text_nor_bytes_is_a_mistake_of_the_program() -> None:
     with pytest.raises(TypeError, match="domain is str or bytes, not int"):
         build_journal_key(5, "id")

@@ -84,7 +84,7 @@ def full(s: Subject) -> Subject:
     return s
 
 
-def test_what_grows_the_log_without_ending_work_is_read_only(full: Subject) -> None:
+def test_read_only_engine_refuses_functions_that_grow_the_log(full: Subject) -> None:
     for req in (
         request(Function.KICK, JOB),
         request(Function.KICK, uri=b"a"),
@@ -103,7 +103,7 @@ def test_read_only_comes_last(full: Subject) -> None:
     assert full.ask(request(Function.PAUSE, b"a")).code == "bad-request"
 
 
-def test_what_changes_nothing_or_ends_work_goes_on(full: Subject) -> None:
+def test_read_only_engine_takes_functions_that_end_work(full: Subject) -> None:
     assert full.kick(b"b:1:0:x") == 0
     assert full.kick_domain(b"b") == 0
     assert full.bury(b"b:1:0:x") == ""
@@ -112,7 +112,9 @@ def test_what_changes_nothing_or_ends_work_goes_on(full: Subject) -> None:
     assert full.stats(b"c")["paused_until"] == 0
 
 
-def test_who_waits_is_not_served_by_the_end_of_a_pause_before_there_is_room(full: Subject) -> None:
+def test_waiting_next_is_not_served_by_the_end_of_a_pause_before_there_is_room(
+    full: Subject,
+) -> None:
     assert isinstance(full.target, EngineSubject)
     engine = full.target.engine
     engine.context.read_only = False

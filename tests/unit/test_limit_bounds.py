@@ -91,7 +91,7 @@ def test_of_intervals_with_too_many_bytes_the_first_ends_early(
     assert (limits.intervals, limits.interval_bytes) == (1, HAND_OUT_BYTES + 1000)
 
 
-def test_an_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subject) -> None:
+def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subject) -> None:
     limit(s, b"a", b'{"interval_us":%d}' % SECOND)
     for name in (b"x", b"y"):
         s.set(b"a:1:0:" + name, flags=Flag.PERSIST)

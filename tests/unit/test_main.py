@@ -10,7 +10,7 @@ from fastjournal.cmdlog.recovery.inspect_log import Progress
 from tests.door.daemon import _progress
 
 
-def test_the_progress_of_a_recovery_is_one_line_of_names_and_values(
+def test_progress_of_a_recovery_is_one_line_of_names_and_values(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "fastjournald"):

@@ -135,7 +135,7 @@ def test_functions_without_a_name_share_one_series(s: Subject) -> None:
     }
 
 
-def test_who_waits_when_the_daemon_stops_gets_an_error_that_counts(s: Subject) -> None:
+def test_waiting_next_gets_a_counted_error_when_the_daemon_stops(s: Subject) -> None:
     request = Request(Function.NEXT, 1, int(Flag.LISTEN), START, b"a")
     assert s.engine.handle("session", request, START) is None
     s.engine.shut_down(START)
@@ -157,7 +157,7 @@ def test_entries_stand_under_their_state(s: Subject) -> None:
     assert sum(figures[f"fastjournal_entries{{{state}}}"] for state in states) == 6
 
 
-def test_a_plain_entry_that_is_buried_counts_once(s: Subject) -> None:
+def test_plain_entry_that_is_buried_counts_once(s: Subject) -> None:
     s.set(b"just a key")
     assert s.ask(Function.BURY, b"just a key") == ""
     figures = s.figures()
@@ -171,7 +171,7 @@ def test_paused_domains_are_counted(s: Subject) -> None:
     assert s.figures()["fastjournal_paused_domains"] == 1
 
 
-def test_a_plain_entry_that_is_worked_on_counts_once(s: Subject) -> None:
+def test_plain_entry_that_is_worked_on_counts_once(s: Subject) -> None:
     s.set(b"just a key")
     assert s.ask(Function.GET, b"just a key", int(Flag.TIMEOUT), timeout=SECOND) == ""
     figures = s.figures()
@@ -193,7 +193,7 @@ def test_leases_that_ran_out_are_counted_and_those_given_back_are_not(s: Subject
     assert s.figures()["fastjournal_leases_lost_total"] == 1
 
 
-def test_the_oldest_due_entry_counts_from_its_instant(s: Subject) -> None:
+def test_oldest_due_entry_counts_from_its_instant(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START - SECOND))
     s.set(b"b:1:%d:x" % (START - 3 * SECOND))
     s.set(b"c:1:%d:x" % (START + 60 * SECOND))
@@ -269,7 +269,7 @@ def test_others_have_their_turn_while_many_domains_are_added_up(
     assert samples(afterwards)["fastjournal_entries{due}"] == 50
 
 
-def test_the_log_is_measured(s: Subject) -> None:
+def test_log_is_measured(s: Subject) -> None:
     s.set(b"a:1:0:x", int(Flag.PERSIST))
 
     async def settle() -> None:
@@ -286,7 +286,7 @@ def test_the_log_is_measured(s: Subject) -> None:
     assert figures["fastjournal_log_segments"] == 1
 
 
-def test_the_rest_is_there(s: Subject) -> None:
+def test_rest_is_there(s: Subject) -> None:
     s.clock.now += 90 * SECOND
     s.engine.context.read_only = True
     figures = s.figures()
@@ -297,7 +297,7 @@ def test_the_rest_is_there(s: Subject) -> None:
     assert figures["process_resident_memory_bytes"] > 10_000_000
 
 
-def test_a_scrape_survives_when_no_file_can_be_opened(
+def test_scrape_survives_when_no_file_can_be_opened(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "STATM", Path("/nowhere/statm"))
@@ -321,7 +321,7 @@ def test_values_out_of_memory_are_counted_where_there_is_a_limit(s: Subject) -> 
     assert after["fastjournal_cold_values"] == after["fastjournal_values_evicted_total"] == 1
 
 
-def test_the_documentation_lists_every_metric_with_its_type_and_labels() -> None:
+def test_documentation_lists_every_metric_with_its_type_and_labels() -> None:
     s = Subject(memory_limit=1)
     s.set(b"a:1:0:x")
     s.ask(Function.DELETE, b"none")
@@ -345,14 +345,14 @@ def test_the_documentation_lists_every_metric_with_its_type_and_labels() -> None
 @pytest.mark.parametrize(
     "address", ["localhost:0", "127.0.0.1:9924", "127.1.2.3:1", "[::1]:65535", ""]
 )
-def test_a_loopback_address_is_taken(address: str) -> None:
+def test_loopback_address_is_taken(address: str) -> None:
     assert load_config(None, {"cmdlog_path": "/log", "http": address}).http == address
 
 
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "localhost", "localhost:-1", "local host:1"]
 )
-def test_an_address_beyond_this_machine_is_refused_before_anything_is_bound(address: str) -> None:
+def test_address_beyond_this_machine_is_refused_before_anything_is_bound(address: str) -> None:
     with pytest.raises(ConfigError, match="--http"):
         load_config(None, {"cmdlog_path": "/log", "http": address})
 
@@ -361,7 +361,7 @@ def test_an_address_beyond_this_machine_is_refused_before_anything_is_bound(addr
     ("value", "bucket"),
     [(0, "1"), (1, "1"), (2, "2"), (3, "4"), (4, "4"), (5, "8"), (8, "8"), (9, "+Inf")],
 )
-def test_a_value_falls_under_the_first_power_of_two_that_is_not_smaller(
+def test_value_falls_under_the_first_power_of_two_that_is_not_smaller(
     value: int, bucket: str
 ) -> None:
     values = Histogram(3)
@@ -374,7 +374,7 @@ def test_a_value_falls_under_the_first_power_of_two_that_is_not_smaller(
     assert values.total == value
 
 
-def test_a_histogram_has_bounds_in_its_unit() -> None:
+def test_histogram_has_bounds_in_its_unit() -> None:
     values = Histogram(20)
     for value in (3, 5_000_000):
         values.add(value)
@@ -405,6 +405,6 @@ def test_health_is_lost_with_the_log(
     assert s.page("/healthz").status == health
 
 
-def test_a_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
+def test_daemon_that_has_not_started_is_not_ready(s: Subject) -> None:
     assert s.page("/readyz") == Answer(s.page("/readyz").status, b"starting\n")
     assert s.page("/readyz").status == 503

@@ -71,7 +71,7 @@ BOOLEAN_OR_NO_NUMBER = [True, 1.0, 1.5, math.nan, math.inf, "1", b"1", [1]]
 
 @pytest.mark.parametrize("name", INTEGERS)
 @pytest.mark.parametrize("value", BOOLEAN_OR_NO_NUMBER, ids=repr)
-def test_what_is_no_integer_is_a_type_error(name: str, value: object) -> None:
+def test_number_that_is_no_integer_is_a_type_error(name: str, value: object) -> None:
     with pytest.raises(TypeError, match="is an int, not"):
         INTEGERS[name](value)
 

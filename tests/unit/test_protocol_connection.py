@@ -58,7 +58,7 @@ class CountingReplies(ReplyReader):
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_a_large_request_in_small_pieces_is_looked_at_a_few_times(step: int) -> None:
+def test_large_request_in_small_pieces_is_looked_at_a_few_times(step: int) -> None:
     connection = ServerConnection()
     connection._reader = reader = CountingRequests()
     request = Request(2, 1, 0, 2, b"k" * 300, b"u" * 300, 1, b"v" * 1_000_000, 3, 4, 5)
@@ -73,7 +73,7 @@ def test_a_large_request_in_small_pieces_is_looked_at_a_few_times(step: int) -> 
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
-def test_a_reply_of_many_pairs_in_small_pieces_costs_a_few_looks_a_pair(step: int) -> None:
+def test_reply_of_many_pairs_in_small_pieces_costs_a_few_looks_a_pair(step: int) -> None:
     connection = ClientConnection()
     connection._reader = reader = CountingReplies()
     pairs = [Pair(b"k" * 20, 1, b"v" * 50, b"u" * 20, Meta(created=n)) for n in range(2000)]
@@ -109,7 +109,7 @@ def test_any_kind_of_bytes_gives_keys_and_values_that_are_bytes(
     assert {type(event.key), type(event.second_key), type(event.value)} == {bytes}
 
 
-def test_what_was_received_may_be_overwritten_at_once() -> None:
+def test_received_bytes_may_be_overwritten_at_once() -> None:
     data = bytearray(encode_request(SET))
     connection = ServerConnection()
     connection.receive_data(data)
@@ -130,7 +130,7 @@ def test_one_by_one_and_all_at_once_may_be_mixed() -> None:
     assert connection.next_event() is NEED_DATA
 
 
-def test_a_request_goes_from_a_client_to_a_server_and_its_reply_back() -> None:
+def test_request_goes_from_a_client_to_a_server_and_its_reply_back() -> None:
     client, server = ClientConnection(), ServerConnection()
     server.receive_data(client.send(SET))
     request = server.next_event()

@@ -53,7 +53,7 @@ REGEX = Query.REGEX << QUERY_SHIFT
         (Request(0, timestamp=1.5), "not an integer"),  # the point
     ],
 )
-def test_a_request_that_cannot_be_framed_is_refused(request_: Request, named: str) -> None:
+def test_request_that_cannot_be_framed_is_refused(request_: Request, named: str) -> None:
     with pytest.raises(BadRequestError, match=named):
         encode_request(request_)
     with pytest.raises(BadRequestError, match=named):
@@ -81,7 +81,7 @@ def test_a_request_that_cannot_be_framed_is_refused(request_: Request, named: st
         Reply(pairs=[Pair(b"k"), Pair(b"l", meta=Meta())]),
     ],
 )
-def test_a_reply_that_cannot_be_framed_is_refused(reply: Reply) -> None:
+def test_reply_that_cannot_be_framed_is_refused(reply: Reply) -> None:
     with pytest.raises(BadRequestError):
         encode_reply(reply)
 
@@ -95,19 +95,19 @@ def test_flags_that_follow_from_the_fields_are_not_taken_over() -> None:
 
 
 @pytest.mark.rule("Flags of a request: 12 (PERSIST)")
-def test_a_sender_sets_bit_9_for_bit_12() -> None:
+def test_sender_sets_bit_9_for_bit_12() -> None:
     data = encode_request(Request(2, flags=Flag.PERSIST_ALIAS, key=b"k", value_type=0))
     assert data[8:10] == bytes.fromhex("0202")
 
 
 @pytest.mark.rule("Request, client to daemon: second key size, second key")
-def test_a_second_key_sets_the_query() -> None:
+def test_second_key_sets_the_query() -> None:
     data = encode_request(Request(2, key=b"k", second_key=b"u", value_type=0))
     assert data[8:10] == bytes.fromhex("0082")
 
 
 @pytest.mark.rule("Request, client to daemon: count")
-def test_a_range_without_a_count_sends_none_as_zero() -> None:
+def test_range_without_a_count_sends_none_as_zero() -> None:
     request = Request(Function.GET, 1, RANGE, 2, b"a", second_key=b"b")
     data = encode_request(request)
     assert data.hex(" ") == (
@@ -130,14 +130,14 @@ def test_enumeration_members_and_plain_integers_mean_the_same() -> None:
 
 
 @pytest.mark.rule("Reply, daemon to client: error size, error")
-def test_an_error_is_escaped_and_cut_rather_than_refused() -> None:
+def test_error_is_escaped_and_cut_rather_than_refused() -> None:
     assert decode_reply(encode_error(1, 2, "bad-key \u00e9")).error == "bad-key \\xe9"
     long = "bad-key " + "x" * 70_000
     for data in (encode_error(1, 2, long), encode_reply(Reply(1, timestamp=2, error=long))):
         assert decode_reply(data).error == long[:1024]
 
 
-def test_the_code_of_an_error_is_its_first_word() -> None:
+def test_code_of_an_error_is_its_first_word() -> None:
     assert Reply().code == ""
     assert Reply(error="stale").code == "stale"
     assert Reply(error="stale there is a newer one").code == "stale"

@@ -21,7 +21,7 @@ FOUND = [
 
 @pytest.mark.rule("Framing errors: It never allocates what a size field claims")
 @pytest.mark.parametrize(("kind", "data"), FOUND)
-def test_a_found_input_is_decoded_or_refused(kind: str, data: bytes) -> None:
+def test_found_input_is_decoded_or_refused(kind: str, data: bytes) -> None:
     check(kind, data)
     check_memory(kind, data)
 
@@ -50,7 +50,7 @@ def lines(code: CodeType) -> set[int]:
         ("replies", "pairs.py", pairs.read_pairs.__code__),
     ],
 )
-def test_the_found_inputs_reach_every_line_of_the_decoders(
+def test_found_inputs_reach_every_line_of_the_decoders(
     kind: str, module: str, code: CodeType
 ) -> None:
     reached = {

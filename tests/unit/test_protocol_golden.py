@@ -440,7 +440,7 @@ def connection_for(vector: Vector) -> ServerConnection | ClientConnection:
     "Request, client to daemon: *", "Flags of a request: 0 KEY16", "Flags of a request: 1-2 VALUE"
 )
 @every_request
-def test_a_request_is_decoded(vector: Vector) -> None:
+def test_request_is_decoded(vector: Vector) -> None:
     assert decode_request(vector.data) == vector.message
 
 
@@ -448,7 +448,7 @@ def test_a_request_is_decoded(vector: Vector) -> None:
     "Request, client to daemon: *", "Flags of a request: 0 KEY16", "Flags of a request: 1-2 VALUE"
 )
 @every_request
-def test_a_request_is_encoded(vector: Vector) -> None:
+def test_request_is_encoded(vector: Vector) -> None:
     assert isinstance(vector.message, Request)
     encoded = encode_request(vector.message)
     assert (encoded == vector.data) is vector.canonical
@@ -463,7 +463,7 @@ def test_a_request_is_encoded(vector: Vector) -> None:
     "Flags of a reply: 3 TIMEOUT",
 )
 @every_reply
-def test_a_reply_is_decoded(vector: Vector) -> None:
+def test_reply_is_decoded(vector: Vector) -> None:
     assert decode_reply(vector.data) == vector.message
 
 
@@ -474,7 +474,7 @@ def test_a_reply_is_decoded(vector: Vector) -> None:
     "Flags of a reply: 3 TIMEOUT",
 )
 @every_reply
-def test_a_reply_is_encoded(vector: Vector) -> None:
+def test_reply_is_encoded(vector: Vector) -> None:
     assert isinstance(vector.message, Reply)
     encoded = encode_reply(vector.message)
     assert (encoded == vector.data) is vector.canonical
@@ -486,7 +486,7 @@ def test_success_has_a_fast_way() -> None:
     assert encode_success(0x0102, NOW) == bytes.fromhex(f"4a52 0001 0102 0000 {T} 00")
 
 
-def test_an_error_has_a_fast_way() -> None:
+def test_error_has_a_fast_way() -> None:
     short, long = "stale", "busy " + "x" * 300
     assert encode_error(0x0102, NOW, short) == encode_reply(reply(0, error=short))
     assert encode_error(0x0102, NOW, long) == encode_reply(reply(0, error=long))
@@ -500,7 +500,7 @@ def cuts(size: int) -> list[int]:
 
 
 @every_vector
-def test_a_message_may_be_cut_anywhere(vector: Vector) -> None:
+def test_message_may_be_cut_anywhere(vector: Vector) -> None:
     data = vector.data
     for cut in cuts(len(data)):
         connection = connection_for(vector)
@@ -514,7 +514,7 @@ def test_a_message_may_be_cut_anywhere(vector: Vector) -> None:
 
 
 @every_vector
-def test_a_message_may_come_byte_by_byte(vector: Vector) -> None:
+def test_message_may_come_byte_by_byte(vector: Vector) -> None:
     connection = connection_for(vector)
     for at, byte in enumerate(vector.data):
         assert connection.next_event() is NEED_DATA, at
@@ -525,7 +525,7 @@ def test_a_message_may_come_byte_by_byte(vector: Vector) -> None:
 
 
 @every_vector
-def test_the_next_message_may_follow_at_once(vector: Vector) -> None:
+def test_next_message_may_follow_at_once(vector: Vector) -> None:
     data = vector.data
     for extra in {1, 7, 15, len(data) // 2, len(data) - 1}:
         connection = connection_for(vector)
@@ -538,7 +538,7 @@ def test_the_next_message_may_follow_at_once(vector: Vector) -> None:
 
 @pytest.mark.rule("Framing errors: the stream ends inside a message")
 @every_vector
-def test_a_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
+def test_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
     data = vector.data
     for cut in cuts(len(data))[1:-1]:
         connection = connection_for(vector)

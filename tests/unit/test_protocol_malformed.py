@@ -63,7 +63,7 @@ VALUE_BYTES_MAX = 100
     "Framing errors: a version that is not 1",
 )
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
-def test_a_malformed_request_is_refused_as_soon_as_it_shows(
+def test_malformed_request_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
 ) -> None:
     data = bytes.fromhex(text)
@@ -90,7 +90,7 @@ def test_requests_before_a_malformed_one_are_delivered(
     assert caught.value.code == code
 
 
-def test_a_connection_repeats_its_error_whatever_comes() -> None:
+def test_connection_repeats_its_error_whatever_comes() -> None:
     connection = ServerConnection()
     connection.receive_data(b"GET / HTTP/1.1\r\n\r\n")
     errors = []
@@ -105,7 +105,7 @@ def test_a_connection_repeats_its_error_whatever_comes() -> None:
 
 
 @pytest.mark.rule("Framing errors: wrong magic")
-def test_a_wrong_magic_names_the_identifier_that_came_with_it() -> None:
+def test_wrong_magic_names_the_identifier_that_came_with_it() -> None:
     connection = ServerConnection()
     connection.receive_data(bytes.fromhex(f"585a 0001 0002 0a0b 0000 {T} 00"))
     with pytest.raises(ProtocolError) as caught:
@@ -127,7 +127,7 @@ def test_max_value_does_not_count_the_type_byte(size: int) -> None:
     assert event.value == request.value
 
 
-def test_the_default_limit_of_a_value_holds() -> None:
+def test_default_limit_of_a_value_holds() -> None:
     for size, code in ((1_000_000, None), (1_000_001, "too-large")):
         connection = ServerConnection()
         # The head and the size only: the body never has to come for the refusal.
@@ -141,7 +141,7 @@ def test_the_default_limit_of_a_value_holds() -> None:
             assert caught.value.code == code
 
 
-def test_the_end_between_two_requests_is_no_error() -> None:
+def test_end_between_two_requests_is_no_error() -> None:
     connection = ServerConnection()
     connection.receive_data(NOP)
     connection.receive_data(b"")
@@ -154,7 +154,7 @@ def test_the_end_between_two_requests_is_no_error() -> None:
         connection.receive_data(NOP)
 
 
-def test_the_end_in_a_request_keeps_those_before_it() -> None:
+def test_end_in_a_request_keeps_those_before_it() -> None:
     connection = ServerConnection()
     connection.receive_data(NOP + NOP[:-1])
     connection.receive_data(b"")
@@ -194,7 +194,7 @@ REPLY_BYTES_MAX = 200
 
 @pytest.mark.rule("Reply, daemon to client: magic")
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REPLIES])
-def test_a_malformed_reply_is_refused_as_soon_as_it_shows(
+def test_malformed_reply_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
 ) -> None:
     data = bytes.fromhex(text)
@@ -223,7 +223,7 @@ def test_replies_before_a_malformed_one_are_delivered(
 @pytest.mark.parametrize("step", [1, 7, 1000])
 @pytest.mark.parametrize("pair", [Pair(b"k", 1, b"v" * 30), Pair(b""), Pair(b"", meta=Meta())])
 @pytest.mark.parametrize("flags", [0, Flag.TWO_KEYS])
-def test_the_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, flags: int) -> None:
+def test_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, flags: int) -> None:
     data = encode_reply(Reply(7, flags, pairs=[pair] * 10))
     for limit, whole in ((len(data), True), (len(data) - 1, False)):
         connection = ClientConnection(reply_bytes_max=limit)
@@ -240,7 +240,7 @@ def test_the_limit_of_a_reply_is_exact_however_it_is_cut(step: int, pair: Pair, 
 
 
 @pytest.mark.rule("Reply, daemon to client: pairs")
-def test_the_end_between_two_pairs_is_an_error() -> None:
+def test_end_between_two_pairs_is_an_error() -> None:
     data = encode_reply(Reply(7, pairs=[Pair(b"k"), Pair(b"l")]))
     connection = ClientConnection()
     connection.receive_data(data[:-4])
@@ -251,7 +251,7 @@ def test_the_end_between_two_pairs_is_an_error() -> None:
     assert (caught.value.code, caught.value.identifier) == ("bad-request", 7)
 
 
-def test_an_error_that_is_not_ascii_is_shown_escaped() -> None:
+def test_error_that_is_not_ascii_is_shown_escaped() -> None:
     connection = ClientConnection()
     connection.receive_data(bytes.fromhex(f"4a52 0001 0a0b 0000 {T} 05 6275 73 79 ff"))
     event = connection.next_event()

@@ -101,7 +101,7 @@ def test_every_error_code_is_there() -> None:
     "Metadata block, 68 bytes: 16 modified",
     "Metadata block, 68 bytes: 24 accessed",
 )
-def test_the_metadata_has_its_fields_in_order() -> None:
+def test_metadata_has_its_fields_in_order() -> None:
     assert Meta.__struct_fields__ == (
         "timestamp",
         "created",
@@ -147,7 +147,7 @@ def numbered_rows(title: str) -> dict[str, int]:
 
 
 @pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
-def test_the_document_has_every_function_flag_value_type_and_error() -> None:
+def test_document_has_every_function_flag_value_type_and_error() -> None:
     functions = {function.name: int(function) for function in Function}
     assert numbered_rows("Functions") == functions
     not_in_replies = ("UPDATE_TIMEOUT", "OVERWRITE", "PERSIST", "DATA", "PERSIST_ALIAS")
@@ -162,7 +162,7 @@ def test_the_document_has_every_function_flag_value_type_and_error() -> None:
     assert re.findall(r"^\| `([a-z-]+)` \|", section("Errors"), re.M) == ERROR_CODES.split()
 
 
-def test_the_engine_has_a_handler_for_every_function_that_is_declared_as_its_own() -> None:
+def test_engine_has_a_handler_for_every_function_that_is_declared_as_its_own() -> None:
     assert set(HANDLERS) == {function for function in Function if function.declared.by_engine}
     for function, handler in HANDLERS.items():
         *arguments, returned = get_type_hints(handler).values()
@@ -171,7 +171,7 @@ def test_the_engine_has_a_handler_for_every_function_that_is_declared_as_its_own
         assert set(get_args(returned) or [returned]) <= {*get_args(Outcome)}, handler
 
 
-def test_a_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
+def test_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
     for function in Function:
         declared = function.declared
         if not declared.retry.changes:
@@ -181,7 +181,7 @@ def test_a_function_that_changes_nothing_is_no_write_and_is_repeated() -> None:
             assert declared.log in (LogEffect.NONE, LogEffect.GROWS_BY_LEASE), function.name
 
 
-def test_the_example_of_the_document_is_what_the_codec_writes() -> None:
+def test_example_of_the_document_is_what_the_codec_writes() -> None:
     lines = DOCUMENT.read_text().partition("## An example")[2].splitlines()
     groups = [
         re.match(r" {4}((?:[0-9a-f]{2} {1,2})*[0-9a-f]{2})(?: {3}|$)", line) for line in lines

@@ -29,7 +29,7 @@ from fastjournal.protocol import BadRequestError, Value, ValueType, decode_value
         (True, ValueType.BOOLEAN, "01"),
     ],
 )
-def test_an_object_is_written_as_its_own_type(obj: Value, value_type: ValueType, text: str) -> None:
+def test_object_is_written_as_its_own_type(obj: Value, value_type: ValueType, text: str) -> None:
     assert encode_value(obj) == (value_type, bytes.fromhex(text))
     assert encode_value(obj, value_type) == (value_type, bytes.fromhex(text))
     back = decode_value(value_type, bytes.fromhex(text))
@@ -71,7 +71,7 @@ def test_some_objects_are_written_as_another_type(obj: Value, wanted: ValueType,
         (1, ValueType.VOID),
     ],
 )
-def test_what_does_not_fit_a_type_is_refused(obj: Value, wanted: ValueType | None) -> None:
+def test_value_that_does_not_fit_its_type_is_refused(obj: Value, wanted: ValueType | None) -> None:
     with pytest.raises(BadRequestError) as caught:
         encode_value(obj, wanted)
     assert caught.value.code == "bad-value"

@@ -348,7 +348,7 @@ def test_where_too_much_waits_only_those_end_who_cause_it(
     assert len(s.notifications(LIGHT)) == 100
 
 
-def test_an_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
+def test_end_that_is_not_told_yet_takes_the_place_of_a_subscription(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "MATCH_WORK_MAX", 100)

@@ -24,7 +24,7 @@ def decode(data: bytes) -> Cursor | None:
 
 
 @pytest.mark.parametrize(("cursor", "data"), GOLDEN, ids=["range", "expression", "domains"])
-def test_a_cursor_has_these_bytes(cursor: Cursor, data: str) -> None:
+def test_cursor_has_these_bytes(cursor: Cursor, data: str) -> None:
     assert encode_cursor(cursor).hex() == data.replace(" ", "")
     assert decode(bytes.fromhex(data)) == cursor
 
@@ -45,7 +45,7 @@ def test_every_cursor_comes_back(cursor: Cursor) -> None:
 @pytest.mark.parametrize(
     "cursor", [cursor for cursor, _ in GOLDEN], ids=["range", "expression", "domains"]
 )
-def test_what_is_cut_short_longer_or_changed_anywhere_is_none(cursor: Cursor) -> None:
+def test_cursor_cut_short_longer_or_changed_anywhere_is_none(cursor: Cursor) -> None:
     data = encode_cursor(cursor)
     for end in range(len(data)):
         assert decode(data[:end]) is None
@@ -70,7 +70,7 @@ def test_another_version_or_kind_is_none_although_its_checksum_is_right(
     assert decode(body + struct.pack(">I", google_crc32c.value(body))) is None
 
 
-def test_a_cursor_of_another_kind_is_none() -> None:
+def test_cursor_of_another_kind_is_none() -> None:
     for cursor, _ in GOLDEN:
         data = encode_cursor(cursor)
         assert decode_cursor(data, *(kind for kind in KINDS if kind != cursor.kind)) is None

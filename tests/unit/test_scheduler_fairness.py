@@ -76,7 +76,7 @@ def test_one_due_entry_waits_at_most_one_round_whatever_the_others_have(daemon: 
     assert len(served) == 5 * BATCH + DOMAINS + 1
 
 
-def test_what_comes_while_a_round_is_on_waits_at_most_one_round_too(daemon: Daemon) -> None:
+def test_round_robin_lets_a_newcomer_wait_one_round_at_most(daemon: Daemon) -> None:
     """Domains come, are empty, come again, and are refilled faster than they are served."""
     draw = random.Random(7)
     waits_since: dict[bytes, int] = {}
@@ -96,7 +96,7 @@ def test_what_comes_while_a_round_is_on_waits_at_most_one_round_too(daemon: Daem
     assert len(waits_since) == len(daemon.engine.store.scheduler.round_robin.turns)
 
 
-def test_a_domain_whose_only_entry_is_replaced_over_and_over_keeps_its_place(
+def test_domain_whose_only_entry_is_replaced_over_and_over_keeps_its_place(
     daemon: Daemon,
 ) -> None:
     uri = b"http://example.org/"
@@ -119,7 +119,7 @@ def test_in_every_round_each_domain_is_served_once(daemon: Daemon) -> None:
         assert set(Counter(served[start : start + size]).values()) == {1}
 
 
-def test_what_one_request_takes_of_a_domain_does_not_depend_on_the_batch(daemon: Daemon) -> None:
+def test_round_robin_takes_the_same_of_a_domain_whatever_the_batch(daemon: Daemon) -> None:
     for number in range(10):
         daemon.add(name(number), 10)
     by_ones = [domain for _ in range(35) for domain in daemon.next(1)]
@@ -176,7 +176,7 @@ def add_domains(daemon: Daemon, count: int) -> None:
         daemon.add(name(number), 2 if number < NEXTS else 1)
 
 
-def test_a_next_for_any_domain_does_the_same_whatever_the_number_of_domains() -> None:
+def test_next_for_any_domain_does_the_same_whatever_the_number_of_domains() -> None:
     few, many = operations(with_domains(NEXTS)), operations(with_domains(DOMAINS))
     assert few > 50
     assert many <= few + 5

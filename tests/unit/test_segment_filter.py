@@ -52,7 +52,7 @@ def assert_same(log: CompactedLog) -> None:
 
 
 @pytest.mark.parametrize("tombstone_ttl", [10, 3600])
-def test_the_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl: int) -> None:
+def test_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl: int) -> None:
     load = Load(tombstone_ttl=tombstone_ttl)
     log = load.log
     for load.number in range(1500):
@@ -74,7 +74,7 @@ def test_the_short_way_says_of_every_record_what_the_long_one_says(tombstone_ttl
     assert_same(log)
 
 
-def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> None:
+def test_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(30)
     log.roll()
@@ -89,7 +89,7 @@ def test_a_removal_is_kept_as_long_as_an_earlier_segment_may_have_its_job() -> N
     assert segment.liveness.removals.waits == {1}
 
 
-def test_the_life_of_what_is_kept_counts() -> None:
+def test_life_of_what_is_kept_counts() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     until = log.clock.now + 100 * SECOND
     log.fill(10, timeout=until)
@@ -98,7 +98,7 @@ def test_the_life_of_what_is_kept_counts() -> None:
     assert segment.liveness.expiries == [10 * until, 10]
 
 
-def test_a_segment_is_looked_at_in_steps() -> None:
+def test_segment_is_looked_at_in_steps() -> None:
     log = CompactedLog(cmdlog_seg_size=16 * FILTERED_BYTES_MAX)
     log.fill(1000, size=200)
     segment = filter_of(log, log.roll())
@@ -134,7 +134,7 @@ def renamed_away_and_cleaned() -> CompactedLog:
     return log
 
 
-def test_a_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() -> None:
+def test_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() -> None:
     log = renamed_away_and_cleaned()
     assert log.entry(b"first").value == b"older"
     log.check()
@@ -143,7 +143,7 @@ def test_a_rename_that_goes_leaves_its_job_out_of_the_way_of_the_next_entry() ->
     assert log.entry(b"third").value == b"v" * 5000
 
 
-def test_a_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
+def test_rename_that_goes_leaves_the_next_one_its_tombstone() -> None:
     log = renamed_away_and_cleaned()
     log.restart()
     late = log.ask(SET, b"second", b"late", at=log.clock.now - 2 * SECOND)

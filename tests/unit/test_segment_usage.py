@@ -23,7 +23,7 @@ def space_of_three() -> SegmentUsage:
 PRESENT = frozenset((1, 2, 3))
 
 
-def test_an_id_tells_the_segment_of_its_record() -> None:
+def test_id_tells_the_segment_of_its_record() -> None:
     space = space_of_three()
     segments = [space.segment_of(job(number)) for number in (9, 10, 19, 20, 29, 30, 1000)]
     assert segments == [None, 1, 1, 2, 2, 3, 3]
@@ -37,7 +37,7 @@ def test_two_runs_in_one_segment_are_told_apart() -> None:
     assert space.segment_of(job(25)) == 2
 
 
-def test_the_first_id_of_a_segment_counts() -> None:
+def test_first_id_of_a_segment_counts() -> None:
     space = space_of_three()
     space.begins(job(35), 3)
     space.begins(job(40), 4)
@@ -45,7 +45,7 @@ def test_the_first_id_of_a_segment_counts() -> None:
     assert space.segment_of(job(40)) == 4
 
 
-def test_a_dead_job_may_return_until_its_segment_was_cleaned_in_a_later_one() -> None:
+def test_dead_job_may_return_until_its_segment_was_cleaned_in_a_later_one() -> None:
     space = space_of_three()
     assert space.may_return(job(10), 2, PRESENT) == 1
     space.was_compacted(1, 2, emptied=False)
@@ -55,20 +55,20 @@ def test_a_dead_job_may_return_until_its_segment_was_cleaned_in_a_later_one() ->
     assert space.may_return(job(10), 3, PRESENT) == 1
 
 
-def test_a_job_of_a_segment_that_is_gone_or_emptied_cannot_return() -> None:
+def test_job_of_a_segment_that_is_gone_or_emptied_cannot_return() -> None:
     space = space_of_three()
     assert space.may_return(job(10), 3, frozenset((2, 3))) is None
     space.was_compacted(1, 1, emptied=True)
     assert space.may_return(job(10), 3, PRESENT) is None
 
 
-def test_a_job_is_in_no_other_segment_than_its_own_or_a_later_one() -> None:
+def test_job_is_in_no_other_segment_than_its_own_or_a_later_one() -> None:
     space = space_of_three()
     assert space.may_return(job(30), 3, PRESENT) is None
     assert space.may_return(job(30), 2, PRESENT) is None, "a removal stands behind its job"
 
 
-def test_a_job_of_another_program_may_be_in_any_segment_of_that() -> None:
+def test_job_of_another_program_may_be_in_any_segment_of_that() -> None:
     space = space_of_three()
     space.foreign_last = 2
     assert space.may_return(b"x" * 16, 3, PRESENT) in (1, 2)
@@ -78,7 +78,7 @@ def test_a_job_of_another_program_may_be_in_any_segment_of_that() -> None:
     assert space.may_return(b"x" * 16, 3, PRESENT) is None
 
 
-def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> None:
+def test_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> None:
     space = SegmentUsage()
     space.scores[1] = SegmentScore(100, live=1000)
     space.live[1] = 500
@@ -89,7 +89,7 @@ def test_a_segment_is_looked_at_again_when_half_of_what_was_live_has_died() -> N
     assert space.is_changed(1, 100, PRESENT), "what ends by itself has ended"
 
 
-def test_a_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() -> None:
+def test_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() -> None:
     space = SegmentUsage()
     space.scores[3] = SegmentScore(100, waits=(1, 2))
     assert not space.is_changed(3, 0, PRESENT)
@@ -99,7 +99,7 @@ def test_a_segment_is_looked_at_again_when_half_of_what_it_waits_for_is_clean() 
     assert space.is_changed(3, 0, PRESENT)
 
 
-def test_a_segment_that_could_not_be_cleaned_rests() -> None:
+def test_segment_that_could_not_be_cleaned_rests() -> None:
     space = SegmentUsage()
     space.scores[1] = SegmentScore(100, live=1000, failed=True)
     assert not space.is_changed(1, 99, PRESENT)
@@ -118,7 +118,7 @@ def test_pauses_are_known_by_segment_until_they_are_over() -> None:
     assert not space.pauses_before(2, b"d", 0)
 
 
-def test_a_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_gone() -> None:
+def test_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are_gone() -> None:
     space = SegmentUsage()
     space.paused(1, b"d", 50)
     space.paused(2, b"e", 50)
@@ -130,7 +130,7 @@ def test_a_segment_with_ends_of_pauses_is_looked_at_again_when_half_of_these_are
     assert space.is_changed(3, 49, PRESENT)
 
 
-def test_what_is_gone_is_forgotten() -> None:
+def test_segment_usage_drops_removed_segments_and_entries() -> None:
     space = space_of_three()
     space.live[1] = 0
     space.previous[2] = 1

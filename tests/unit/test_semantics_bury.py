@@ -31,7 +31,7 @@ def is_buried(s: Subject, key: bytes) -> bool:
 
 
 @pytest.mark.rule("Functions: 15 BURY")
-def test_a_leased_entry_is_set_aside_with_its_token_and_a_reason(s: Subject) -> None:
+def test_leased_entry_is_set_aside_with_its_token_and_a_reason(s: Subject) -> None:
     s.set(JOB, at=START)
     token = s.lease(timeout=10 * SECOND)
     s.later(SECOND)
@@ -44,7 +44,7 @@ def test_a_leased_entry_is_set_aside_with_its_token_and_a_reason(s: Subject) -> 
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 65 state", "Functions: 15 BURY")
-def test_what_is_buried_is_not_handed_out_and_a_get_finds_it(s: Subject) -> None:
+def test_buried_entry_is_not_handed_out_and_a_get_finds_it(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
     assert s.jobs() == []
@@ -81,7 +81,7 @@ def test_without_a_token_a_waiting_entry_is_set_aside(s: Subject) -> None:
     assert (numbers["waiting"], numbers["buried"]) == (0, 2)
 
 
-def test_a_plain_entry_can_be_buried(s: Subject) -> None:
+def test_plain_entry_can_be_buried(s: Subject) -> None:
     s.set(b"p")
     assert s.bury(b"p", reason=b"no") == ""
     assert is_buried(s, b"p")
@@ -124,7 +124,7 @@ def test_work_whose_uri_went_to_a_newer_set_is_dropped_with_a_tombstone(s: Subje
     assert s.jobs() == [OTHER]
 
 
-def test_the_newer_work_on_its_uri_begins(s: Subject) -> None:
+def test_newer_work_on_its_uri_begins(s: Subject) -> None:
     s.set(JOB, uri=URI)
     token = s.lease()
     s.later(1)
@@ -134,7 +134,7 @@ def test_the_newer_work_on_its_uri_begins(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
-def test_a_set_over_what_is_buried_makes_it_wait_again(s: Subject) -> None:
+def test_set_over_what_is_buried_makes_it_wait_again(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
     s.later(1)
@@ -143,7 +143,7 @@ def test_a_set_over_what_is_buried_makes_it_wait_again(s: Subject) -> None:
     assert s.jobs() == [JOB]
 
 
-def test_a_set_with_its_uri_replaces_what_is_buried(s: Subject) -> None:
+def test_set_with_its_uri_replaces_what_is_buried(s: Subject) -> None:
     s.set(JOB, uri=URI)
     s.bury(JOB)
     s.later(1)
@@ -152,7 +152,7 @@ def test_a_set_with_its_uri_replaces_what_is_buried(s: Subject) -> None:
     assert s.jobs() == [OTHER]
 
 
-def test_what_is_buried_can_be_deleted_and_expires(s: Subject) -> None:
+def test_buried_entry_can_be_deleted_and_expires(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER, timeout=START + SECOND)
     for key in (JOB, OTHER):
@@ -164,7 +164,7 @@ def test_what_is_buried_can_be_deleted_and_expires(s: Subject) -> None:
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): A superseded entry is gone instead")
-def test_what_has_outlived_its_life_under_a_lease_is_gone_instead(s: Subject) -> None:
+def test_bury_of_an_entry_that_outlived_its_life_under_a_lease_removes_it(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
     s.later(2 * SECOND)
@@ -173,14 +173,14 @@ def test_what_has_outlived_its_life_under_a_lease_is_gone_instead(s: Subject) ->
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): With a token and without")
-def test_a_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
+def test_token_that_is_not_that_of_the_lease_is_lease_lost(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, 1) == "lease-lost"
     assert s.bury(JOB, s.lease() + 1) == "lease-lost"
     assert not is_buried(s, JOB)
 
 
-def test_a_token_that_is_over_is_lease_lost(s: Subject) -> None:
+def test_token_that_is_over_is_lease_lost(s: Subject) -> None:
     s.set(JOB)
     s.now = token = s.lease(timeout=SECOND)
     assert s.bury(JOB, token) == "lease-lost"
@@ -195,7 +195,7 @@ def test_nothing_there_is_not_found(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.bury(key) == "bad-key"
 
 
@@ -210,7 +210,7 @@ def test_only_one_of_worked_on_and_timeout_is_bad_request(
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): Over 4,096 bytes it is `too-large`")
-def test_a_reason_over_its_limit_is_too_large(s: Subject) -> None:
+def test_reason_over_its_limit_is_too_large(s: Subject) -> None:
     s.set(JOB)
     assert s.bury(JOB, reason=b"r" * (REASON_BYTES_MAX + 1)) == "too-large"
     assert not is_buried(s, JOB)

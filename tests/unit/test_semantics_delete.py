@@ -21,7 +21,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.delete(key) == "bad-key"
 
 
@@ -34,7 +34,7 @@ def test_deleting_by_any_key_deletes_the_value_and_all_its_keys(s: Subject, by: 
     assert s.jobs() == []
 
 
-def test_the_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
+def test_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.delete(URI, at=START + 5)
     assert s.set(URI, at=START) == ""
@@ -44,19 +44,19 @@ def test_the_tombstone_stands_under_the_primary_key_only(s: Subject) -> None:
 @pytest.mark.rule(
     "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
 )
-def test_a_delete_with_a_smaller_timestamp_is_stale(s: Subject) -> None:
+def test_delete_with_a_smaller_timestamp_is_stale(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.delete(b"p", at=START - 1) == "stale"
     assert s.value(b"p") == b"v"
 
 
-def test_a_delete_with_the_entrys_timestamp_wins(s: Subject) -> None:
+def test_delete_with_the_entrys_timestamp_wins(s: Subject) -> None:
     s.set(b"p", at=START)
     assert s.delete(b"p", at=START) == ""
     assert s.value(b"p") is None
 
 
-def test_an_entry_worked_on_can_be_deleted_without_a_token(s: Subject) -> None:
+def test_entry_worked_on_can_be_deleted_without_a_token(s: Subject) -> None:
     s.set(JOB, at=START)
     token = s.lease()
     assert s.delete(JOB, at=START + 1) == ""
@@ -75,14 +75,14 @@ def test_deleting_nothing_is_not_found_and_leaves_a_tombstone(s: Subject) -> Non
 
 
 @pytest.mark.warm_only
-def test_an_older_delete_of_nothing_leaves_a_newer_tombstone(s: Subject) -> None:
+def test_older_delete_of_nothing_leaves_a_newer_tombstone(s: Subject) -> None:
     s.delete(b"p", at=START)
     assert s.delete(b"p", at=START - 5) == "not-found"
     assert s.set(b"p", at=START) == "stale"
 
 
 @pytest.mark.warm_only
-def test_a_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
+def test_delete_of_nothing_keeps_a_tombstone_longer(s: Subject) -> None:
     s = s.under(tombstone_ttl_us=SECOND)
     s.delete(b"p", at=START)
     s.later(SECOND - 1)
@@ -148,13 +148,13 @@ def test_overwrite_does_not_make_an_older_delete_win(s: Subject) -> None:
 
 
 @pytest.mark.rule("Flags of a request: 6 WORKED_ON", "Functions: 4 DELETE")
-def test_a_worker_completes_its_job_with_the_token(s: Subject) -> None:
+def test_worker_completes_its_job_with_the_token(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=s.lease()) == ""
     assert s.value(JOB) is None
 
 
-def test_a_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
+def test_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
     s.set(JOB, uri=URI)
     assert s.delete(URI, token=s.lease()) == ""
     assert s.value(JOB) is None
@@ -162,7 +162,7 @@ def test_a_worker_completes_its_job_by_the_uri_too(s: Subject) -> None:
 
 @pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
 @pytest.mark.parametrize("difference", [-1, 1, 1000])
-def test_a_token_is_compared_for_equality(s: Subject, difference: int) -> None:
+def test_token_is_compared_for_equality(s: Subject, difference: int) -> None:
     s.set(JOB)
     token = s.lease()
     assert s.delete(JOB, token=token + difference) == "lease-lost"
@@ -171,12 +171,12 @@ def test_a_token_is_compared_for_equality(s: Subject, difference: int) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("token", [0, START])
-def test_a_token_for_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
+def test_token_for_what_is_not_worked_on_is_lease_lost(s: Subject, token: int) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=token) == "lease-lost"
 
 
-def test_a_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
+def test_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=SECOND)
     s.later(2 * SECOND)
@@ -186,7 +186,7 @@ def test_a_worker_that_lost_its_lease_cannot_finish_the_job(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_a_delete_with_a_token_is_never_stale(s: Subject) -> None:
+def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=s.lease(), at=START - 999 * SECOND) == ""
 
@@ -203,7 +203,7 @@ def test_its_tombstone_carries_the_later_of_both_timestamps(s: Subject) -> None:
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
 @pytest.mark.parametrize("ahead", [60 * SECOND + 1, 90 * SECOND, 2**64 - 1 - START])
-def test_a_worker_whose_clock_is_far_ahead_completes_its_job(s: Subject, ahead: int) -> None:
+def test_worker_whose_clock_is_far_ahead_completes_its_job(s: Subject, ahead: int) -> None:
     s.set(JOB, at=START)
     assert s.delete(JOB, token=s.lease(), at=START + ahead) == ""
     assert s.jobs() == []
@@ -254,7 +254,7 @@ def test_not_found_comes_before_clock_skew(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
-def test_a_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
+def test_token_is_looked_at_whatever_the_timestamp(s: Subject) -> None:
     s.set(JOB)
     assert s.delete(JOB, token=1, at=START + 60 * SECOND) == "lease-lost"
     assert s.delete(JOB, token=1, at=START + 60 * SECOND + 1) == "lease-lost"

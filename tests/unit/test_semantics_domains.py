@@ -82,13 +82,13 @@ def test_domains_come_in_byte_order_those_with_entries_and_those_that_are_paused
 @pytest.mark.parametrize(
     "prefix", [b"", b"a", b"ab", b"b", b"c", b"\xff", b"\xff\xff", b"a:", b"z" * 4096]
 )
-def test_the_key_is_a_prefix_of_the_names(s: Subject, prefix: bytes) -> None:
+def test_key_is_a_prefix_of_the_names(s: Subject, prefix: bytes) -> None:
     assert names(ask(fill(s), prefix)) == [name for name in NAMES if name.startswith(prefix)]
 
 
 @pytest.mark.warm_only
 @pytest.mark.rule("DOMAINS: the prefix of the names")
-def test_an_oversize_prefix_is_bad_key(s: Subject) -> None:
+def test_oversize_prefix_is_bad_key(s: Subject) -> None:
     assert ask(s, b"d" * 4097).code == "bad-key"
 
 
@@ -129,7 +129,7 @@ def test_pages_have_count_domains_and_a_cursor_where_there_is_one_more(
 
 
 @pytest.mark.rule("DOMAINS: A domain that exists throughout is listed exactly once")
-def test_a_cursor_goes_on_behind_its_last_name_whatever_came_and_went(e: Subject) -> None:
+def test_cursor_goes_on_behind_its_last_name_whatever_came_and_went(e: Subject) -> None:
     reply = ask(fill(e), b"", 2)
     assert names(reply) == [b"a", b"a b"]
     e.delete(b"a b:1:0:x")
@@ -155,7 +155,7 @@ def test_cursors_of_domains_and_of_scans_are_not_those_of_the_other(e: Subject) 
 
 @pytest.mark.warm_only
 @pytest.mark.rule("DOMAINS: a reply ends after as many domains")
-def test_a_reply_ends_at_max_reply_and_one_domain_always_goes(e: Subject) -> None:
+def test_reply_ends_at_max_reply_and_one_domain_always_goes(e: Subject) -> None:
     long_names = [b"%04096d" % number for number in range(3)]
     small = fill(e.under(reply_bytes_max=1000))
     found = pages(small)
@@ -174,7 +174,7 @@ def test_a_reply_ends_at_max_reply_and_one_domain_always_goes(e: Subject) -> Non
 @pytest.mark.rule("DOMAINS: a reply ends after as many domains")
 @pytest.mark.bounded_work("DOMAINS")
 @pytest.mark.parametrize("priorities", [1, 256])
-def test_a_page_of_many_domains_does_bounded_work(priorities: int) -> None:
+def test_page_of_many_domains_does_bounded_work(priorities: int) -> None:
     daemon = Daemon()
     number = 1000 if priorities == 1 else 20
     for at in range(number):
@@ -196,7 +196,7 @@ def test_a_page_of_many_domains_does_bounded_work(priorities: int) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("DOMAINS: the list has only domains that the token covers")
-def test_a_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others() -> None:
+def test_token_is_shown_the_domains_that_it_covers_at_no_cost_for_the_others() -> None:
     daemon = Daemon()
     for at in range(2000):
         daemon.set(b"other%d:1:0:x" % at)

@@ -38,17 +38,17 @@ def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.get(key).code == "bad-key"
 
 
-def test_the_pairs_key_is_the_one_asked_for_and_its_other_key_comes_too(s: Subject) -> None:
+def test_pairs_key_is_the_one_asked_for_and_its_other_key_comes_too(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI)
     assert s.get(URI, flags=Flag.DATA).pairs == [Pair(URI, ValueType.BUFFER, b"one", JOB)]
     assert s.get(JOB, flags=Flag.DATA).pairs == [Pair(JOB, ValueType.BUFFER, b"one", URI)]
 
 
-def test_a_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
+def test_uri_that_leads_to_a_newer_entry_is_no_other_key(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
     s.set(OTHER, b"two", uri=URI, at=START + 1)
@@ -73,7 +73,7 @@ def test_meta_is_returned_only_when_asked_for(s: Subject) -> None:
     assert meta.state == State.PERSISTENT | State.JOURNAL
 
 
-def test_a_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
+def test_get_leaves_timestamp_and_modified_as_they_are(s: Subject) -> None:
     s.set(b"p", at=START - 5)
     s.later(9)
     meta = s.meta(b"p", timeout=START + SECOND, flags=Flag.META | Flag.UPDATE_TIMEOUT)
@@ -93,7 +93,7 @@ def test_reading_an_entry_that_has_a_ttl_moves_its_expiry(s: Subject) -> None:
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 24 accessed", "GET: Reading moves the expiry")
-def test_a_probe_is_a_read(s: Subject) -> None:
+def test_probe_is_a_read(s: Subject) -> None:
     s.set(b"p", ttl=10 * SECOND)
     s.later(9 * SECOND)
     s.get(b"p")
@@ -137,7 +137,7 @@ def test_update_timeout_without_a_timeout_is_ignored(s: Subject) -> None:
     assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META).expires == START + SECOND
 
 
-def test_an_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> None:
+def test_expiry_in_the_past_ends_the_entry_after_the_reply(s: Subject) -> None:
     s.set(b"p")
     assert s.meta(b"p", flags=Flag.UPDATE_TIMEOUT | Flag.META, timeout=1).expires == 1
     assert s.value(b"p") is None
@@ -164,7 +164,7 @@ def test_worked_on_answers_worked_on_for_a_leased_entry_only(s: Subject) -> None
     "Metadata block, 68 bytes: 48 worked on until",
 )
 @pytest.mark.parametrize("key", [JOB, b"p"])
-def test_a_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
+def test_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     s: Subject, key: bytes
 ) -> None:
     s.set(key)
@@ -178,7 +178,7 @@ def test_a_timeout_leases_the_entry_and_the_replys_timeout_is_the_token(
     assert s.delete(key, token=reply.timeout) == ""
 
 
-def test_a_lease_of_0_is_the_default_lease(s: Subject) -> None:
+def test_lease_of_0_is_the_default_lease(s: Subject) -> None:
     s = s.under(lease_us_default=7 * SECOND)
     s.set(b"p")
     token = s.get(b"p", timeout=0).timeout
@@ -187,7 +187,7 @@ def test_a_lease_of_0_is_the_default_lease(s: Subject) -> None:
 
 
 @pytest.mark.rule("Errors: `worked-on`")
-def test_a_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
+def test_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()
     reply = s.get(JOB, timeout=SECOND)
@@ -195,14 +195,14 @@ def test_a_lease_of_an_entry_worked_on_is_refused(s: Subject) -> None:
     assert s.delete(JOB, token=token) == ""
 
 
-def test_an_entry_leased_by_get_is_not_handed_out_by_next(s: Subject) -> None:
+def test_entry_leased_by_get_is_not_handed_out_by_next(s: Subject) -> None:
     s.set(JOB)
     token = s.get(JOB, timeout=10 * SECOND).timeout
     reply = s.next()
     assert (reply.pairs, reply.timeout) == ([], token)
 
 
-def test_an_entry_can_be_leased_before_its_time(s: Subject) -> None:
+def test_entry_can_be_leased_before_its_time(s: Subject) -> None:
     key = b"a:1:%d:x" % (START + 60 * SECOND)
     s.set(key)
     token = s.get(key, timeout=10 * SECOND).timeout
@@ -213,7 +213,7 @@ def test_an_entry_can_be_leased_before_its_time(s: Subject) -> None:
 
 
 @pytest.mark.rule("GET: Entries that a lease leaves out")
-def test_a_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
+def test_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(JOB)
     s.lease(timeout=SECOND)
@@ -222,7 +222,7 @@ def test_a_lease_of_a_buried_entry_is_not_found_and_a_plain_get_finds_it(s: Subj
     assert s.get(JOB).code == ""
 
 
-def test_a_lease_of_an_entry_whose_uri_is_worked_on_is_worked_on(s: Subject) -> None:
+def test_lease_of_an_entry_whose_uri_is_worked_on_is_worked_on(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)

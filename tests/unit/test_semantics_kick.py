@@ -37,7 +37,7 @@ def test_by_any_key_what_is_buried_is_ready_again(s: Subject, by: bytes) -> None
 
 
 @pytest.mark.rule("Functions: 16 KICK")
-def test_what_is_not_buried_does_not_count(s: Subject) -> None:
+def test_kick_does_not_count_entries_that_are_not_buried(s: Subject) -> None:
     s.set(JOB)
     assert s.kick(JOB) == 0
     s.lease()
@@ -63,14 +63,14 @@ def test_attempts_arrival_and_the_instant_stay(s: Subject) -> None:
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-def test_what_is_not_due_yet_waits_for_its_instant(s: Subject) -> None:
+def test_kick_of_an_entry_that_is_not_due_yet_waits_for_its_instant(s: Subject) -> None:
     later = b"a:1:%d:z" % (START + 60 * SECOND)
     buried(s, later)
     assert s.kick(later) == 1
     assert s.next().timeout == START + 60 * SECOND
 
 
-def test_a_plain_entry_is_kicked_by_its_key_only(s: Subject) -> None:
+def test_plain_entry_is_kicked_by_its_key_only(s: Subject) -> None:
     buried(s, b"p")
     assert s.kick_domain(b"p") == 0
     assert s.kick(b"p") == 1
@@ -78,7 +78,7 @@ def test_a_plain_entry_is_kicked_by_its_key_only(s: Subject) -> None:
 
 
 @pytest.mark.rule("Functions: 16 KICK")
-def test_a_domain_is_kicked_in_the_order_of_work(s: Subject) -> None:
+def test_domain_is_kicked_in_the_order_of_work(s: Subject) -> None:
     first, second, third = b"a:0:7:z", b"a:1:3:y", b"a:1:5:x"
     buried(s, third, second, first, b"b:0:0:x")
     for key in (first, second, third):
@@ -102,13 +102,13 @@ def test_at_most_count_of_them(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_an_unknown_domain_has_nothing_to_kick(s: Subject) -> None:
+def test_unknown_domain_has_nothing_to_kick(s: Subject) -> None:
     assert s.kick_domain(b"none", 9) == 0
 
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"", b"a:b", b"k" * 4097])
-def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
+def test_kick_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.ask(request(Function.KICK, uri=domain)).code == "bad-key"
 
 
@@ -119,11 +119,11 @@ def test_neither_a_key_nor_a_domain_is_bad_request(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_an_oversize_key_is_bad_key(s: Subject) -> None:
+def test_oversize_key_is_bad_key(s: Subject) -> None:
     assert s.ask(request(Function.KICK, b"k" * 4097)).code == "bad-key"
 
 
-def test_who_waits_for_work_gets_what_is_kicked(s: Subject) -> None:
+def test_kick_serves_a_waiting_next(s: Subject) -> None:
     buried(s, JOB)
     s.listen(b"a")
     s.kick(JOB)
@@ -132,7 +132,7 @@ def test_who_waits_for_work_gets_what_is_kicked(s: Subject) -> None:
     assert [pair.key for pair in reply.pairs] == [JOB]
 
 
-def test_what_max_attempts_buried_is_buried_again_at_its_next_lost_lease(s: Subject) -> None:
+def test_kick_after_max_attempts_is_buried_again_at_the_next_lost_lease(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
     for _ in range(2):

@@ -23,7 +23,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
-def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Subject) -> None:
+def test_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Subject) -> None:
     s.now += 123
     for n in range(3):
         s.set(b"a:1:0:%d" % n)
@@ -33,7 +33,7 @@ def test_a_token_is_the_end_of_the_lease_with_a_counter_in_its_last_digits(s: Su
 
 
 @pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
-def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
+def test_counter_goes_on_modulo_1000(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
     s.release(JOB, first)
@@ -47,7 +47,7 @@ def test_the_counter_goes_on_modulo_1000(s: Subject) -> None:
 
 
 @pytest.mark.rule("Functions: Lease tokens (fencing tokens)")
-def test_a_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subject) -> None:
+def test_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subject) -> None:
     s.set(JOB)
     first = s.lease(timeout=10 * SECOND)
     s.release(JOB, first)
@@ -59,7 +59,7 @@ def test_a_token_that_would_equal_the_entrys_previous_one_takes_the_next(s: Subj
     assert s.delete(JOB, token=first) == "lease-lost"
 
 
-def test_a_next_without_work_is_no_lease_operation(s: Subject) -> None:
+def test_next_without_work_is_no_lease_operation(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
     first = s.lease(timeout=10 * SECOND)
@@ -69,7 +69,7 @@ def test_a_next_without_work_is_no_lease_operation(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
-def test_a_lease_beyond_the_last_instant_ends_with_it(s: Subject) -> None:
+def test_lease_beyond_the_last_instant_ends_with_it(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=U64_MAX)
     assert U64_MAX - 2000 < token <= U64_MAX
@@ -79,7 +79,7 @@ def test_a_lease_beyond_the_last_instant_ends_with_it(s: Subject) -> None:
 # --- the end of a lease ---------------------------------------------------------------------------
 
 
-def test_a_lease_ends_at_its_token_and_not_before(s: Subject) -> None:
+def test_lease_ends_at_its_token_and_not_before(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=SECOND)
     s.now = token - 1
@@ -89,7 +89,7 @@ def test_a_lease_ends_at_its_token_and_not_before(s: Subject) -> None:
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 66 attempts", "NEXT: Lost lease")
-def test_a_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -> None:
+def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -> None:
     s.set(JOB, at=START)
     s.set(OTHER, at=START)
     for attempts in (1, 2):
@@ -120,7 +120,7 @@ def test_without_max_attempts_it_is_never_buried(s: Subject) -> None:
     assert (meta.attempts, meta.state & State.BURIED) == (50, 0)
 
 
-def test_a_plain_entrys_lease_runs_out_too(s: Subject) -> None:
+def test_plain_entrys_lease_runs_out_too(s: Subject) -> None:
     s.set(b"p")
     s.get(b"p", timeout=SECOND)
     s.later(2 * SECOND)
@@ -129,7 +129,7 @@ def test_a_plain_entrys_lease_runs_out_too(s: Subject) -> None:
 
 
 @pytest.mark.rule("NEXT: Lost lease")
-def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
+def test_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
     s = s.under(attempts_max=1)
     s.set(b"p")
     s.get(b"p", timeout=SECOND)
@@ -138,7 +138,7 @@ def test_a_plain_entry_is_not_buried_for_its_attempts(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A leased entry does not expire")
-def test_an_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
+def test_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
     s.later(5 * SECOND)
@@ -147,7 +147,7 @@ def test_an_entry_worked_on_does_not_expire_before_its_lease_ends(s: Subject) ->
     assert s.value(JOB) is None
 
 
-def test_an_expired_entry_that_is_released_is_gone(s: Subject) -> None:
+def test_expired_entry_that_is_released_is_gone(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
     s.later(5 * SECOND)
@@ -156,7 +156,7 @@ def test_an_expired_entry_that_is_released_is_gone(s: Subject) -> None:
     assert s.value(JOB) is None
 
 
-def test_a_job_can_be_completed_after_its_expiry(s: Subject) -> None:
+def test_job_can_be_completed_after_its_expiry(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     token = s.lease(timeout=10 * SECOND)
     s.later(5 * SECOND)
@@ -168,7 +168,7 @@ def test_a_job_can_be_completed_after_its_expiry(s: Subject) -> None:
 
 @pytest.mark.rule("Functions: 13 RELEASE")
 @pytest.mark.parametrize("by", [JOB, URI])
-def test_a_released_entry_is_ready_again_with_attempts_and_arrival_kept(
+def test_released_entry_is_ready_again_with_attempts_and_arrival_kept(
     s: Subject, by: bytes
 ) -> None:
     s.set(JOB, uri=URI, at=START)
@@ -211,7 +211,7 @@ def test_release_without_ttl_keeps_a_delay_that_still_runs(s: Subject) -> None:
 
 
 @pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
-def test_a_delayed_entry_has_its_place_by_the_end_of_its_delay(s: Subject) -> None:
+def test_delayed_entry_has_its_place_by_the_end_of_its_delay(s: Subject) -> None:
     later = b"a:1:%d:z" % (START + 2 * SECOND)
     for key in (JOB, OTHER, later):
         s.set(key)
@@ -220,7 +220,7 @@ def test_a_delayed_entry_has_its_place_by_the_end_of_its_delay(s: Subject) -> No
     assert s.jobs(count=3) == [OTHER, JOB, later]
 
 
-def test_a_released_plain_entry_has_no_delay(s: Subject) -> None:
+def test_released_plain_entry_has_no_delay(s: Subject) -> None:
     s.set(b"p")
     token = s.get(b"p", timeout=SECOND).timeout
     assert token is not None
@@ -260,7 +260,7 @@ def test_release_of_nothing_is_not_found(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.release(key, 1) == "bad-key"
     assert s.touch(key, 1, ttl=1).code == "bad-key"
     assert s.touch(key, ttl=1).code == "bad-key"
@@ -291,7 +291,7 @@ def test_touch_is_a_lease_operation(s: Subject) -> None:
     assert second == first + 1
 
 
-def test_a_touch_can_shorten_a_lease(s: Subject) -> None:
+def test_touch_can_shorten_a_lease(s: Subject) -> None:
     s.set(JOB)
     s.touch(JOB, s.lease(), ttl=SECOND)
     s.later(2 * SECOND)

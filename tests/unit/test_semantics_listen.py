@@ -83,7 +83,7 @@ def s() -> Listening:
 
 
 @pytest.mark.rule("Flags of a request: 11 LISTEN")
-def test_a_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
+def test_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
     s.set(b"p", b"one")
     assert s.listen_to(b"p").code == ""
     assert s.told() == [], "what was before is the reply"
@@ -94,14 +94,14 @@ def test_a_get_listens_to_the_key_that_it_finds(s: Listening) -> None:
 
 
 @pytest.mark.warm_only
-def test_a_get_that_finds_nothing_listens_to_nothing(s: Listening) -> None:
+def test_get_that_finds_nothing_listens_to_nothing(s: Listening) -> None:
     assert s.listen_to(b"p").code == "not-found"
     s.set(b"p")
     assert s.told() == []
     assert not s.engine.store.changes.wanted
 
 
-def test_a_set_listens_to_its_key_but_is_not_told_of_itself(s: Listening) -> None:
+def test_set_listens_to_its_key_but_is_not_told_of_itself(s: Listening) -> None:
     mine = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
     assert s.ask(mine, session=ME).code == ""
     assert s.told() == []
@@ -109,7 +109,7 @@ def test_a_set_listens_to_its_key_but_is_not_told_of_itself(s: Listening) -> Non
     assert s.told() == [(3, b"p", b"two")]
 
 
-def test_a_repeated_set_listens_too(s: Listening) -> None:
+def test_repeated_set_listens_too(s: Listening) -> None:
     s.set(b"p", b"one")
     again = request(Function.SET, b"p", b"one", flags=LISTEN, identifier=3)
     assert s.ask(again, session=ME).code == ""
@@ -117,7 +117,7 @@ def test_a_repeated_set_listens_too(s: Listening) -> None:
     assert s.told() == [(3, b"p", None)]
 
 
-def test_a_set_that_fails_listens_to_nothing(s: Listening) -> None:
+def test_set_that_fails_listens_to_nothing(s: Listening) -> None:
     s.set(b"p", b"one")
     refused = request(Function.SET, b"p", b"two", flags=LISTEN, at=START + 1)
     assert s.ask(refused, session=ME).code == "exists"
@@ -126,7 +126,7 @@ def test_a_set_that_fails_listens_to_nothing(s: Listening) -> None:
 
 
 @pytest.mark.rule("Flags of a reply: 11 LISTEN", "Publish/subscribe (LISTEN): Events")
-def test_a_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
+def test_notification_has_the_identifier_the_key_the_value_and_its_metadata(s: Listening) -> None:
     s.set(JOB, b"one", uri=URI, flags=Flag.PERSIST)
     s.listen_to(URI, identifier=900)
     s.later(5)
@@ -157,7 +157,7 @@ def test_changes_that_follow_fast_are_one_with_the_last_value(s: Listening) -> N
 @pytest.mark.rule(
     "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
 )
-def test_what_came_and_went_is_told_as_gone(s: Listening) -> None:
+def test_listen_tells_an_entry_that_came_and_went_as_gone(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
     s.delete(b"p", at=START + 1)
@@ -168,7 +168,7 @@ def test_what_came_and_went_is_told_as_gone(s: Listening) -> None:
     assert s.told() == [(7, b"p", None)]
 
 
-def test_a_change_that_was_told_before_it_was_matched_is_not_told_again(s: Listening) -> None:
+def test_change_that_was_told_before_it_was_matched_is_not_told_again(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
     s.set(b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
@@ -204,7 +204,7 @@ def test_each_key_of_an_entry_is_told_to_those_who_listen_to_it(s: Listening) ->
     assert sorted(s.told()) == [(1, JOB, None), (2, URI, None)]
 
 
-def test_a_uri_that_is_taken_is_told_with_the_newer_value_and_the_replaced_key_as_gone(
+def test_uri_that_is_taken_is_told_with_the_newer_value_and_the_replaced_key_as_gone(
     s: Listening,
 ) -> None:
     s.set(JOB, b"0", uri=URI)
@@ -225,7 +225,7 @@ def test_superseded_work_is_told_as_gone_when_its_lease_ends(s: Listening) -> No
     assert s.told() == [(1, JOB, None)], "its URI leads elsewhere, where nothing changed"
 
 
-def test_a_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -> None:
+def test_uri_that_a_new_one_takes_the_place_of_is_told_as_gone(s: Listening) -> None:
     s.set(JOB, b"0", uri=URI)
     s.listen_to(URI)
     s.set(JOB, b"1", uri=b"http://example.com/", at=START + 1, flags=Flag.OVERWRITE)
@@ -241,7 +241,7 @@ def test_expiry_is_told(s: Listening) -> None:
     assert s.told() == [(7, b"p", None)]
 
 
-def test_what_next_takes_for_good_is_told_as_gone(s: Listening) -> None:
+def test_listen_tells_an_entry_that_next_popped_as_gone(s: Listening) -> None:
     s.set(JOB)
     s.listen_to(JOB)
     s.next(flags=Flag.OVERWRITE)
@@ -261,7 +261,7 @@ def test_leases_touches_and_repeats_are_not_told(s: Listening) -> None:
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
-def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
+def test_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p", identifier=1)
     s.listen_to(b"p", identifier=2)
@@ -273,7 +273,7 @@ def test_a_get_of_the_same_identifier_without_listen_ends_the_subscription(s: Li
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): End of a subscription")
-def test_a_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
+def test_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s: Listening) -> None:
     s.set(b"p")
     s.set(b"q")
     s.listen_to(b"p")
@@ -284,7 +284,7 @@ def test_a_new_listen_with_the_same_identifier_takes_the_place_of_the_old_one(s:
     assert s.told() == [(7, b"q", None)]
 
 
-def test_a_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
+def test_listen_that_fails_leaves_the_old_subscription(s: Listening) -> None:
     s.set(b"p")
     s.listen_to(b"p")
     assert s.listen_to(b"missing").code == "not-found"
@@ -355,7 +355,7 @@ def test_too_many_subscriptions_in_all_are_busy(
     assert s.listen_to(b"p", identifier=2).code == ""
 
 
-def test_who_falls_too_far_behind_is_given_up(
+def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 2000)
@@ -448,7 +448,7 @@ def put(key: bytes, value: bytes = b"v", *, at: int = START, **fields: Any) -> R
     "Rights (authorization): Notifications report only entries that are inside",
     "Publish/subscribe (LISTEN): If the daemon has tokens, an entry that the token may not read",
 )
-def test_a_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
+def test_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -> None:
     s = under_tokens(all=b"", a=b"a:")
     asked = request(Function.GET, URI, flags=LISTEN)
     s.ask(put(JOB, b"0", uri=URI), session="all")
@@ -466,7 +466,7 @@ def test_a_token_is_told_of_a_key_while_that_is_its_and_then_that_it_is_gone() -
     assert s.told("a") == [(7, URI, None)]
 
 
-def test_what_a_token_was_told_early_is_told_as_gone_too() -> None:
+def test_listen_tells_a_token_that_was_told_early_of_the_end_too() -> None:
     s = under_tokens(all=b"", a=b"a:")
     s.ask(put(JOB, b"0", uri=URI), session="all")
     s.ask(request(Function.GET, URI, flags=LISTEN), session="a")
@@ -490,7 +490,7 @@ def test_another_token_ends_subscriptions(token: str) -> None:
     s.engine.check()
 
 
-def test_a_token_that_counts_no_more_ends_subscriptions() -> None:
+def test_token_that_counts_no_more_ends_subscriptions() -> None:
     s = under_tokens(a=b"a:")
     s.ask(put(JOB), session="a")
     s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")
@@ -502,7 +502,7 @@ def test_a_token_that_counts_no_more_ends_subscriptions() -> None:
 # --- many keys ----------------------------------------------------------------------------------
 
 
-def test_a_range_listens_to_every_key_in_it_also_to_new_ones(s: Listening) -> None:
+def test_range_listens_to_every_key_in_it_also_to_new_ones(s: Listening) -> None:
     s.set(b"c")
     assert s.listen_to(b"b", uri=b"d", count=1).pairs
     for key in (b"a", b"b", b"d", b"d0"):
@@ -511,13 +511,13 @@ def test_a_range_listens_to_every_key_in_it_also_to_new_ones(s: Listening) -> No
     assert sorted(s.told()) == [(7, b"b", b"b"), (7, b"c", None), (7, b"d", b"d")]
 
 
-def test_a_range_that_finds_nothing_listens_all_the_same(s: Listening) -> None:
+def test_range_that_finds_nothing_listens_all_the_same(s: Listening) -> None:
     assert s.listen_to(b"", uri=b"", count=0).pairs == []
     s.set(b"new", b"v")
     assert s.told() == [(7, b"new", b"v")]
 
 
-def test_an_expression_listens_to_every_key_that_it_matches(s: Listening) -> None:
+def test_expression_listens_to_every_key_that_it_matches(s: Listening) -> None:
     assert s.listen_to(b"^a|z", flags=Query.REGEX << QUERY_SHIFT).code == ""
     for key in (b"a1", b"ba", b"bz"):
         s.set(key, key)
@@ -525,12 +525,12 @@ def test_an_expression_listens_to_every_key_that_it_matches(s: Listening) -> Non
 
 
 @pytest.mark.warm_only
-def test_an_expression_that_is_none_listens_to_nothing(s: Listening) -> None:
+def test_expression_that_is_none_listens_to_nothing(s: Listening) -> None:
     assert s.listen_to(b"(", flags=Query.REGEX << QUERY_SHIFT).code == "bad-regex"
     assert len(s.engine.subscriptions) == 0
 
 
-def test_a_cursor_listens_to_the_rest_of_its_range(s: Listening) -> None:
+def test_cursor_listens_to_the_rest_of_its_range(s: Listening) -> None:
     for key in (b"a", b"b", b"c"):
         s.set(key)
     page = s.ask(request(Function.GET, b"", uri=b"", count=1))
@@ -541,7 +541,7 @@ def test_a_cursor_listens_to_the_rest_of_its_range(s: Listening) -> None:
     assert sorted(s.told()) == [(7, b"b", None), (7, b"c", None)]
 
 
-def test_who_listens_to_a_range_is_not_told_of_what_its_token_may_not_read() -> None:
+def test_listen_to_a_range_leaves_out_what_the_token_may_not_read() -> None:
     s = under_tokens(all=b"", a=b"a:")
     everything = request(Function.GET, b"", uri=b"", count=0, flags=LISTEN)
     assert s.ask(everything, session="a").code == ""
@@ -607,7 +607,7 @@ def test_rename_tells_the_old_and_the_new_key_and_what_it_replaces() -> None:
     assert sorted(s.told()) == [(7, b"k", None), (7, b"t", None), (7, b"target", b"v")]
 
 
-def test_what_is_locked_paused_buried_and_kicked_is_not_told() -> None:
+def test_listen_does_not_tell_of_locks_pauses_burials_and_kicks() -> None:
     s = listening_to_everything()
     s.set(JOB)
     s.told()

@@ -31,7 +31,7 @@ def ask(s: Subject, req: Request, session: str) -> Reply:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.lock(key) == "bad-key"
     assert s.unlock(key) == "bad-key"
 
@@ -112,7 +112,7 @@ def test_writes_of_others_are_locked(s: Subject, wanted: Request) -> None:
     ],
     ids=["unlock", "a lock of no time", "60 s, if no time is given", "the connection"],
 )
-def test_a_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
+def test_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
     s.set(JOB, at=START)
     assert s.lock(JOB, session=MINE) == ""
     s.later(1)
@@ -126,7 +126,7 @@ def test_a_lock_ends(s: Subject, end: Callable[[Subject], object]) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Locks: End of a lock")
-def test_the_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
+def test_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, 5 * SECOND, MINE)
     s.lock(JOB, 9 * SECOND, MINE)
@@ -139,14 +139,14 @@ def test_the_time_of_a_lock_can_be_given_and_changed_by_its_owner(s: Subject) ->
 
 
 @pytest.mark.warm_only
-def test_a_lock_without_end_ends_at_the_last_instant(s: Subject) -> None:
+def test_lock_without_end_ends_at_the_last_instant(s: Subject) -> None:
     s.set(JOB)
     assert s.lock(JOB, 2**64 - 1) == ""
     assert s.jobs() == []
 
 
 @pytest.mark.warm_only
-def test_a_lock_of_no_time_locks_nothing(s: Subject) -> None:
+def test_lock_of_no_time_locks_nothing(s: Subject) -> None:
     s.set(JOB)
     assert s.lock(JOB, 0, MINE) == ""
     assert s.unlock(JOB, MINE) == "not-found"
@@ -174,7 +174,7 @@ def test_others_may_read_what_is_locked(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
-def test_a_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
+def test_repeat_of_a_set_is_success_also_when_locked(s: Subject) -> None:
     s.set(JOB, b"one", at=START)
     s.lock(JOB, session=MINE)
     assert ask(s, request(Function.SET, JOB, b"one", at=START), YOURS).code == ""
@@ -192,7 +192,7 @@ def test_next_leaves_out_what_is_locked_by_anybody_and_says_when_it_ends(s: Subj
 
 
 @pytest.mark.rule("Locks: NEXT leaves out locked entries")
-def test_who_waits_for_work_gets_it_when_the_lock_ends(s: Subject) -> None:
+def test_lock_that_ends_serves_a_waiting_next(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, session=MINE)
     s.listen(session="worker")
@@ -202,7 +202,7 @@ def test_who_waits_for_work_gets_it_when_the_lock_ends(s: Subject) -> None:
     assert (session, [pair.key for pair in reply.pairs or ()]) == ("worker", [JOB])
 
 
-def test_who_waits_for_work_gets_it_when_the_owner_is_gone(s: Subject) -> None:
+def test_lock_of_an_owner_that_is_gone_serves_a_waiting_next(s: Subject) -> None:
     s.set(JOB)
     s.lock(JOB, session=MINE)
     s.listen(session="worker")
@@ -211,7 +211,7 @@ def test_who_waits_for_work_gets_it_when_the_owner_is_gone(s: Subject) -> None:
     assert [session for session, _ in s.serve()] == ["worker"]
 
 
-def test_what_is_locked_while_worked_on_waits_for_both(s: Subject) -> None:
+def test_lock_of_a_leased_entry_waits_for_both(s: Subject) -> None:
     s.set(JOB)
     token = s.lease(timeout=SECOND)
     s.lock(JOB, 5 * SECOND)
@@ -235,7 +235,7 @@ def test_time_is_no_write(s: Subject) -> None:
 
 
 @pytest.mark.rule("Locks: End of a lock")
-def test_a_lock_goes_with_its_entry(s: Subject) -> None:
+def test_lock_goes_with_its_entry(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
     ask(s, write(Function.DELETE), MINE)
@@ -244,7 +244,7 @@ def test_a_lock_goes_with_its_entry(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
-def test_a_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
+def test_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
     ask(s, write(Function.SET, value=b"two", flags=Flag.OVERWRITE), MINE)
@@ -255,7 +255,7 @@ def test_a_set_with_overwrite_and_a_rename_keep_the_lock(s: Subject) -> None:
     assert s.jobs() == []
 
 
-def test_the_lock_of_a_replaced_target_ends(s: Subject) -> None:
+def test_lock_of_a_replaced_target_ends(s: Subject) -> None:
     s.set(JOB, at=START)
     s.set(OTHER, at=START)
     s.lock(OTHER, session=MINE)
@@ -275,7 +275,7 @@ def test_kick_of_a_domain_leaves_out_what_another_has_locked(s: Subject) -> None
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Locks: End of a lock")
-def test_a_connection_has_at_most_1000_locks(s: Subject) -> None:
+def test_connection_has_at_most_1000_locks(s: Subject) -> None:
     with s.checked_once():
         for number in range(1001):
             s.set(b"%d" % number)

@@ -42,7 +42,7 @@ def test_link_needs_two_keys_and_an_entry(
 
 
 @pytest.mark.rule("Functions: 12 LINK")
-def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> None:
+def test_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     assert s.link(URI, LINK) == ""
     assert s.pair(LINK).second_key == JOB
@@ -56,14 +56,14 @@ def test_the_value_stands_under_the_link_too_and_goes_with_it(s: Subject) -> Non
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 12 LINK")
 @pytest.mark.parametrize("taken", [JOB, URI, LINK, OTHER, b"other's uri"])
-def test_a_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
+def test_key_that_stands_there_already_is_exists(s: Subject, taken: bytes) -> None:
     s.set(JOB, uri=URI)
     s.set(OTHER, uri=b"other's uri")
     s.link(JOB, LINK)
     assert s.link(JOB, taken) == "exists"
 
 
-def test_a_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> None:
+def test_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> None:
     s.set(JOB, at=START)
     before = s.meta(JOB)
     s.delete(LINK, at=START + 50)
@@ -77,7 +77,7 @@ def test_a_link_is_not_stale_and_leaves_timestamp_and_modified(s: Subject) -> No
 
 @pytest.mark.warm_only
 @pytest.mark.rule("LINK and RENAME: Bounds of links")
-def test_an_entry_has_at_most_64_links(s: Subject) -> None:
+def test_entry_has_at_most_64_links(s: Subject) -> None:
     s.set(JOB)
     assert [s.link(JOB, b"%d" % number) for number in range(65)] == [""] * 64 + ["too-large"]
     assert s.link(JOB, b"0") == "exists"
@@ -85,7 +85,7 @@ def test_an_entry_has_at_most_64_links(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("LINK and RENAME: Bounds of links")
-def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
+def test_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
     s.set(JOB)
     links = [b"%d" % number + bytes(4095) for number in range(8)]
     assert [s.link(JOB, link) for link in links] == [""] * 8
@@ -95,7 +95,7 @@ def test_the_links_of_an_entry_have_at_most_32_kib(s: Subject) -> None:
 @pytest.mark.rule(
     "Last writer wins (timestamps, tombstones): A link that a SET with OVERWRITE gives as URI"
 )
-def test_a_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
+def test_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.link(JOB, LINK)
     s.link(JOB, b"second")
@@ -106,7 +106,7 @@ def test_a_set_with_overwrite_keeps_links_but_that_which_becomes_its_uri(s: Subj
     assert [s.value(key) for key in (URI, LINK, b"second")] == [b"three", None, b"three"]
 
 
-def test_a_uri_that_is_a_link_of_a_waiting_entry_replaces_it(s: Subject) -> None:
+def test_uri_that_is_a_link_of_a_waiting_entry_replaces_it(s: Subject) -> None:
     s.set(JOB, at=START)
     s.link(JOB, LINK)
     assert s.set(OTHER, uri=LINK, at=START - 1) == "stale"
@@ -115,7 +115,7 @@ def test_a_uri_that_is_a_link_of_a_waiting_entry_replaces_it(s: Subject) -> None
     assert s.jobs(count=5) == [OTHER]
 
 
-def test_a_uri_that_is_a_link_of_an_entry_worked_on_waits_for_that(s: Subject) -> None:
+def test_uri_that_is_a_link_of_an_entry_worked_on_waits_for_that(s: Subject) -> None:
     s.set(JOB, b"old", uri=URI, at=START)
     s.link(JOB, LINK)
     token = s.lease(timeout=5 * SECOND)
@@ -129,7 +129,7 @@ def test_a_uri_that_is_a_link_of_an_entry_worked_on_waits_for_that(s: Subject) -
     assert s.set(JOB, at=START + 1) == "stale"
 
 
-def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) -> None:
+def test_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) -> None:
     s.set(JOB, b"old", at=START)
     s.link(JOB, LINK)
     s.lease(timeout=5 * SECOND)
@@ -142,7 +142,7 @@ def test_a_link_taken_by_a_uri_can_be_given_again_when_that_is_gone(s: Subject) 
 
 
 @pytest.mark.rule("LINK and RENAME: A key that was taken over from a leased entry is no link")
-def test_a_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
+def test_key_from_which_another_entry_is_worked_on_is_no_link_before_that_is_over(
     s: Subject,
 ) -> None:
     s.set(JOB, b"old", uri=URI, at=START)
@@ -196,7 +196,7 @@ def test_value_and_all_else_is_kept(s: Subject) -> None:
 
 
 @pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
+def test_new_key_says_domain_priority_and_instant(s: Subject) -> None:
     s.set(JOB)
     to = b"b:7:%d:" % (s.now + SECOND)
     s.rename(JOB, to)
@@ -208,7 +208,7 @@ def test_the_new_key_says_domain_priority_and_instant(s: Subject) -> None:
 
 
 @pytest.mark.warm_only("tells whether an entry is persistent")
-def test_a_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None:
+def test_plain_key_becomes_a_journal_entry_and_the_other_way(s: Subject) -> None:
     s.set(b"p")
     s.rename(b"p", JOB)
     assert s.meta(JOB).state == 8
@@ -231,7 +231,7 @@ def test_arrival_is_kept(s: Subject) -> None:
 @pytest.mark.parametrize(
     ("ahead", "not_before"), [(0, 5 * SECOND), (2 * SECOND, 5 * SECOND), (9 * SECOND, 9 * SECOND)]
 )
-def test_a_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -> None:
+def test_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -> None:
     s.set(JOB)
     s.release(JOB, s.lease(), ttl=5 * SECOND)
     to = b"a:1:%d:z" % (s.now + ahead)
@@ -240,7 +240,7 @@ def test_a_delay_of_a_release_goes_on(s: Subject, ahead: int, not_before: int) -
 
 
 @pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_a_lease_goes_on_with_its_token(s: Subject) -> None:
+def test_lease_goes_on_with_its_token(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=5 * SECOND)
     s.rename(JOB, MOVED, at=START + 1)
@@ -252,7 +252,7 @@ def test_a_lease_goes_on_with_its_token(s: Subject) -> None:
 
 
 @pytest.mark.parametrize("to", [MOVED, b"plain"])
-def test_a_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
+def test_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
     s.set(JOB, at=START)
     s.lease(timeout=5 * SECOND)
     s.rename(JOB, to, at=START + 1)
@@ -262,7 +262,7 @@ def test_a_lease_runs_out_under_the_new_name(s: Subject, to: bytes) -> None:
 
 
 @pytest.mark.rule("LINK and RENAME: Fields that a RENAME changes")
-def test_the_buried_stay_so(s: Subject) -> None:
+def test_buried_stay_so(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"why")
     s.rename(JOB, MOVED)
@@ -273,7 +273,7 @@ def test_the_buried_stay_so(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
-def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
+def test_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(MOVED, at=START)
     assert s.rename(JOB, MOVED, at=START + 5) == ""
@@ -287,7 +287,7 @@ def test_the_old_key_has_a_tombstone_and_that_under_the_new_one_is_gone(s: Subje
 @pytest.mark.rule(
     "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`"
 )
-def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
+def test_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s: Subject) -> None:
     s.set(JOB, at=START + 5)
     assert s.rename(JOB, MOVED, at=START + 4) == "stale"
     s.delete(MOVED, at=START + 6)
@@ -297,14 +297,14 @@ def test_a_rename_older_than_the_entry_or_not_newer_than_a_tombstone_is_stale(s:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
-def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
+def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     s.set(JOB)
     assert s.rename(JOB, MOVED, at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.rename(b"none", MOVED, at=START + 60 * SECOND + 1) == "not-found"
 
 
 @pytest.mark.rule("Functions: 10 RENAME")
-def test_a_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> None:
+def test_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -> None:
     s.set(JOB, b"one", at=START)
     s.set(OTHER, b"two", uri=URI, at=START + 5)
     assert s.rename(JOB, OTHER, at=START + 6) == "exists"
@@ -317,7 +317,7 @@ def test_a_target_that_exists_is_exists_or_replaced_with_overwrite(s: Subject) -
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("to", [URI, LINK, b"other's uri"])
-def test_a_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
+def test_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
     s.set(JOB, uri=URI)
     s.link(JOB, LINK)
     s.set(OTHER, uri=b"other's uri")
@@ -326,7 +326,7 @@ def test_a_further_key_is_never_replaced(s: Subject, to: bytes) -> None:
 
 
 @pytest.mark.rule("Functions: 10 RENAME")
-def test_a_target_that_is_worked_on_is_not_replaced(s: Subject) -> None:
+def test_target_that_is_worked_on_is_not_replaced(s: Subject) -> None:
     s.set(OTHER, at=START)
     s.lease()
     s.set(JOB, at=START)

@@ -35,7 +35,7 @@ def test_next_returns_a_due_entry_with_both_its_keys_and_leases_it(s: Subject) -
 
 
 @pytest.mark.rule("Flags of a reply: 7 TWO_KEYS")
-def test_the_second_key_is_empty_where_there_is_one_key_only(s: Subject) -> None:
+def test_second_key_is_empty_where_there_is_one_key_only(s: Subject) -> None:
     s.set(JOB)
     assert s.next().pairs == [Pair(JOB, ValueType.BUFFER, b"", b"")]
 
@@ -81,7 +81,7 @@ def test_entries_come_by_priority_then_timestamp_then_arrival(s: Subject) -> Non
     assert s.jobs(b"a", count=9) == order
 
 
-def test_an_entry_is_due_when_its_timestamp_has_come(s: Subject) -> None:
+def test_entry_is_due_when_its_timestamp_has_come(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
     s.later(SECOND - 1)
     assert s.jobs() == []
@@ -89,7 +89,7 @@ def test_an_entry_is_due_when_its_timestamp_has_come(s: Subject) -> None:
     assert s.jobs() == [b"a:1:%d:x" % (START + SECOND)]
 
 
-def test_a_domain_returns_its_own_entries_only(s: Subject) -> None:
+def test_domain_returns_its_own_entries_only(s: Subject) -> None:
     s.set(b"a:1:0:x")
     s.set(b"b:1:0:x")
     assert s.jobs(b"b", count=9) == [b"b:1:0:x"]
@@ -106,7 +106,7 @@ def test_count_is_an_upper_bound_and_1_if_absent(
 
 
 @pytest.mark.rule("NEXT: Nothing becomes due by time before that instant")
-def test_a_count_of_0_asks_only_when_there_will_be_more(s: Subject) -> None:
+def test_count_of_0_asks_only_when_there_will_be_more(s: Subject) -> None:
     s.set(JOB)
     s.set(b"a:1:%d:x" % (START + 9))
     reply = s.next(count=0, flags=Flag.LISTEN)
@@ -116,7 +116,7 @@ def test_a_count_of_0_asks_only_when_there_will_be_more(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"a:1", b"d" * 4097])
-def test_what_cannot_be_a_domain_is_bad_key(s: Subject, domain: bytes) -> None:
+def test_next_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.next(domain).code == "bad-key"
 
 
@@ -128,7 +128,7 @@ def test_all_entries_of_a_reply_have_one_token(s: Subject) -> None:
 
 
 @pytest.mark.parametrize("timeout", [None, 0])
-def test_a_lease_without_a_length_is_the_default_lease(s: Subject, timeout: int | None) -> None:
+def test_lease_without_a_length_is_the_default_lease(s: Subject, timeout: int | None) -> None:
     s.set(JOB)
     assert s.lease(timeout=timeout) // 1000 == (START + 24 * 3600 * SECOND) // 1000
 
@@ -160,7 +160,7 @@ def test_domains_take_turns_across_requests(s: Subject) -> None:
     assert order == [b"a:1:0:1", b"b:1:0:1", b"a:1:0:2", b"b:1:0:2"]
 
 
-def test_a_domain_with_a_long_queue_does_not_starve_the_others(s: Subject) -> None:
+def test_domain_with_a_long_queue_does_not_starve_the_others(s: Subject) -> None:
     for n in range(100):
         s.set(b"big:0:0:%d" % n)
     s.set(b"small:255:0:x")
@@ -174,7 +174,7 @@ def test_next_on_a_named_domain_does_not_change_turns(s: Subject) -> None:
     assert s.jobs() == [b"a:1:0:2"]
 
 
-def test_a_domain_that_becomes_due_again_goes_to_the_end(s: Subject) -> None:
+def test_domain_that_becomes_due_again_goes_to_the_end(s: Subject) -> None:
     s.set(b"a:1:0:1")
     s.set(b"b:1:0:1")
     assert s.jobs(b"a") == [b"a:1:0:1"]
@@ -183,7 +183,7 @@ def test_a_domain_that_becomes_due_again_goes_to_the_end(s: Subject) -> None:
 
 
 @pytest.mark.rule("NEXT: Round robin")
-def test_a_domain_whose_only_entry_is_replaced_keeps_its_turn(s: Subject) -> None:
+def test_domain_whose_only_entry_is_replaced_keeps_its_turn(s: Subject) -> None:
     s.set(b"a:1:0:1", uri=URI, at=START)
     s.set(b"b:1:0:1")
     s.set(b"a:1:0:2", uri=URI, at=START + 1)
@@ -209,7 +209,7 @@ def test_max_reply_holds_and_what_does_not_fit_stays(s: Subject) -> None:
     assert s.jobs(count=9, flags=Flag.DATA) == [b"a:1:0:3"]
 
 
-def test_a_single_larger_pair_goes_alone(s: Subject) -> None:
+def test_single_larger_pair_goes_alone(s: Subject) -> None:
     s = s.under(reply_bytes_max=100)
     s.set(JOB, b"x" * 300)
     s.set(OTHER, b"x" * 300)
@@ -217,7 +217,7 @@ def test_a_single_larger_pair_goes_alone(s: Subject) -> None:
     assert s.jobs(count=9, flags=Flag.DATA) == [OTHER]
 
 
-def test_a_domain_whose_entry_did_not_fit_is_the_first_of_the_next_reply(s: Subject) -> None:
+def test_domain_whose_entry_did_not_fit_is_the_first_of_the_next_reply(s: Subject) -> None:
     s = s.under(reply_bytes_max=1000)
     s.set(b"a:1:0:1", b"x" * 300)
     s.set(b"a:1:0:2", b"x" * 300)
@@ -243,7 +243,7 @@ def test_overwrite_deletes_the_entries_at_once(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
-def test_a_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) -> None:
+def test_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) -> None:
     s.set(JOB, at=START)
     s.later(SECOND)
     s.next(flags=Flag.OVERWRITE, at=START + SECOND)
@@ -303,7 +303,7 @@ def test_listen_with_work_there_does_not_wait(s: Subject) -> None:
 
 
 @pytest.mark.rule("Flags of a request: 11 LISTEN")
-def test_a_next_that_waits_is_answered_when_work_comes(s: Subject) -> None:
+def test_next_that_waits_is_answered_when_work_comes(s: Subject) -> None:
     s.listen(b"a", identifier=9, flags=Flag.DATA)
     assert s.serve() == []
     s.set(b"b:1:0:x")
@@ -319,7 +319,7 @@ def test_a_next_that_waits_is_answered_when_work_comes(s: Subject) -> None:
     assert s.serve() == []
 
 
-def test_a_next_that_waits_is_answered_when_an_entry_becomes_due(s: Subject) -> None:
+def test_next_that_waits_is_answered_when_an_entry_becomes_due(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + SECOND))
     s.listen()
     s.later(SECOND)
@@ -327,7 +327,7 @@ def test_a_next_that_waits_is_answered_when_an_entry_becomes_due(s: Subject) -> 
     assert reply.pairs
 
 
-def test_a_next_that_waits_is_answered_when_a_lease_ends(s: Subject) -> None:
+def test_next_that_waits_is_answered_when_a_lease_ends(s: Subject) -> None:
     s.set(JOB)
     s.lease(timeout=SECOND)
     s.listen()
@@ -357,7 +357,7 @@ def test_all_that_wait_for_a_domain_are_served_at_once(s: Subject) -> None:
     assert [session for session, _ in s.serve()] == ["first", "second"]
 
 
-def test_the_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
+def test_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
     engine = EngineSubject(Rules())
     s = Subject(engine)
     engine.advance(START)
@@ -372,7 +372,7 @@ def test_the_engine_wakes_for_work_and_for_the_end_of_a_wait() -> None:
 
 
 @pytest.mark.rule("NEXT: Long polling (LISTEN)")
-def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
+def test_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
     s.set(b"a:1:%d:x" % (START + 60 * SECOND))
     s.listen(ttl=SECOND)
     s.later(SECOND - 1)
@@ -383,20 +383,20 @@ def test_a_wait_ends_after_ttl_with_count_0_and_next_at(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_a_wait_without_ttl_has_no_end(s: Subject) -> None:
+def test_wait_without_ttl_has_no_end(s: Subject) -> None:
     s.listen()
     s.later(365 * 24 * 3600 * SECOND)
     assert s.serve() == []
 
 
 @pytest.mark.warm_only
-def test_a_wait_of_0_is_over_at_once(s: Subject) -> None:
+def test_wait_of_0_is_over_at_once(s: Subject) -> None:
     s.listen(ttl=0)
     [(_, reply)] = s.serve()
     assert (reply.error, reply.pairs) == ("", [])
 
 
-def test_a_batch_for_any_domain_does_not_take_what_an_earlier_one_waits_for(s: Subject) -> None:
+def test_batch_for_any_domain_does_not_take_what_an_earlier_one_waits_for(s: Subject) -> None:
     s.listen(b"b", session="first")
     s.listen(session="second", count=9)
     s.set(JOB)
@@ -415,7 +415,7 @@ def test_quit_ends_the_waits_of_its_session_with_count_0(s: Subject) -> None:
     assert (session, reply.identifier, reply.error, reply.pairs) == ("one", 5, "", [])
 
 
-def test_a_connection_that_ended_gets_no_work(s: Subject) -> None:
+def test_connection_that_ended_gets_no_work(s: Subject) -> None:
     s.listen(session="one")
     s.target.forget("one")
     s.set(JOB)

@@ -30,7 +30,7 @@ def test_nothing_of_a_paused_domain_is_handed_out(s: Subject) -> None:
 
 
 @pytest.mark.rule("PAUSE: End of a pause")
-def test_a_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
+def test_pause_ends_at_its_instant_and_not_before(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", SECOND)
     s.now = START + SECOND - 1
@@ -54,7 +54,7 @@ def test_ttl_0_of_what_is_not_paused_is_success(s: Subject) -> None:
 
 @pytest.mark.rule("PAUSE: End of a pause")
 @pytest.mark.parametrize("ttl", [SECOND, 60 * SECOND])
-def test_a_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> None:
+def test_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
     s.pause(b"a", ttl)
@@ -64,13 +64,13 @@ def test_a_second_pause_replaces_the_end_of_the_first(s: Subject, ttl: int) -> N
 
 
 @pytest.mark.warm_only
-def test_a_pause_can_last_to_the_end_of_time(s: Subject) -> None:
+def test_pause_can_last_to_the_end_of_time(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", U64_MAX)
     assert s.next().timeout == U64_MAX
 
 
-def test_a_domain_without_entries_can_be_paused(s: Subject) -> None:
+def test_domain_without_entries_can_be_paused(s: Subject) -> None:
     s.pause(b"a", 10 * SECOND)
     s.set(JOB)
     assert s.next(b"a").timeout == START + 10 * SECOND
@@ -79,7 +79,7 @@ def test_a_domain_without_entries_can_be_paused(s: Subject) -> None:
 
 
 @pytest.mark.rule("PAUSE: End of a pause")
-def test_a_pause_outlives_the_last_entry_of_its_domain(s: Subject) -> None:
+def test_pause_outlives_the_last_entry_of_its_domain(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
     s.delete(JOB)
@@ -90,7 +90,7 @@ def test_a_pause_outlives_the_last_entry_of_its_domain(s: Subject) -> None:
     assert s.next().timeout == START + 10 * SECOND
 
 
-def test_who_waits_for_work_is_served_when_the_pause_ends(s: Subject) -> None:
+def test_pause_that_ends_serves_a_waiting_next(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", SECOND)
     s.listen(b"a")
@@ -101,7 +101,7 @@ def test_who_waits_for_work_is_served_when_the_pause_ends(s: Subject) -> None:
     assert [pair.key for pair in reply.pairs] == [JOB]
 
 
-def test_who_waits_for_work_is_served_when_the_domain_is_resumed(s: Subject) -> None:
+def test_pause_that_is_resumed_serves_a_waiting_next(s: Subject) -> None:
     s.pause(b"a", 10 * SECOND)
     s.listen()
     s.set(JOB)
@@ -110,7 +110,7 @@ def test_who_waits_for_work_is_served_when_the_domain_is_resumed(s: Subject) -> 
     assert len(s.serve()) == 1
 
 
-def test_a_wait_is_not_served_from_a_domain_that_was_paused_meanwhile(s: Subject) -> None:
+def test_wait_is_not_served_from_a_domain_that_was_paused_meanwhile(s: Subject) -> None:
     s.listen()
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -186,7 +186,7 @@ def test_next_at_of_any_domain_is_the_first_of_all(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_what_is_buried_or_in_no_queue_does_not_count_for_next_at(s: Subject) -> None:
+def test_pause_does_not_count_buried_or_plain_entries_for_next_at(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
     s.pause(b"a", 10 * SECOND)
@@ -216,7 +216,7 @@ def test_stats_of_a_domain_tells_until_when_it_is_paused(s: Subject) -> None:
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 65 state")
-def test_the_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
+def test_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
     s.set(JOB)
     s.pause(b"a", 10 * SECOND)
     assert s.meta(JOB).state & State.PAUSED
@@ -226,7 +226,7 @@ def test_the_metadata_of_its_entries_tell_of_the_pause(s: Subject) -> None:
     assert not s.meta(JOB).state & State.PAUSED
 
 
-def test_a_resumed_domain_has_its_turn_after_all_others(s: Subject) -> None:
+def test_resumed_domain_has_its_turn_after_all_others(s: Subject) -> None:
     for name in (b"a", b"b", b"c"):
         s.set(name + b":1:0:x")
     s.pause(b"a", 10 * SECOND)
@@ -263,7 +263,7 @@ def test_other_work_on_a_uri_waits_for_a_lease_in_a_paused_domain(s: Subject) ->
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("domain", [b"", b"a:b", JOB, b"k" * 4097])
-def test_what_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
+def test_pause_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) -> None:
     assert s.pause(domain, 1) == "bad-key"
 
 
@@ -273,7 +273,7 @@ def test_without_ttl_it_is_bad_request(s: Subject) -> None:
     assert s.pause(b"a", None) == "bad-request"
 
 
-def test_a_paused_domain_takes_sets_and_kicks(s: Subject) -> None:
+def test_paused_domain_takes_sets_and_kicks(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
     s.pause(b"a", SECOND)

@@ -34,7 +34,7 @@ def again(s: Subject, *, after: int = 1, delay: int = BOUND, flags: int = 0) -> 
     return key
 
 
-def test_a_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
+def test_uri_that_is_set_again_and_again_does_run(s: Subject) -> None:
     for n in range(100):
         if s.jobs():
             break
@@ -56,7 +56,7 @@ def test_sets_put_off_waiting_work_by_the_bound_at_most(s: Subject) -> None:
 
 
 @pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
-def test_the_bound_counts_from_the_first_due_time_of_the_chain(s: Subject) -> None:
+def test_bound_counts_from_the_first_due_time_of_the_chain(s: Subject) -> None:
     for due in (SECOND, 5 * SECOND, 9 * SECOND):
         assert s.meta(put_off(s, due)).not_before == START + due
     assert s.meta(again(s, after=5 * SECOND)).not_before == START + SECOND + BOUND
@@ -74,14 +74,14 @@ def test_set_with_a_longer_delay_than_the_bound_means_it(s: Subject) -> None:
 
 @pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_delay_of_exactly_the_bound_is_a_short_one(s: Subject, more: int) -> None:
+def test_delay_of_exactly_the_bound_is_a_short_one(s: Subject, more: int) -> None:
     put_off(s, 0)
     key = again(s, after=SECOND, delay=BOUND + more)
     assert s.meta(key).not_before == (s.now + BOUND + 1 if more else START + 1 + BOUND)
 
 
 @pytest.mark.rule("Postponing (max-postpone): A SET with a longer delay means it")
-def test_a_longer_delay_begins_a_new_chain(s: Subject) -> None:
+def test_longer_delay_begins_a_new_chain(s: Subject) -> None:
     put_off(s, SECOND)
     long = s.meta(again(s, delay=60 * SECOND)).not_before
     s.now = long - SECOND
@@ -90,14 +90,14 @@ def test_a_longer_delay_begins_a_new_chain(s: Subject) -> None:
     assert s.meta(again(s, after=5 * SECOND)).not_before == long + BOUND
 
 
-def test_a_longer_delay_ends_the_chain_that_was_bounded(s: Subject) -> None:
+def test_longer_delay_ends_the_chain_that_was_bounded(s: Subject) -> None:
     put_off(s, SECOND)
     assert s.meta(again(s, after=5 * SECOND)).not_before == START + SECOND + BOUND
     key = again(s, delay=BOUND + 1)
     assert s.meta(key).not_before == s.now + BOUND + 1
 
 
-def test_a_longer_delay_and_its_chain_outlive_a_restart() -> None:
+def test_longer_delay_and_its_chain_outlive_a_restart() -> None:
     target = EngineSubject(Rules(postpone_us_max=BOUND))
     s = Subject(target)
     put_off(s, SECOND, flags=Flag.PERSIST)
@@ -117,14 +117,14 @@ def test_work_that_names_no_instant_was_first_due_when_it_was_created(s: Subject
     assert s.meta(key).not_before == START + BOUND
 
 
-def test_a_set_that_makes_it_due_earlier_is_obeyed(s: Subject) -> None:
+def test_set_that_makes_it_due_earlier_is_obeyed(s: Subject) -> None:
     put_off(s, 30 * SECOND)
     key = put_off(s, SECOND)
     assert s.meta(key).not_before == START + SECOND
 
 
 @pytest.mark.rule("Metadata block, 68 bytes: 56 not before")
-def test_the_effective_instant_is_the_order_of_work(s: Subject) -> None:
+def test_effective_instant_is_the_order_of_work(s: Subject) -> None:
     put_off(s, SECOND)
     key = again(s, after=5 * SECOND)
     before, behind = START + BOUND, START + SECOND + BOUND + 1
@@ -140,7 +140,7 @@ def test_0_sets_no_bound(s: Subject) -> None:
     assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
 
 
-def test_a_bound_beyond_the_last_instant_is_none(s: Subject) -> None:
+def test_bound_beyond_the_last_instant_is_none(s: Subject) -> None:
     s = s.under(postpone_us_max=U64_MAX)
     put_off(s, SECOND)
     assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
@@ -163,7 +163,7 @@ def test_behind_work_that_still_runs_the_chain_is_a_new_one(s: Subject) -> None:
     assert s.meta(again(s)).not_before == START + 70 * SECOND
 
 
-def test_a_release_starts_the_chain_anew(s: Subject) -> None:
+def test_release_starts_the_chain_anew(s: Subject) -> None:
     key = put_off(s, 0)
     s.later(5 * SECOND)
     released_at = s.now
@@ -172,7 +172,7 @@ def test_a_release_starts_the_chain_anew(s: Subject) -> None:
 
 
 @pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
-def test_a_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> None:
+def test_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> None:
     put_off(s, 0)
     token = s.lease(timeout=5 * SECOND)
     s.later(7 * SECOND)
@@ -188,7 +188,7 @@ def test_after_a_release_with_a_delay_the_end_of_that_counts(s: Subject) -> None
 
 
 @pytest.mark.rule("NEXT: After a RELEASE with ttl the end of that delay")
-def test_a_release_with_a_delay_does_not_take_the_bound_back(s: Subject) -> None:
+def test_release_with_a_delay_does_not_take_the_bound_back(s: Subject) -> None:
     put_off(s, 0)
     key = again(s)
     s.now = s.meta(key).not_before
@@ -196,7 +196,7 @@ def test_a_release_with_a_delay_does_not_take_the_bound_back(s: Subject) -> None
     assert s.meta(key).not_before == s.now + SECOND
 
 
-def test_a_kick_starts_the_chain_anew(s: Subject) -> None:
+def test_kick_starts_the_chain_anew(s: Subject) -> None:
     key = put_off(s, 0)
     s.bury(key)
     s.later(5 * SECOND)
@@ -205,14 +205,14 @@ def test_a_kick_starts_the_chain_anew(s: Subject) -> None:
     assert s.meta(again(s)).not_before == kicked_at + BOUND
 
 
-def test_what_was_buried_does_not_bound_what_replaces_it(s: Subject) -> None:
+def test_postponement_bound_of_a_buried_entry_does_not_hold_for_its_successor(s: Subject) -> None:
     key = put_off(s, 0)
     s.bury(key)
     assert s.meta(again(s)).not_before == s.now + BOUND
 
 
 @pytest.mark.rule("Postponing (max-postpone): If a SET replaces a waiting journal entry of its URI")
-def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> None:
+def test_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> None:
     put_off(s, SECOND)
     key = again(s, after=5 * SECOND)
     s.later(1)
@@ -223,7 +223,7 @@ def test_a_set_over_the_same_key_and_uri_goes_on_with_the_chain(s: Subject) -> N
     assert s.meta(key).not_before == START + SECOND + BOUND
 
 
-def test_a_set_over_the_same_key_with_another_uri_is_other_work(s: Subject) -> None:
+def test_set_over_the_same_key_with_another_uri_is_other_work(s: Subject) -> None:
     put_off(s, SECOND)
     key = again(s, after=5 * SECOND)
     due = s.now + BOUND

@@ -158,7 +158,7 @@ def test_purge_does_bounded_work(kind: str) -> None:
 @pytest.mark.warm_only
 @pytest.mark.rule("PURGE: a crash before the reply leaves all or none")
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
-def test_a_purge_that_a_crash_cuts_deletes_nothing(flags: Flag) -> None:
+def test_purge_that_a_crash_cuts_deletes_nothing(flags: Flag) -> None:
     log = CompactedLog()
     for name in (b"a", b"b", b"c"):
         log.done(Function.SET, b"d:1:0:" + name, b"v")

@@ -56,14 +56,14 @@ def keys(reply: Reply) -> list[bytes]:
 
 
 @pytest.mark.rule("Functions: 3 GET", "Scans and continuation tokens (cursors): RANGE")
-def test_a_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
+def test_range_holds_both_ends_and_comes_in_byte_order(s: ScanSubject) -> None:
     s.plain(b"d", b"b", b"a", b"c", b"b\0", b"e")
     assert keys(s.range(b"b", b"d")) == [b"b", b"b\0", b"c", b"d"]
     assert s.range(b"b", b"d").cursor is None
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE")
-def test_an_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
+def test_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"\xff\xff")
     assert keys(s.range(b"b", b"")) == [b"b", b"\xff\xff"]
     assert keys(s.range()) == [b"a", b"b", b"\xff\xff"]
@@ -71,14 +71,14 @@ def test_an_empty_second_key_is_no_upper_end(s: ScanSubject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
-def test_what_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
+def test_scan_that_finds_nothing_is_a_success_without_pairs(s: ScanSubject) -> None:
     s.plain(b"b")
     for reply in (s.range(b"c", b"d"), s.range(b"c", b"a"), s.regex(b"^c")):
         assert (reply.error, reply.pairs, reply.cursor, reply.timeout) == ("", [], None, None)
 
 
 @pytest.mark.warm_only
-def test_a_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
+def test_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
     assert s.range(b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
     assert s.range(b"k", b"k" * (KEY_BYTES_MAX + 1)).code == "bad-key"
 
@@ -93,7 +93,7 @@ def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
-def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubject) -> None:
+def test_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
     s.set(OTHER, b"two", uri=URI, at=START + 1)
@@ -105,7 +105,7 @@ def test_a_uri_that_leads_elsewhere_counts_for_the_entry_it_leads_to(s: ScanSubj
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
-def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
+def test_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
     s.plain(b"abc", b"bcd", b"cde", b"xbcx")
     assert keys(s.regex(b"bc")) == [b"abc", b"bcd", b"xbcx"]
     assert keys(s.regex(b"^bc|e$")) == [b"bcd", b"cde"]
@@ -113,7 +113,7 @@ def test_an_expression_is_found_anywhere_in_the_key(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): REGEX")
-def test_an_expression_matches_bytes(s: ScanSubject) -> None:
+def test_expression_matches_bytes(s: ScanSubject) -> None:
     s.plain(b"a\xe9z", b"a\xc3\xa9z")
     assert keys(s.regex(b"^a.z$")) == [b"a\xe9z"]
     assert keys(s.regex(b"\xe9")) == [b"a\xe9z"]
@@ -121,21 +121,21 @@ def test_an_expression_matches_bytes(s: ScanSubject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-regex`")
-def test_what_is_no_expression_is_bad_regex_with_the_reason(s: ScanSubject) -> None:
+def test_expression_that_is_none_is_bad_regex_with_the_reason(s: ScanSubject) -> None:
     assert s.regex(b"(").code == "bad-regex"
     assert s.regex(b"[").code == "bad-regex"
 
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Scans and continuation tokens (cursors): An expression has at most 4,096 bytes")
-def test_an_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
+def test_expression_that_is_too_complex_or_too_long_is_bad_regex(engine: ScanSubject) -> None:
     assert engine.regex(b"(").error == "bad-regex missing ): ("
     assert "too complex" in engine.regex(b"(a{1,500}){1,2}" * 4).error
     assert engine.regex(b"a" * 4097).code == "bad-regex"
 
 
 @pytest.mark.rule("Flags of a request: 13 COUNT", "Reply, daemon to client: cursor size, cursor")
-def test_the_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -> None:
+def test_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubject) -> None:
     s.plain(*(b"k%d" % number for number in range(7)))
     first = s.range(b"k1", b"k6", count=3)
     assert keys(first) == [b"k1", b"k2", b"k3"]
@@ -144,7 +144,7 @@ def test_the_count_is_a_limit_and_the_cursor_goes_on_with_the_same(s: ScanSubjec
     assert second.cursor is None
 
 
-def test_a_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
+def test_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
     s.plain(*(b"k%d" % number for number in range(10)))
     first = s.regex(b"[13579]$", count=2)
     assert keys(first) == [b"k1", b"k3"]
@@ -155,7 +155,7 @@ def test_a_cursor_of_an_expression_goes_on_with_it(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
+def test_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
     s.plain(b"a", b"b")
     cursor = s.range(count=1, flags=Flag.DATA).cursor
     assert s.cursor(cursor).pairs == [Pair(b"b", ValueType.BUFFER, b"")]
@@ -165,7 +165,7 @@ def test_a_cursor_takes_its_flags_from_its_own_request(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_a_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> None:
+def test_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     cursor = s.range(count=1).cursor
     assert keys(s.cursor(cursor)) == keys(s.cursor(cursor)) == [b"b"]
@@ -190,11 +190,11 @@ def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> Non
 @pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-cursor`")
 @pytest.mark.parametrize("cursor", [b"", b"none", b"\0" * 30, b"k" * 5000])
-def test_what_the_daemon_did_not_give_is_bad_cursor(s: ScanSubject, cursor: bytes) -> None:
+def test_cursor_that_the_daemon_did_not_give_is_bad_cursor(s: ScanSubject, cursor: bytes) -> None:
     assert s.cursor(cursor).code == "bad-cursor"
 
 
-def test_a_damaged_cursor_is_bad_cursor(engine: ScanSubject) -> None:
+def test_damaged_cursor_is_bad_cursor(engine: ScanSubject) -> None:
     engine.plain(b"a", b"b")
     cursor = engine.range(count=1).cursor
     assert cursor is not None
@@ -240,7 +240,7 @@ def test_worked_on_leaves_out_what_is_worked_on(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Flags of a reply: 6 WORKED_ON", "GET: Of many keys at most 1,000 are leased")
-def test_a_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanSubject) -> None:
+def test_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     s.plain(b"p")
     reply = s.range(timeout=7 * SECOND, flags=Flag.META)
@@ -256,7 +256,7 @@ def test_a_lease_takes_each_entry_once_under_its_first_key_with_one_token(s: Sca
     assert s.delete(JOB, token=reply.timeout) == s.delete(b"p", token=reply.timeout) == ""
 
 
-def test_a_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
+def test_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
     s = ScanSubject(type(s.target)(Rules(lease_us_default=9 * SECOND)))
     s.plain(b"p")
     token = s.range(timeout=0).timeout
@@ -265,7 +265,7 @@ def test_a_lease_of_zero_is_the_default_one(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("GET: Entries that a lease leaves out")
-def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject) -> None:
+def test_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -273,7 +273,7 @@ def test_a_lease_leaves_out_work_on_a_uri_that_goes_on_elsewhere(s: ScanSubject)
 
 
 @pytest.mark.rule("GET: Entries that a lease leaves out")
-def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
+def test_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
     s.plain(b"p", b"q")
     assert s.ask(request(Function.BURY, b"p")).code == ""
     assert keys(s.range(timeout=SECOND)) == [b"q"]
@@ -281,7 +281,7 @@ def test_a_lease_leaves_out_what_is_buried(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("GET: Of many keys at most 1,000 are leased")
-def test_a_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSubject) -> None:
+def test_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: ScanSubject) -> None:
     with s.checked_once():
         s.plain(*(b"k%05d" % number for number in range(SCAN_LEASES_MAX + 2)))
     first = s.range(timeout=SECOND)
@@ -291,12 +291,12 @@ def test_a_lease_is_for_a_thousand_entries_and_the_cursor_for_the_others(s: Scan
     assert second.cursor is None
 
 
-def test_a_scan_does_not_look_at_the_timestamp(s: ScanSubject) -> None:
+def test_scan_does_not_look_at_the_timestamp(s: ScanSubject) -> None:
     s.plain(b"p")
     assert keys(s.range(at=0)) == keys(s.range(at=START + 999 * SECOND)) == [b"p"]
 
 
-def test_what_expired_is_not_found(s: ScanSubject) -> None:
+def test_scan_does_not_find_expired_entries(s: ScanSubject) -> None:
     s.set(b"p", timeout=START + SECOND)
     s.later(SECOND)
     assert keys(s.range()) == []
@@ -304,7 +304,7 @@ def test_what_expired_is_not_found(s: ScanSubject) -> None:
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
 @pytest.mark.parametrize("reply_bytes_max", [4096, 5000, 70_000])
-def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int) -> None:
+def test_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: int) -> None:
     s = ScanSubject(EngineSubject(Rules(reply_bytes_max=reply_bytes_max)))
     for number in range(60):
         s.set(b"%03d" % number + b"k" * (number * 37 % 900), b"v" * (number * 91 % 1700))
@@ -319,7 +319,7 @@ def test_a_reply_with_its_cursor_has_max_reply_bytes_at_most(reply_bytes_max: in
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
+def test_single_larger_pair_goes_alone(s: ScanSubject) -> None:
     s = ScanSubject(type(s.target)(Rules(reply_bytes_max=4096)))
     s.set(b"a", b"v")
     s.set(b"b", b"v" * 10_000)
@@ -332,7 +332,7 @@ def test_a_single_larger_pair_goes_alone(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): CURSOR")
-def test_a_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
+def test_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.target.checks = False
     for number in range(PAIRS_MAX + 1):
@@ -342,7 +342,7 @@ def test_a_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert keys(engine.cursor(first.cursor)) == [b"%05x" % PAIRS_MAX]
 
 
-def test_a_scan_that_leases_is_refused_while_the_daemon_is_read_only(engine: ScanSubject) -> None:
+def test_scan_that_leases_is_refused_while_the_daemon_is_read_only(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.plain(b"p")
     engine.target.engine.context.read_only = True

@@ -23,7 +23,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.mark.rule("Functions: 2 SET")
-def test_a_set_stores_the_value_under_its_key(s: Subject) -> None:
+def test_set_stores_the_value_under_its_key(s: Subject) -> None:
     assert s.set(b"p", b"one") == ""
     assert s.value(b"p") == b"one"
 
@@ -40,7 +40,7 @@ def test_a_set_stores_the_value_under_its_key(s: Subject) -> None:
         pytest.param(ValueType.BOOLEAN, b"\x07", marks=pytest.mark.warm_only),
     ],
 )
-def test_the_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: bytes) -> None:
+def test_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: bytes) -> None:
     assert s.set(b"p", data, kind=kind) == ""
     pair = s.pair(b"p")
     assert (pair.value_type, pair.value) == (kind, data)
@@ -49,14 +49,14 @@ def test_the_daemon_stores_data_as_it_came(s: Subject, kind: ValueType, data: by
 @pytest.mark.warm_only
 @pytest.mark.rule("Errors: `bad-key`", "Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.set(key) == "bad-key"
 
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Keys: At most 4,096 bytes, and not empty")
 @pytest.mark.parametrize("uri", [b"", b"u" * 4097, JOB])
-def test_an_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: bytes) -> None:
+def test_empty_or_oversize_uri_or_the_key_itself_is_bad_key(s: Subject, uri: bytes) -> None:
     assert s.set(JOB, uri=uri) == "bad-key"
     assert s.value(JOB) is None
 
@@ -80,7 +80,7 @@ def test_no_value_a_type_over_5_and_void_with_data_are_bad_value(
 
 
 @pytest.mark.rule("Errors: `exists`", "Functions: 2 SET")
-def test_a_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> None:
+def test_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> None:
     s.set(b"p", b"one")
     assert s.set(b"p", b"two", at=START + 1) == "exists"
     assert s.value(b"p") == b"one"
@@ -107,7 +107,7 @@ def test_a_set_without_overwrite_of_a_key_that_exists_is_exists(s: Subject) -> N
         (b"a:-1:0:x", False),
     ],
 )
-def test_an_entry_is_a_journal_entry_by_the_form_of_its_key(
+def test_entry_is_a_journal_entry_by_the_form_of_its_key(
     s: Subject, key: bytes, is_journal: bool
 ) -> None:
     s.set(key)
@@ -126,7 +126,7 @@ def test_priority_and_not_before_come_from_the_key(s: Subject) -> None:
 
 @pytest.mark.rule("Metadata block, 68 bytes: 64 priority")
 @pytest.mark.warm_only("tells whether an entry is persistent")
-def test_a_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
+def test_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
     s.set(b"p")
     meta = s.meta(b"p")
     assert (meta.priority, meta.not_before, meta.state) == (0, 0, 0)
@@ -139,7 +139,7 @@ def test_a_plain_key_has_neither_priority_nor_not_before(s: Subject) -> None:
     "Request, client to daemon: timestamp",
     "Metadata block, 68 bytes: 0 timestamp of the last write",
 )
-def test_a_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
+def test_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     s.later(5)
     s.set(b"p", at=START + 1)
     meta = s.meta(b"p")
@@ -169,7 +169,7 @@ def test_expiry_ttl_and_persistence_are_the_new_sets(s: Subject) -> None:
 # --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_an_entry_is_gone_at_its_expiry_instant_and_not_before(s: Subject) -> None:
+def test_entry_is_gone_at_its_expiry_instant_and_not_before(s: Subject) -> None:
     s.set(b"p", timeout=START + SECOND)
     s.later(SECOND - 1)
     assert s.value(b"p") == b"v"
@@ -178,7 +178,7 @@ def test_an_entry_is_gone_at_its_expiry_instant_and_not_before(s: Subject) -> No
 
 
 @pytest.mark.rule("Functions: 2 SET")
-def test_a_timeout_of_0_is_never(s: Subject) -> None:
+def test_timeout_of_0_is_never(s: Subject) -> None:
     s.set(b"p", timeout=0, ttl=SECOND)
     s.later(100 * SECOND)
     assert s.meta(b"p").expires == 0
@@ -191,7 +191,7 @@ def test_ttl_without_timeout_makes_the_first_expiry_now_plus_ttl(s: Subject) -> 
     assert s.value(b"p") is None
 
 
-def test_a_ttl_of_0_is_none(s: Subject) -> None:
+def test_ttl_of_0_is_none(s: Subject) -> None:
     s.set(b"p", ttl=0)
     s.later(1)
     meta = s.meta(b"p")
@@ -199,7 +199,7 @@ def test_a_ttl_of_0_is_none(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): The last instant")
-def test_an_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
+def test_expiry_beyond_the_last_instant_is_the_last_instant(s: Subject) -> None:
     s.set(b"p", ttl=U64_MAX)
     assert s.meta(b"p").expires == U64_MAX
 
@@ -212,7 +212,7 @@ def test_expiry_leaves_no_tombstone(s: Subject) -> None:
     assert s.value(b"p") == b"again"
 
 
-def test_an_expired_job_is_not_handed_out(s: Subject) -> None:
+def test_expired_job_is_not_handed_out(s: Subject) -> None:
     s.set(JOB, timeout=START + SECOND)
     s.later(SECOND)
     assert s.jobs() == []
@@ -226,7 +226,7 @@ def test_an_expired_job_is_not_handed_out(s: Subject) -> None:
     "Last writer wins (timestamps, tombstones): A smaller timestamp loses with `stale`",
 )
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
-def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags: int) -> None:
+def test_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flags: int) -> None:
     s.set(b"p", b"one", at=START)
     assert s.set(b"p", b"two", at=START - 1, flags=flags) == "stale"
     assert s.value(b"p") == b"one"
@@ -234,7 +234,7 @@ def test_a_set_with_a_smaller_timestamp_than_the_entry_is_stale(s: Subject, flag
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): The same timestamp is a repeat")
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
-def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
+def test_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
     s: Subject, flags: int
 ) -> None:
     s.set(JOB, b"one", at=START, uri=URI)
@@ -248,7 +248,7 @@ def test_a_set_with_the_entrys_timestamp_is_a_repeat_and_changes_nothing(
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): The same timestamp is a repeat")
-def test_a_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> None:
+def test_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     assert s.set(b"p", None, at=START) == ""
     assert s.value(b"p") == b"one"
@@ -259,7 +259,7 @@ def test_a_repeat_is_recognised_before_its_arguments_are_checked(s: Subject) -> 
     "Errors: `clock-skew`",
     "Last writer wins (timestamps, tombstones): `clock-skew`",
 )
-def test_a_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
+def test_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: Subject) -> None:
     assert s.set(b"p", at=START + 60 * SECOND) == ""
     assert s.set(b"q", at=START + 60 * SECOND + 1) == "clock-skew"
     assert s.value(b"q") is None
@@ -267,7 +267,7 @@ def test_a_timestamp_up_to_the_skew_ahead_is_taken_and_beyond_is_clock_skew(s: S
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A SET whose timestamp is not later")
 @pytest.mark.parametrize(("at", "code"), [(START - 1, "stale"), (START, "stale"), (START + 1, "")])
-def test_a_set_wins_over_a_tombstone_only_with_a_larger_timestamp(
+def test_set_wins_over_a_tombstone_only_with_a_larger_timestamp(
     s: Subject, at: int, code: str
 ) -> None:
     s.set(b"p", at=START - 5)
@@ -275,7 +275,7 @@ def test_a_set_wins_over_a_tombstone_only_with_a_larger_timestamp(
     assert s.set(b"p", at=at) == code
 
 
-def test_a_set_that_wins_over_a_tombstone_erases_it(s: Subject) -> None:
+def test_set_that_wins_over_a_tombstone_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START)
     s.set(b"p", at=START + 1, timeout=START + 5)
     s.later(5)
@@ -283,7 +283,7 @@ def test_a_set_that_wins_over_a_tombstone_erases_it(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A SET whose timestamp is not later")
-def test_a_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
+def test_set_repeated_after_its_job_was_done_is_stale(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START)
     assert s.set(JOB, at=START) == "stale"
@@ -302,7 +302,7 @@ def test_tombstones_are_kept_for_tombstone_ttl(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Lifetime and number of tombstones")
-def test_the_oldest_tombstones_go_first(s: Subject) -> None:
+def test_oldest_tombstones_go_first(s: Subject) -> None:
     s = s.under(tombstones_max=2)
     for key in (b"p", b"q", b"r"):
         s.delete(key, at=START)
@@ -334,7 +334,7 @@ def test_stale_comes_before_exists(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_a_stale_uri_comes_before_an_existing_key(s: Subject) -> None:
+def test_stale_uri_comes_before_an_existing_key(s: Subject) -> None:
     s.set(JOB, at=START, uri=URI)
     s.set(OTHER, at=START - 5)
     assert s.set(OTHER, at=START - 1, uri=URI) == "stale"
@@ -413,16 +413,14 @@ def test_overwrite_keeps_the_uri_unless_a_new_one_comes(s: Subject) -> None:
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): SET with OVERWRITE")
 @pytest.mark.parametrize("at", [START, START + 1])
 @pytest.mark.parametrize("flags", [0, Flag.OVERWRITE])
-def test_a_key_that_is_a_further_key_of_another_entry_exists(
-    s: Subject, at: int, flags: int
-) -> None:
+def test_key_that_is_a_further_key_of_another_entry_exists(s: Subject, at: int, flags: int) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     assert s.set(URI, b"two", at=at, flags=flags) == "exists"
     assert s.value(URI) == b"one"
 
 
 @pytest.mark.warm_only
-def test_an_older_set_on_a_further_key_is_stale(s: Subject) -> None:
+def test_older_set_on_a_further_key_is_stale(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     assert s.set(URI, at=START - 1) == "stale"
 
@@ -430,13 +428,13 @@ def test_an_older_set_on_a_further_key_is_stale(s: Subject) -> None:
 # --- URI: no duplicates ---------------------------------------------------------------------------
 
 
-def test_an_entry_is_found_under_its_uri(s: Subject) -> None:
+def test_entry_is_found_under_its_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI)
     assert s.value(URI) == b"one"
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A waiting entry is replaced")
-def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
+def test_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.later(5)
     assert s.set(OTHER, b"two", uri=URI, at=START + 1) == ""
@@ -449,7 +447,7 @@ def test_a_newer_entry_replaces_a_waiting_one_of_the_same_uri(s: Subject) -> Non
     "Metadata block, 68 bytes: 8 created",
     "SET with a URI (deduplication): A waiting entry is replaced",
 )
-def test_the_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
+def test_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.later(5)
     s.set(OTHER, uri=URI, at=START + 1)
@@ -457,7 +455,7 @@ def test_the_new_entry_keeps_the_replaced_ones_created_time(s: Subject) -> None:
     assert (meta.created, meta.modified) == (START, START + 5)
 
 
-def test_an_equal_timestamp_replaces_too(s: Subject) -> None:
+def test_equal_timestamp_replaces_too(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     assert s.set(OTHER, uri=URI, at=START) == ""
     assert s.value(JOB) is None
@@ -465,9 +463,7 @@ def test_an_equal_timestamp_replaces_too(s: Subject) -> None:
 
 @pytest.mark.rule("SET with a URI (deduplication): An older SET is `stale`")
 @pytest.mark.parametrize("worked_on", [False, True])
-def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
-    s: Subject, worked_on: bool
-) -> None:
+def test_older_set_of_the_same_uri_is_stale_worked_on_or_not(s: Subject, worked_on: bool) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     if worked_on:
         s.lease()
@@ -477,7 +473,7 @@ def test_an_older_set_of_the_same_uri_is_stale_worked_on_or_not(
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
-def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: Subject) -> None:
+def test_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     s.set(OTHER, uri=URI, at=START + 5)
     assert s.set(JOB, at=START + 5) == "stale"
@@ -485,7 +481,7 @@ def test_the_replaced_entry_leaves_a_tombstone_with_the_replacing_timestamp(s: S
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
-def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> None:
+def test_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) -> None:
     s.set(JOB, b"one", uri=URI, at=START)
     s.lease()
     s.later(5)
@@ -496,7 +492,7 @@ def test_a_worked_on_entry_stays_and_the_uri_leads_to_the_new_one(s: Subject) ->
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
-def test_the_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
+def test_new_entry_waits_while_the_old_one_is_worked_on(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=10 * SECOND)
     s.set(OTHER, uri=URI, at=START + 1)
@@ -518,7 +514,7 @@ def test_completing_the_old_one_does_not_touch_the_new_one(s: Subject) -> None:
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Other causes of a tombstone")
 @pytest.mark.parametrize("how", ["runs out", "is released"])
-def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> None:
+def test_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=10 * SECOND)
     s.set(OTHER, uri=URI, at=START + 1)
@@ -532,7 +528,7 @@ def test_the_old_one_is_dropped_when_its_lease_ends(s: Subject, how: str) -> Non
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A leased entry stays until its lease ends")
-def test_the_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: Subject) -> None:
+def test_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -542,7 +538,7 @@ def test_the_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: S
     assert s.jobs(count=2) == []
 
 
-def test_a_third_entry_replaces_the_second_and_waits_for_the_first(s: Subject) -> None:
+def test_third_entry_replaces_the_second_and_waits_for_the_first(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -553,7 +549,7 @@ def test_a_third_entry_replaces_the_second_and_waits_for_the_first(s: Subject) -
     assert s.jobs(count=3) == [b"b:1:0:z"]
 
 
-def test_an_entry_set_after_the_second_was_deleted_waits_for_the_first(s: Subject) -> None:
+def test_entry_set_after_the_second_was_deleted_waits_for_the_first(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -564,7 +560,7 @@ def test_an_entry_set_after_the_second_was_deleted_waits_for_the_first(s: Subjec
     assert s.jobs() == [b"b:1:0:z"]
 
 
-def test_a_touch_of_the_old_ones_lease_keeps_the_new_one_waiting(s: Subject) -> None:
+def test_touch_of_the_old_ones_lease_keeps_the_new_one_waiting(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease(timeout=10 * SECOND)
     s.set(OTHER, uri=URI, at=START + 1)
@@ -584,7 +580,7 @@ def test_overwriting_the_old_one_makes_it_an_entry_of_its_own(s: Subject) -> Non
 
 
 @pytest.mark.rule("SET with a URI (deduplication): A URI that is a primary key")
-def test_a_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None:
+def test_uri_that_is_the_primary_key_of_another_entry_exists(s: Subject) -> None:
     s.set(b"p", b"one", at=START)
     for _ in range(2):
         assert s.set(JOB, uri=b"p", at=START + 1) == "exists"
@@ -611,7 +607,7 @@ def test_plain_keys_have_unique_uris_too(s: Subject) -> None:
     assert s.value(URI) == b"two"
 
 
-def test_the_same_page_reported_ten_times_is_worked_on_once(s: Subject) -> None:
+def test_same_page_reported_ten_times_is_worked_on_once(s: Subject) -> None:
     for n in range(10):
         s.later(SECOND // 10)
         assert s.set(b"a:1:0:%d" % n, uri=URI, at=s.now) == ""
@@ -619,7 +615,7 @@ def test_the_same_page_reported_ten_times_is_worked_on_once(s: Subject) -> None:
     assert s.meta(URI).created == START + SECOND // 10
 
 
-def test_an_entry_that_is_worked_on_is_displaced_by_one_without_a_timestamp(s: Subject) -> None:
+def test_entry_that_is_worked_on_is_displaced_by_one_without_a_timestamp(s: Subject) -> None:
     assert s.set(JOB, uri=URI, at=0) == ""
     token = s.lease()
     assert s.set(OTHER, b"new", uri=URI, at=0) == ""

@@ -28,14 +28,14 @@ def assert_numbers(numbers: dict[str, object], **expected: int) -> None:
 
 
 @pytest.mark.warm_only
-def test_an_empty_daemon_has_zeros(s: Subject) -> None:
+def test_empty_daemon_has_zeros(s: Subject) -> None:
     numbers = s.stats()
     assert_numbers(numbers)
     assert (numbers["domains"], numbers["oldest_due_us"]) == (0, 0)
 
 
 @pytest.mark.warm_only
-def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
+def test_domain_without_entries_has_zeros(s: Subject) -> None:
     numbers = s.stats(b"none")
     assert_numbers(numbers)
     assert numbers["oldest_due_us"] == 0
@@ -44,7 +44,7 @@ def test_a_domain_without_entries_has_zeros(s: Subject) -> None:
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize("key", [b"a:1", b"d" * 4097])
-def test_what_cannot_be_a_domain_is_bad_key(s: Subject, key: bytes) -> None:
+def test_stats_of_a_name_that_is_no_domain_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.ask(request(Function.STATS, key)).code == "bad-key"
 
 
@@ -82,7 +82,7 @@ def test_waiting_is_neither_worked_on_nor_buried(s: Subject) -> None:
 
 
 @pytest.mark.rule("STATS: `delayed`")
-def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> None:
+def test_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -93,7 +93,7 @@ def test_an_entry_that_waits_for_a_lease_on_its_uri_is_delayed(s: Subject) -> No
 
 @pytest.mark.warm_only
 @pytest.mark.rule("STATS: `entries`", "STATS: `domains`")
-def test_a_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
+def test_domain_counts_its_own_entries_and_the_daemon_all(s: Subject) -> None:
     s.set(JOB)
     s.set(b"b:1:0:x")
     s.set(b"p")
@@ -129,7 +129,7 @@ def test_oldest_due_counts_from_the_end_of_a_delay(s: Subject) -> None:
 
 
 @pytest.mark.rule("STATS: `oldest_due_us` counts from the entry's not-before instant")
-def test_what_names_no_instant_is_due_since_it_was_created(s: Subject) -> None:
+def test_stats_of_an_entry_without_instant_count_it_as_due_since_it_was_created(s: Subject) -> None:
     s.set(b"a:1:0:x")
     s.later(2 * SECOND)
     s.set(b"a:1:0:y")
@@ -204,7 +204,9 @@ def test_nop_quit_and_auth_are_success(s: Subject, function: Function) -> None:
 
 @pytest.mark.rule("Errors: `unknown-function`")
 @pytest.mark.parametrize("function", NO_FUNCTIONS)
-def test_what_is_not_there_is_an_unknown_function(s: Subject, function: int) -> None:
+def test_function_number_that_is_not_there_is_an_unknown_function(
+    s: Subject, function: int
+) -> None:
     s.set(JOB, b"one", uri=URI)
     reply = s.ask(request(function, JOB, b"\x01", uri=b"second", at=START + 1, ttl=1))
     assert reply.code == "unknown-function"
@@ -216,7 +218,7 @@ ALL_FLAGS |= Flag.DATA | Flag.LISTEN | Flag.PERSIST_ALIAS
 
 
 @pytest.mark.rule("Flags of a request: A flag that a function does not use is ignored")
-def test_a_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
+def test_flag_that_a_function_does_not_use_is_ignored(s: Subject) -> None:
     everything: dict[str, Any] = {
         "flags": ALL_FLAGS,
         "uri": b"second",

@@ -45,7 +45,7 @@ def told(reply: Reply) -> bytes:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize("key", [b"", b"k" * 4097])
-def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
+def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
     assert s.add(key, i(1), INTEGER).code == "bad-key"
     assert s.flip(key).code == "bad-key"
     assert s.truncate(key, 1) == "bad-key"
@@ -60,7 +60,7 @@ def test_an_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
         *((BUFFER, i(1)), (STRING, b"1"), (BOOLEAN, b"\1"), (0, None), (6, i(1))),
     ],
 )
-def test_what_is_added_is_an_integer_or_a_float(s: Subject, kind: int, value: bytes | None) -> None:
+def test_add_takes_an_integer_or_a_float(s: Subject, kind: int, value: bytes | None) -> None:
     s.set(b"p", i(1), kind=INTEGER)
     assert s.add(b"p", value, kind).code == "bad-value"
     assert s.add(b"none", value, kind, flags=Flag.OVERWRITE).code == "bad-value"
@@ -82,9 +82,7 @@ def test_what_is_added_is_an_integer_or_a_float(s: Subject, kind: int, value: by
         (i(1, 8), i(1, 1), bytes(7) + b"\2"),
     ],
 )
-def test_the_sum_has_the_stored_width(
-    s: Subject, stored: bytes, added: bytes, total: bytes
-) -> None:
+def test_sum_has_the_stored_width(s: Subject, stored: bytes, added: bytes, total: bytes) -> None:
     s.set(b"p", stored, kind=INTEGER)
     assert told(s.add(b"p", added, INTEGER)) == total
     assert s.value(b"p") == total
@@ -94,7 +92,7 @@ def test_the_sum_has_the_stored_width(
 @pytest.mark.rule("Errors: `overflow`", "Functions: 5 ADD")
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_sum_that_does_not_fit_is_overflow_and_changes_nothing(
+def test_sum_that_does_not_fit_is_overflow_and_changes_nothing(
     s: Subject, width: int, sign: int
 ) -> None:
     edge = 2 ** (8 * width - 1) - 1 if sign > 0 else -(2 ** (8 * width - 1))
@@ -151,7 +149,7 @@ def test_no_number_stays_none(s: Subject) -> None:
         (f(-3.4e38, 4), f(-1e37, 8)),
     ],
 )
-def test_a_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, added: bytes) -> None:
+def test_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, added: bytes) -> None:
     s.set(b"p", stored, kind=FLOAT)
     assert s.add(b"p", added, FLOAT).code == "overflow"
     assert s.value(b"p") == stored
@@ -203,7 +201,7 @@ def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> Non
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
-def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject) -> None:
+def test_add_that_creates_sets_no_expiry_and_persists_by_the_flag(s: Subject) -> None:
     timeout, ttl = s.now + SECOND, SECOND
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, timeout=timeout, ttl=ttl)
     meta = s.meta(b"p")
@@ -215,7 +213,7 @@ def test_what_is_created_has_no_expiry_and_is_persistent_by_the_flag(s: Subject)
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
-def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
+def test_journal_key_makes_a_journal_entry(s: Subject) -> None:
     s.add(b"a:1:%d:x" % (s.now + SECOND), i(3), INTEGER, flags=Flag.OVERWRITE)
     assert s.jobs() == []
     s.later(SECOND)
@@ -224,7 +222,7 @@ def test_a_journal_key_makes_a_journal_entry(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Entry created by ADD")
-def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
+def test_add_that_creates_wins_over_a_tombstone_and_erases_it(s: Subject) -> None:
     s.delete(b"p", at=START + 50)
     s.add(b"p", i(3), INTEGER, flags=Flag.OVERWRITE, at=START + 7)
     assert s.meta(b"p").timestamp == START + 50
@@ -234,7 +232,7 @@ def test_what_is_created_wins_over_a_tombstone_and_erases_it(s: Subject) -> None
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 5 ADD")
-def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> None:
+def test_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER, uri=URI)
     reply = s.add(URI, i(1), INTEGER)
     assert reply.pairs is not None
@@ -253,7 +251,7 @@ def test_the_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) ->
     "Last writer wins (timestamps, tombstones): ADD, NOT and TRUNCATE are never `stale`",
 )
 @pytest.mark.parametrize("at", [START - 5, START + 5])
-def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -> None:
+def test_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -> None:
     s.set(b"p", i(1), kind=INTEGER, at=START)
     accessed = s.meta(b"p").accessed
     s.later(SECOND)
@@ -266,7 +264,7 @@ def test_the_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): `clock-skew`")
-def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
+def test_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
     at = START + 60 * SECOND + 1
     s.set(b"p", i(1), kind=INTEGER)
     s.set(b"b", b"\1", kind=BOOLEAN)
@@ -278,7 +276,7 @@ def test_a_timestamp_too_far_ahead_is_clock_skew(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_what_is_worked_on_or_buried_can_be_changed(s: Subject) -> None:
+def test_add_changes_a_leased_or_buried_entry(s: Subject) -> None:
     s.set(JOB, i(1), kind=INTEGER)
     token = s.lease()
     assert told(s.add(JOB, i(1), INTEGER)) == i(2)
@@ -355,7 +353,7 @@ def test_truncate_cuts_or_fills_up_with_zero_bytes(
         *((STRING, b"3"), (0, None)),
     ],
 )
-def test_the_size_is_an_integer_that_is_not_negative(
+def test_size_is_an_integer_that_is_not_negative(
     s: Subject, kind: int, value: bytes | None
 ) -> None:
     s.set(b"p", b"abcde")
@@ -364,7 +362,7 @@ def test_the_size_is_an_integer_that_is_not_negative(
     assert s.value(b"p") == b"abcde"
 
 
-def test_the_size_is_at_most_max_value(s: Subject) -> None:
+def test_size_is_at_most_max_value(s: Subject) -> None:
     s.set(b"p", b"abc")
     assert s.truncate(b"p", 1_000_001) == "too-large"
     assert s.truncate(b"none", 1_000_001) == "too-large"

@@ -119,7 +119,7 @@ async def test_half_a_request_is_waited_for_so_long_and_no_longer(
     assert "event=request-timeout connections=1" in caplog.text
 
 
-async def test_a_byte_now_and_then_does_not_keep_half_a_request_alive(
+async def test_byte_now_and_then_does_not_keep_half_a_request_alive(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(request_timeout=10)
@@ -136,7 +136,7 @@ async def test_a_byte_now_and_then_does_not_keep_half_a_request_alive(
         assert await peer.reply() is None
 
 
-async def test_a_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockClock) -> None:
+async def test_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockClock) -> None:
     room = Room(request_timeout=2)
     async with room.open():
         peer = room.connect_in_memory()
@@ -147,7 +147,7 @@ async def test_a_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockCl
         assert codes([await peer.reply()]) == [""]
 
 
-async def test_the_time_in_which_the_daemon_does_not_read_does_not_count(
+async def test_time_in_which_the_daemon_does_not_read_does_not_count(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(request_timeout=10, send_timeout=1000)
@@ -168,7 +168,7 @@ async def test_the_time_in_which_the_daemon_does_not_read_does_not_count(
 @pytest.mark.rule(
     "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
 )
-async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
+async def test_idle_connection_is_closed_without_a_word(autojump_clock: MockClock) -> None:
     room = Room(idle_timeout=100)
     async with room.open():
         silent, talks = room.connect_in_memory(), room.connect_in_memory()
@@ -182,7 +182,7 @@ async def test_an_idle_connection_is_closed_without_a_word(autojump_clock: MockC
         assert room.closed["idle-timeout"] == 2
 
 
-async def test_who_waits_for_work_is_not_idle(autojump_clock: MockClock) -> None:
+async def test_idle_timeout_does_not_count_while_a_next_waits(autojump_clock: MockClock) -> None:
     room = Room(idle_timeout=100)
     async with room.open():
         waits, peer = room.connect_in_memory(), room.connect_in_memory()
@@ -196,7 +196,7 @@ async def test_who_waits_for_work_is_not_idle(autojump_clock: MockClock) -> None
         assert woken.pairs
 
 
-async def test_an_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> None:
+async def test_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> None:
     room = Room(idle_timeout=0)
     async with room.open():
         peer = room.connect_in_memory()
@@ -207,7 +207,7 @@ async def test_an_idle_timeout_of_0_closes_nobody(autojump_clock: MockClock) -> 
 @pytest.mark.rule(
     "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
 )
-async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at_once(
+async def test_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = Room(send_timeout=30, default_lease=60)
@@ -228,7 +228,7 @@ async def test_a_client_that_takes_nothing_is_closed_and_its_lease_comes_back_at
     assert "event=send-timeout connections=1" in caplog.text
 
 
-async def test_what_is_pushed_to_a_client_that_takes_nothing_ends_it_too(
+async def test_send_timeout_counts_for_notifications_too(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(send_timeout=30)
@@ -242,7 +242,7 @@ async def test_what_is_pushed_to_a_client_that_takes_nothing_ends_it_too(
         assert room.closed["send-timeout"] == 1
 
 
-async def test_a_client_that_takes_a_little_now_and_then_is_not_closed(
+async def test_client_that_takes_a_little_now_and_then_is_not_closed(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(send_timeout=30)
@@ -338,7 +338,7 @@ async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_tha
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
-async def test_a_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
+async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(max_inflight=SMALL)
@@ -384,7 +384,7 @@ async def test_halves_of_large_requests_that_stand_still_make_room(
         assert codes([await room.ended[0].reply()]) == ["busy"]
 
 
-async def test_what_is_held_is_counted_and_given_back(autojump_clock: MockClock) -> None:
+async def test_memory_budget_counts_held_bytes_and_releases_them(autojump_clock: MockClock) -> None:
     room = Room()
     async with room.open():
         peer = room.connect_in_memory()
@@ -455,7 +455,7 @@ async def take_nothing(peer: Peer) -> None:
     "end",
     [leave, send_end, send_quit, send_garbage, send_half, send_half_and_end, stay, take_nothing],
 )
-async def test_a_session_that_is_over_leaves_memory_at_once_without_garbage_collection(
+async def test_session_that_is_over_leaves_memory_at_once_without_garbage_collection(
     end: Callable[[Peer], Awaitable[None]], lockstep: bool, autojump_clock: MockClock
 ) -> None:
     room = Room(idle_timeout=10, request_timeout=10, send_timeout=10)

@@ -32,7 +32,7 @@ def listen(domain: bytes, **fields: Any) -> Request:
 NOP = request(Function.NOP)
 
 
-async def test_a_full_disk_makes_it_read_only_and_room_writable_again() -> None:
+async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
     house = ServerFixture()
     async with house.open():
         peer, waiting = await house.connect(), await house.connect()
@@ -104,7 +104,7 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
     assert (order.index(999) < 199) == (turn_work == 0)
 
 
-async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room() -> None:
+async def test_read_only_daemon_hands_out_what_became_due_when_there_is_room() -> None:
     house = ServerFixture()
     async with house.open():
         peer, waiting = await house.connect(), await house.connect()
@@ -121,7 +121,7 @@ async def test_what_became_due_while_read_only_is_handed_out_when_there_is_room(
         assert woken.pairs
 
 
-async def test_a_lease_on_its_way_comes_before_the_answer_to_quit(
+async def test_lease_on_its_way_comes_before_the_answer_to_quit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -161,7 +161,7 @@ async def test_no_reply_leaves_before_what_it_shows_is_durable(
             assert reply.code == ""
 
 
-async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
+async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -180,7 +180,7 @@ async def test_a_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
         assert (await other.ask(request(Function.NEXT, b"z"))).pairs
 
 
-async def test_a_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
+async def test_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -201,7 +201,7 @@ async def test_a_client_that_hangs_up_during_a_sync_gets_no_work_that_it_waited_
         assert leased.pairs[0].meta.attempts == 0
 
 
-async def test_a_malformed_message_ends_the_waits_of_its_connection() -> None:
+async def test_malformed_message_ends_the_waits_of_its_connection() -> None:
     house = ServerFixture()
     async with house.open():
         peer = await house.connect()
@@ -245,7 +245,7 @@ async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: st
 
 
 @pytest.mark.rule("Errors: `shutting-down`")
-async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
+async def test_next_that_is_read_while_the_server_stops_is_told_so() -> None:
     house = ServerFixture()
     async with house.open():
         peer, late = await house.connect(), await house.connect()
@@ -261,7 +261,7 @@ async def test_a_next_that_is_read_while_the_server_stops_is_told_so() -> None:
             assert await client.reply() is None
 
 
-async def test_a_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
+async def test_client_that_has_asked_nothing_makes_room_for_a_newcomer() -> None:
     house = ServerFixture(max_connections=3)
     async with house.open():
         one = await house.connect()

@@ -44,7 +44,7 @@ async def told_until(peer: Peer, value: bytes) -> list[bytes]:
     return values
 
 
-async def test_a_change_is_told_to_other_connections_and_to_ones_own() -> None:
+async def test_change_is_told_to_other_connections_and_to_ones_own() -> None:
     house = ServerFixture()
     async with house.open():
         one, two = await house.connect(), await house.connect()
@@ -59,7 +59,7 @@ async def test_a_change_is_told_to_other_connections_and_to_ones_own() -> None:
             assert told.identifier == 100
 
 
-async def test_what_expires_and_what_next_pops_is_told_as_gone() -> None:
+async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
     house = ServerFixture()
     async with house.open():
         peer, other = await house.connect(), await house.connect()
@@ -123,7 +123,7 @@ async def test_no_notification_comes_between_a_request_and_its_reply(
 
 
 @pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
-async def test_the_reply_of_the_request_that_subscribed_comes_first(
+async def test_reply_of_the_request_that_subscribed_comes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -160,7 +160,7 @@ async def test_changes_are_folded_for_who_does_not_read_and_nobody_waits_for_it(
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): A client that does not read, while keys of 16 MiB")
-async def test_who_falls_too_far_behind_is_disconnected_and_nobody_else(
+async def test_slow_consumer_is_disconnected_and_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "NOTIFICATIONS_BYTES_PER_CONNECTION_MAX", 10_000)
@@ -220,7 +220,7 @@ async def test_no_more_is_read_while_too_much_waits_to_be_matched(
         assert house.engine.notifications.unmatched == 0
 
 
-async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
+async def test_subscription_ends_by_a_get_without_listen_and_with_the_connection() -> None:
     house = ServerFixture()
     async with house.open():
         peer, gone = await house.connect(), await house.connect()
@@ -236,7 +236,7 @@ async def test_a_subscription_ends_by_a_get_without_listen_and_with_the_connecti
         assert (await peer.ask(NOP)).flags & Flag.LISTEN == 0
 
 
-async def test_what_is_known_by_then_is_told_before_the_server_stops(
+async def test_listen_tells_known_changes_before_the_server_stops(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -254,7 +254,7 @@ async def test_what_is_known_by_then_is_told_before_the_server_stops(
         assert await peer.reply() is None
 
 
-async def test_a_listener_is_not_idle() -> None:
+async def test_listener_is_not_idle() -> None:
     house = ServerFixture(idle_timeout=1)
     async with house.open():
         peer, other = await house.connect(), await house.connect()

@@ -138,7 +138,9 @@ async def test_give_back_to_the_next_who_waits(
         assert await gone.reply() is None
 
 
-async def test_what_was_sent_stays_handed_out(autojump_clock: MockClock) -> None:
+async def test_undelivered_work_does_not_include_replies_that_were_sent(
+    autojump_clock: MockClock,
+) -> None:
     """Whether the client has read it the daemon cannot know: the lease says how long that lasts."""
     room = Room()
     async with room.open():

@@ -44,7 +44,7 @@ def test_taking_signals_clears_them() -> None:
     assert signals.take() == 0
 
 
-def test_a_deadline_signals_only_if_it_is_earlier() -> None:
+def test_deadline_signals_only_if_it_is_earlier() -> None:
     signals = Signals()
     signals.deadline = 10
     signals.wake_at(10)
@@ -83,7 +83,7 @@ def test_ready_work_signals_where_a_request_waits(s: Signalling) -> None:
     assert s.taken() == 0
 
 
-def test_a_wait_without_end_signals_nothing(s: Signalling) -> None:
+def test_wait_without_end_signals_nothing(s: Signalling) -> None:
     s.listen(b"a")
     assert s.taken() == 0
 

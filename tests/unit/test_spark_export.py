@@ -46,7 +46,7 @@ def exported(destination: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 30, 10_000, 3_000])
-def test_an_export_equals_the_replay(part_bytes: int, snapshot: Path, tmp_path: Path) -> None:
+def test_export_equals_the_replay(part_bytes: int, snapshot: Path, tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     manifest = export_snapshot(
         snapshot,
@@ -64,7 +64,7 @@ def test_an_export_equals_the_replay(part_bytes: int, snapshot: Path, tmp_path: 
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_an_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> None:
+def test_export_says_which_snapshot_it_is_of(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, f"file://{tmp_path}/out")
     manifest = json.loads((tmp_path / "out" / "_manifest.json").read_bytes())
     assert manifest["snapshot"] == snapshot.name
@@ -106,7 +106,7 @@ def test_exported_files_are_no_wider_than_those_of_the_snapshot(
     assert {stat.S_IMODE(path.stat().st_mode) for path in (out, out.parent)} == {directory}
 
 
-def test_a_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> None:
+def test_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, tmp_path / "out")
     first = exported(tmp_path / "out")
     export_snapshot(snapshot, tmp_path / "out")
@@ -119,7 +119,7 @@ def test_a_second_export_replaces_the_first(snapshot: Path, tmp_path: Path) -> N
     )
 
 
-def test_a_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
+def test_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path) -> None:
     export_snapshot(snapshot, tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     damaged = snapshot / "000000003.log"
@@ -134,7 +134,7 @@ def test_a_failed_export_leaves_the_one_before_it(snapshot: Path, tmp_path: Path
     assert exported(tmp_path / "out")
 
 
-def test_a_directory_with_other_files_is_refused(snapshot: Path, tmp_path: Path) -> None:
+def test_directory_with_other_files_is_refused(snapshot: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").write_text("mine")
     with pytest.raises(BadRequestError, match=r"precious.txt"):
@@ -142,7 +142,7 @@ def test_a_directory_with_other_files_is_refused(snapshot: Path, tmp_path: Path)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious.txt"]
 
 
-def test_what_is_no_whole_snapshot_is_refused(snapshot: Path, tmp_path: Path) -> None:
+def test_export_refuses_a_snapshot_that_is_not_whole(snapshot: Path, tmp_path: Path) -> None:
     with pytest.raises(LogCorruptError, match="no manifest"):
         export_snapshot(tmp_path / "log", tmp_path / "out")
     (tmp_path / "garbled").mkdir()
@@ -169,7 +169,7 @@ def test_what_is_no_whole_snapshot_is_refused(snapshot: Path, tmp_path: Path) ->
     assert not (tmp_path / "out").exists()
 
 
-def test_a_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
+def test_snapshot_without_entries_gives_an_empty_table(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "000000001.log").write_bytes(bytes(SegmentBuilder()))
     snapshot = snapshot_of(tmp_path / "log", tmp_path / "snapshots")

@@ -59,7 +59,7 @@ def test_java_home_comes_before_the_path_and_the_wheel(
     assert java.find_java() == (at_home, 21)
 
 
-def test_what_is_too_old_or_does_not_start_is_passed_over(
+def test_java_that_is_too_old_or_does_not_start_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
@@ -85,9 +85,7 @@ def test_without_java_one_sentence_says_what_was_looked_at(
 
 
 @pytest.mark.parametrize(("version", "kept"), [("17.0.1", True), ("25.0.2", False)])
-def test_the_launcher_drops_only_what_that_java_lacks(
-    version: str, kept: bool, tmp_path: Path
-) -> None:
+def test_launcher_drops_only_what_that_java_lacks(version: str, kept: bool, tmp_path: Path) -> None:
     fake_java(tmp_path / "path", version)
     java.prepare_environment()
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
@@ -102,7 +100,7 @@ def test_the_launcher_drops_only_what_that_java_lacks(
     assert os.environ["JAVA_HOME"] == str(launcher.parent.parent)
 
 
-def test_the_launcher_without_arguments_starts_java_without_any(tmp_path: Path) -> None:
+def test_launcher_without_arguments_starts_java_without_any(tmp_path: Path) -> None:
     fake_java(tmp_path / "path", "17")
     java.prepare_environment()
     launcher = Path(os.environ["JAVA_HOME"], "bin", "java")

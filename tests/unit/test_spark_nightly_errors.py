@@ -57,14 +57,14 @@ def test_no_java(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pyspark", "pyarrow"])
-def test_what_is_not_installed_is_named(name: str, tmp_path: Path) -> None:
+def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     options = ("--snapshot", str(tmp_path), "--output", str(tmp_path))
     code, said = run(HIDE.format(name=name) + RUN, *options)
     assert code == UNAVAILABLE
     assert said == (f"fj-nightly: {name} is not installed (pip install 'fastjournal[spark]')\n")
 
 
-def test_the_output_has_to_be_given() -> None:
+def test_output_has_to_be_given() -> None:
     code, said = run(RUN)
     assert code == USAGE
     assert "--output" in said

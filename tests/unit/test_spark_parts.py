@@ -75,7 +75,7 @@ def test_labels_joined_in_any_order_have_one_root() -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_path: Path) -> None:
+def test_log_that_was_cut_anywhere_gives_what_recovery_finds(seed: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     write_random_log(log, seed, segments=2, records=25)
     last = log / "000000002.log"
@@ -98,7 +98,7 @@ def test_chain_of_segments_is_checked_where_a_log_is_read_in_parts(
     assert caught.value.path == f"{tmp_path}/000000001.log"
 
 
-def test_the_record_of_a_pause_tells_its_domain_and_its_end() -> None:
+def test_record_of_a_pause_tells_its_domain_and_its_end() -> None:
     row = Row(1, 8, b"", operation=Pause(b"d\xff", 77))
     told = {name: READABLE[name].value(row) for name in ("operation", "domain", "not_before")}
     assert told == {"operation": "pause", "domain": "d\\xff", "not_before": 77}

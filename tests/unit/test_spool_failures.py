@@ -27,7 +27,7 @@ def file_size_limit(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-def test_a_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
+def test_full_spool_refuses_and_takes_again_what_fits_after_erasing(tmp_path: Path) -> None:
     with Spool(tmp_path, spool_bytes_max=1000, clock=ManualClock(EIGHT)) as spool:
 
         def fill() -> None:
@@ -59,7 +59,7 @@ def test_bytes_of_other_processes_and_other_slots_count(tmp_path: Path) -> None:
             one.append(domain="d", value=b"x" * 1700)
 
 
-def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
+def test_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
@@ -73,7 +73,7 @@ def test_a_short_write_is_an_error_and_becomes_an_erased_record(tmp_path: Path) 
     assert domains == [b"before", b"after"]
 
 
-def test_a_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
+def test_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
@@ -96,7 +96,7 @@ def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
     assert len(requests_in(path)) == 1
 
 
-def test_a_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
+def test_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
     path.write_bytes(b"fjsp\0\0\0\x02whatever")
     with (
@@ -108,14 +108,14 @@ def test_a_slot_of_another_version_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b"fjsp\0\0\0\x02whatever"
 
 
-def test_a_directory_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpoolFailedError) as caught:
         Spool(tmp_path / "file")
     assert caught.value.path == str(tmp_path / "file")
 
 
-def test_a_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_sync_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

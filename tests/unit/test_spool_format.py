@@ -22,15 +22,15 @@ def blank(size: int) -> bytes:
 
 
 @pytest.mark.parametrize(("frame", "text"), GOLDEN)
-def test_a_record_has_exactly_these_bytes(frame: bytes, text: str) -> None:
+def test_record_has_exactly_these_bytes(frame: bytes, text: str) -> None:
     assert form.encode_record(frame).hex() == text.replace(" ", "")
 
 
-def test_the_file_header_has_exactly_these_bytes() -> None:
+def test_file_header_has_exactly_these_bytes() -> None:
     assert form.FILE_HEADER == b"fjsp\x00\x00\x00\x01"
 
 
-def test_a_frame_over_the_limit_is_refused() -> None:
+def test_frame_over_the_limit_is_refused() -> None:
     with pytest.raises(BadRequestError) as caught:
         form.encode_record(bytes(SPOOL_FRAME_BYTES_MAX + 1))
     assert caught.value.code == "too-large"
@@ -52,7 +52,7 @@ def test_every_flipped_bit_but_those_of_the_state_is_seen() -> None:
         assert form.record_end(bytes(bad), 0) <= 0, bit
 
 
-def test_an_erased_record_is_whole_and_any_other_state_is_damage() -> None:
+def test_erased_record_is_whole_and_any_other_state_is_damage() -> None:
     record = form.encode_record(b"frame")
     assert form.record_end(b"E" + record[1:], 0) == len(record)
     for state in set(range(256)) - {0x50, 0x45}:
@@ -60,18 +60,18 @@ def test_an_erased_record_is_whole_and_any_other_state_is_damage() -> None:
         assert form.record_end(bytes([state]), 0) == DAMAGED
 
 
-def test_a_claimed_size_over_the_limit_is_damage_not_a_reason_to_wait() -> None:
+def test_claimed_size_over_the_limit_is_damage_not_a_reason_to_wait() -> None:
     most = SPOOL_FRAME_BYTES_MAX
     assert form.record_end(b"P" + most.to_bytes(4), 0) == INCOMPLETE
     assert form.record_end(b"P" + (most + 1).to_bytes(4), 0) == DAMAGED
 
 
 @pytest.mark.parametrize("size", [9, 10, 200, 5000])
-def test_a_blank_is_a_valid_erased_record(size: int) -> None:
+def test_blank_is_a_valid_erased_record(size: int) -> None:
     assert form.record_end(blank(size), 0) == size
 
 
-def test_a_blank_half_made_is_whole_where_it_leads_to_a_record_or_the_end() -> None:
+def test_blank_half_made_is_whole_where_it_leads_to_a_record_or_the_end() -> None:
     old = b"E" + form.encode_record(b"x" * 50)[1:]
     run = bytearray(old * 3)
     run[:5] = form.blank_ends(len(run))[0]
@@ -83,7 +83,7 @@ def test_a_blank_half_made_is_whole_where_it_leads_to_a_record_or_the_end() -> N
     assert form.record_end(half + following[:-1] + b"?", 0) == DAMAGED
 
 
-def test_the_search_finds_the_next_whole_record_at_every_offset() -> None:
+def test_search_finds_the_next_whole_record_at_every_offset() -> None:
     record = form.encode_record(b"FJ the one")
     for gap in range(20):
         for filler in (b"\0", b"P", b"E", b"P\0"):
@@ -91,7 +91,7 @@ def test_the_search_finds_the_next_whole_record_at_every_offset() -> None:
             assert form.find_record(data, 0) == (gap, gap), (gap, filler)
 
 
-def test_the_search_goes_on_where_a_record_can_still_become_whole() -> None:
+def test_search_goes_on_where_a_record_can_still_become_whole() -> None:
     record = form.encode_record(b"FJ the one")
     for cut in range(1, len(record)):
         found, resume = form.find_record(b"damage" + record[:cut], 0)

@@ -46,7 +46,7 @@ def test_records_come_in_order_and_erased_ones_without_their_frame(tmp_path: Pat
     ]
 
 
-def test_a_read_stops_at_its_limits_and_goes_on_there(tmp_path: Path) -> None:
+def test_read_stops_at_its_limits_and_goes_on_there(tmp_path: Path) -> None:
     with SlotReader(str(slot(tmp_path, FIRST, SECOND, THIRD))) as reader:
         assert frames(reader.read(2)) == [b"FJ frame 1", b"FJ frame 2"]
         assert frames(reader.read(2)) == [b"FJ frame 3"]
@@ -54,7 +54,7 @@ def test_a_read_stops_at_its_limits_and_goes_on_there(tmp_path: Path) -> None:
         assert frames(reader.read(9, bytes_max=11)) == [b"FJ frame 1", b"FJ frame 2"]
 
 
-def test_a_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path) -> None:
+def test_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path) -> None:
     path = slot(tmp_path, header=b"")
     found: list[bytes] = []
     with SlotReader(str(path)) as reader, path.open("ab", buffering=0) as file:
@@ -68,7 +68,7 @@ def test_a_file_that_grows_byte_by_byte_gives_each_record_once(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECOND)))
-def test_a_tail_cut_anywhere_waits_and_is_damage_only_at_the_end(tmp_path: Path, cut: int) -> None:
+def test_tail_cut_anywhere_waits_and_is_damage_only_at_the_end(tmp_path: Path, cut: int) -> None:
     path = slot(tmp_path, FIRST, SECOND[:cut])
     assert [piece.kind for piece in read(path)] == [Kind.PENDING]
     assert [piece.kind for piece in read(path, settled=True)] == [Kind.PENDING]
@@ -80,7 +80,7 @@ def test_a_tail_cut_anywhere_waits_and_is_damage_only_at_the_end(tmp_path: Path,
 
 
 @pytest.mark.parametrize("cut", range(1, len(SECOND)))
-def test_a_record_behind_a_torn_one_is_found_when_the_writes_are_settled(
+def test_record_behind_a_torn_one_is_found_when_the_writes_are_settled(
     tmp_path: Path, cut: int
 ) -> None:
     big = form.encode_record(b"x" * 1000)
@@ -93,7 +93,7 @@ def test_a_record_behind_a_torn_one_is_found_when_the_writes_are_settled(
 
 
 @pytest.mark.parametrize("at", range(1, len(SECOND)))
-def test_a_flipped_byte_costs_its_record_alone_and_the_bytes_are_kept(
+def test_flipped_byte_costs_its_record_alone_and_the_bytes_are_kept(
     tmp_path: Path, at: int
 ) -> None:
     bad = bytearray(SECOND)
@@ -103,7 +103,7 @@ def test_a_flipped_byte_costs_its_record_alone_and_the_bytes_are_kept(
     assert frames(pieces) == [b"FJ frame 1", b"FJ frame 3"]
 
 
-def test_a_flipped_byte_is_passed_without_waiting_for_the_end_of_the_slot(tmp_path: Path) -> None:
+def test_flipped_byte_is_passed_without_waiting_for_the_end_of_the_slot(tmp_path: Path) -> None:
     bad = SECOND[:-1] + b"?"
     pieces = read(slot(tmp_path, FIRST, bad, THIRD))
     assert (damage(pieces), frames(pieces)) == ([bad], [b"FJ frame 1", b"FJ frame 3"])
@@ -120,7 +120,7 @@ def test_damage_at_the_end_waits_for_a_record_behind_it(tmp_path: Path) -> None:
         assert (damage(pieces), frames(pieces)) == ([b"no record at all"], [b"FJ frame 2"])
 
 
-def test_a_file_without_its_header_gives_its_records(tmp_path: Path) -> None:
+def test_file_without_its_header_gives_its_records(tmp_path: Path) -> None:
     assert frames(read(slot(tmp_path, FIRST, SECOND, header=b""))) == [b"FJ frame 1", b"FJ frame 2"]
     pieces = read(slot(tmp_path, FIRST, header=bytes(8)))
     assert (damage(pieces), frames(pieces)) == ([bytes(8)], [b"FJ frame 1"])
@@ -128,7 +128,7 @@ def test_a_file_without_its_header_gives_its_records(tmp_path: Path) -> None:
     assert damage(read(slot(tmp_path, header=b"fjs"), final=True)) == [b"fjs"]
 
 
-def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_file_of_another_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpoolFailedError) as caught:
         read(slot(tmp_path, FIRST, header=b"fjsp\0\0\0\x02"))
     assert caught.value.offset == 4
@@ -158,7 +158,7 @@ def test_damage_without_end_comes_in_pieces_and_every_byte_of_it(
     assert frames(pieces) == [b"FJ frame 2"]
 
 
-def test_a_spool_tells_its_state(tmp_path: Path) -> None:
+def test_spool_tells_its_state(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
         for stamp in (70, 50, 60):
             spool.append(domain="d", timestamp=stamp)
@@ -177,13 +177,13 @@ def test_a_spool_tells_its_state(tmp_path: Path) -> None:
     assert not status.forwarder_running
 
 
-def test_an_empty_or_missing_spool_has_a_state_or_an_error(tmp_path: Path) -> None:
+def test_empty_or_missing_spool_has_a_state_or_an_error(tmp_path: Path) -> None:
     assert spool_status(tmp_path).slots == []
     with pytest.raises(SpoolFailedError):
         spool_status(tmp_path / "missing")
 
 
-def test_what_is_dead_is_kept_with_its_reason_and_once(tmp_path: Path) -> None:
+def test_dead_letter_is_kept_with_its_reason_and_once(tmp_path: Path) -> None:
     dead = DeadDirectory(tmp_path)
     assert dead.list() == []
     reason = Reason(NAME, 8, 3, "damage", "torn", "a torn write", 5)

@@ -56,7 +56,7 @@ print(len(told), len(os.listdir("/proc/self/fd")))
 
 @pytest.mark.parametrize("jumps", ["jumps", "stays"])
 @pytest.mark.parametrize("durable", ["durable", "fast"])
-def test_a_signal_handler_appends_in_the_middle_of_an_append(
+def test_signal_handler_appends_in_the_middle_of_an_append(
     tmp_path: Path, durable: str, jumps: str
 ) -> None:
     done = subprocess.run(
@@ -73,7 +73,7 @@ def test_a_signal_handler_appends_in_the_middle_of_an_append(
 
 
 @pytest.mark.parametrize("step", ["write", "fstat", "lseek", "open", "link", "fdatasync"])
-def test_an_append_comes_in_between_at_each_call_of_the_system(
+def test_append_comes_in_between_at_each_call_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """As by a handler, at every place where one can run, also while the slot changes."""
@@ -143,7 +143,7 @@ def test_threads_share_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert spool_status(tmp_path).pending == count
 
 
-def test_a_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
+def test_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next sync would succeed, but the system has dropped what was not written."""
@@ -164,7 +164,7 @@ def test_a_shared_sync_that_fails_is_told_to_all_who_waited_for_it(
     file.close()
 
 
-def test_a_file_is_not_closed_while_a_thread_syncs_it(
+def test_file_is_not_closed_while_a_thread_syncs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock(EIGHT)
@@ -271,7 +271,7 @@ def test_changing_slots_sums_the_directory_up_seldom(
     ],
     ids=repr,
 )
-def test_an_argument_of_another_type_is_named_and_nothing_is_written(
+def test_argument_of_another_type_is_named_and_nothing_is_written(
     tmp_path: Path, wrong: dict[str, Any]
 ) -> None:
     (name,) = wrong
@@ -285,19 +285,19 @@ def test_an_argument_of_another_type_is_named_and_nothing_is_written(
     [{"slot_seconds": 1.5}, {"durable": 1}, {"spool_bytes_max": 2.5}, {"slot_seconds": True}],
     ids=repr,
 )
-def test_an_option_of_another_type_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_option_of_another_type_is_named(tmp_path: Path, wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(TypeError, match=name):
         Spool(tmp_path, **wrong)
 
 
-def test_what_is_no_request_is_refused(tmp_path: Path) -> None:
+def test_append_of_what_is_no_request_is_refused(tmp_path: Path) -> None:
     no_request: Any = b"FJ"
     with Spool(tmp_path) as spool, pytest.raises(TypeError, match="Request"):
         spool.append_request(no_request)
 
 
-def test_the_bound_of_deletions_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_of_deletions_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "_DELETIONS_MAX", 3)
     monkeypatch.setattr(appendfile.AppendFile, "append", lambda *_: 0)
     with Spool(tmp_path) as spool, pytest.raises(SpoolFailedError, match="deleted as soon"):

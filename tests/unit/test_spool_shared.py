@@ -53,14 +53,14 @@ def test_modes_are_set_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     assert {mode_of(path) for path in files} == {0o660}
 
 
-def test_a_setgid_directory_is_shared_without_being_told(tmp_path: Path) -> None:
+def test_setgid_directory_is_shared_without_being_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o2770)
     with Spool(tmp_path) as spool:
         spool.append(domain="d")
     assert [mode_of(path) for path in tmp_path.glob("*.fjs")] == [0o660]
 
 
-def test_a_group_that_there_is_not_is_named(tmp_path: Path) -> None:
+def test_group_that_there_is_not_is_named(tmp_path: Path) -> None:
     names = {group.gr_name for group in grp.getgrall()}
     assert "no-such-group" not in names
     with pytest.raises(BadRequestError, match="no-such-group"):
@@ -190,7 +190,7 @@ def test_links_and_fifos_planted_in_dead_are_neither_followed_nor_waited_for(
     assert [piece.reason for piece in dead.list()] == [None]
 
 
-def test_a_dead_directory_that_is_a_link_takes_nothing(tmp_path: Path) -> None:
+def test_dead_directory_that_is_a_link_takes_nothing(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     dead = DeadDirectory(tmp_path)
@@ -200,7 +200,7 @@ def test_a_dead_directory_that_is_a_link_takes_nothing(tmp_path: Path) -> None:
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> None:
+def test_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> None:
     lock = tmp_path / "forwarder.lock"
     os.mkfifo(lock)
     assert not spool_status(tmp_path).forwarder_running
@@ -210,7 +210,7 @@ def test_a_lock_that_is_a_fifo_or_a_link_is_not_waited_for(tmp_path: Path) -> No
         spool_status(tmp_path)
 
 
-def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
+def test_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "spool").mkdir()
@@ -227,7 +227,7 @@ def test_a_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("what", ["slot", "directory"])
-def test_an_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
+def test_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
     """The very next one, however lately its path was looked at: the clock stands still."""

@@ -11,7 +11,7 @@ from fastjournal.spool import Slot, Spool, list_slots, spool_status
 from fastjournal.spool import status as module
 
 
-def test_a_slot_that_is_deleted_meanwhile_is_left_out(
+def test_slot_that_is_deleted_meanwhile_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Spool(tmp_path) as spool:
@@ -24,7 +24,7 @@ def test_a_slot_that_is_deleted_meanwhile_is_left_out(
     assert status.pending == 1
 
 
-def test_a_slot_of_another_version_is_named(tmp_path: Path) -> None:
+def test_slot_of_another_version_is_named(tmp_path: Path) -> None:
     foreign = tmp_path / "20261120T080000Z.fjs"
     foreign.write_bytes(b"fjsp\0\0\0\x02?")
     with pytest.raises(SpoolFailedError, match="another version") as raised:

@@ -28,7 +28,7 @@ def all_requests(directory: Path) -> list[Request]:
     return [r for path in sorted(directory.glob("*.fjs")) for r in requests_in(path)]
 
 
-def test_an_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
+def test_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -> None:
     with Spool(tmp_path / "s", clock=ManualClock(EIGHT)) as spool:
         key = spool.append(
             domain="crawl", uri="http://a/", priority=7, not_before=99, value=b"v", ttl=5, expires=6
@@ -42,7 +42,7 @@ def test_an_append_is_a_persistent_set_under_the_canonical_key(tmp_path: Path) -
     assert key.startswith(b"crawl:007:0000000000000099:")
 
 
-def test_the_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_path: Path) -> None:
+def test_default_key_is_the_same_only_for_the_same_uri_and_timestamp(tmp_path: Path) -> None:
     with Spool(tmp_path / "one") as one, Spool(tmp_path / "two") as two:
         first = one.append(domain="d", uri="u", timestamp=5)
         assert two.append(domain="d", uri="u", timestamp=5) == first
@@ -103,7 +103,7 @@ def test_values_that_are_not_bytes_keep_their_type(
         {"domain": "d", "timestamp": -1},
     ],
 )
-def test_a_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:
+def test_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> None:
     with Spool(tmp_path) as spool, pytest.raises(BadRequestError):
         spool.append(**bad)  # what a caller without mypy does
     assert list(tmp_path.iterdir()) == []
@@ -162,7 +162,7 @@ def test_slots_of_another_length_are_named_after_their_start(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir()] == ["20261120T080020Z.fjs"]
 
 
-def test_a_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_append(
+def test_file_that_is_unlinked_while_the_writer_waits_for_its_lock_gets_no_append(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "20261120T080000Z.fjs"
@@ -208,7 +208,7 @@ def test_each_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> N
     assert len(all_requests(deep)) == 101
 
 
-def test_a_durable_append_is_synced_and_so_is_the_name_of_its_slot(
+def test_durable_append_is_synced_and_so_is_the_name_of_its_slot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
@@ -276,7 +276,7 @@ def test_parent_and_forked_children_append_at_once(tmp_path: Path) -> None:
     assert sum(key.startswith(b"child") for key in keys) == 150
 
 
-def test_a_closed_spool_refuses(tmp_path: Path) -> None:
+def test_closed_spool_refuses(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     spool.close()
     with pytest.raises(BadRequestError, match="closed"):

@@ -60,7 +60,7 @@ async def enter(
     return tls, let_in[0]
 
 
-async def test_a_handshake_has_its_time_and_no_more(
+async def test_handshake_has_its_time_and_no_more(
     context: ssl.SSLContext, autojump_clock: MockClock
 ) -> None:
     handshakes = Handshakes()
@@ -130,7 +130,7 @@ async def test_handshakes_of_one_address_push_out_each_other_and_nobody_else(
     assert "slow: the daemon stops" in ended
 
 
-async def test_the_end_is_told_and_what_comes_after_it_is_taken(
+async def test_end_is_told_and_what_comes_after_it_is_taken(
     authority: Authority, context: ssl.SSLContext
 ) -> None:
     client, server = await enter(authority, context, Handshakes())
@@ -146,7 +146,7 @@ async def test_the_end_is_told_and_what_comes_after_it_is_taken(
         pass
 
 
-async def test_a_client_that_takes_nothing_does_not_hold_up_the_end(
+async def test_client_that_takes_nothing_does_not_hold_up_the_end(
     authority: Authority,
     context: ssl.SSLContext,
     autojump_clock: MockClock,
@@ -162,7 +162,7 @@ async def test_a_client_that_takes_nothing_does_not_hold_up_the_end(
     await trio.aclose_forcefully(client)
 
 
-async def test_a_client_that_is_cut_off_has_not_ended(
+async def test_client_that_is_cut_off_has_not_ended(
     authority: Authority, context: ssl.SSLContext
 ) -> None:
     client, server = await enter(authority, context, Handshakes())

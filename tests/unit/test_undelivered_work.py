@@ -190,7 +190,7 @@ def test_give_back_serves_others_who_wait(s: Desk, flags: Flag) -> None:
     assert reply.pairs
 
 
-def test_a_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
+def test_waiter_that_hung_up_is_passed_over_with_all_that_it_waits_for(s: Desk) -> None:
     engine = s.subject.engine
     engine.dispatcher.has_hung_up = lambda session: session == "gone"
     for domain in (b"a", b"", b"b"):

@@ -95,7 +95,7 @@ def daemon() -> Daemon:
 # --- which values leave ---------------------------------------------------------------------------
 
 
-def test_the_least_recently_accessed_value_leaves_first(daemon: Daemon) -> None:
+def test_least_recently_accessed_value_leaves_first(daemon: Daemon) -> None:
     for key in (b"one", b"two", b"a:1:0:three"):
         daemon.set(key)
     assert daemon.ask(get(b"one")).pairs
@@ -120,7 +120,7 @@ def test_no_more_leave_than_have_to(daemon: Daemon) -> None:
     assert room > ENTRY_BYTES + len(LONG)
 
 
-def test_what_was_accessed_last_stays_for_a_part_of_the_limit(daemon: Daemon) -> None:
+def test_lru_cache_keeps_the_values_accessed_last_for_a_part_of_the_limit(daemon: Daemon) -> None:
     values = daemon.engine.store.values
     assert values is not None
     # keys and indexes take more
@@ -134,7 +134,7 @@ def test_what_was_accessed_last_stays_for_a_part_of_the_limit(daemon: Daemon) ->
     assert cold == [True] * 98 + [False] * 2
 
 
-def test_what_is_not_durable_stays(daemon: Daemon) -> None:
+def test_lru_cache_keeps_values_that_are_not_durable(daemon: Daemon) -> None:
     daemon.set(b"old")
     daemon.cool()
     daemon.set(b"new")
@@ -145,7 +145,7 @@ def test_what_is_not_durable_stays(daemon: Daemon) -> None:
     assert daemon.is_cold(b"new")
 
 
-def test_what_is_not_on_the_disk_at_all_stays(daemon: Daemon) -> None:
+def test_lru_cache_keeps_values_that_are_not_on_the_disk_at_all(daemon: Daemon) -> None:
     daemon.ask(request(Function.SET, b"volatile", LONG, at=START))
     daemon.cool()
     assert not daemon.is_cold(b"volatile")
@@ -176,7 +176,7 @@ def test_smaller_values_than_the_least_stay() -> None:
 # --- how they come back ---------------------------------------------------------------------------
 
 
-def test_a_request_that_needs_no_value_reads_none(daemon: Daemon) -> None:
+def test_request_that_needs_no_value_reads_none(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x", uri=b"u")
     daemon.cool()
     for asked in (
@@ -191,7 +191,7 @@ def test_a_request_that_needs_no_value_reads_none(daemon: Daemon) -> None:
     assert daemon.ask(get(b"l")).pairs[0].value == LONG
 
 
-def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> None:
+def test_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> None:
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
     daemon.cool()
@@ -207,7 +207,7 @@ def test_a_missing_value_changes_nothing_until_it_is_there(daemon: Daemon) -> No
     assert daemon.is_cold(b"a:1:0:2")
 
 
-def test_a_next_of_any_domain_asks_for_one_value_of_each_in_turn(daemon: Daemon) -> None:
+def test_next_of_any_domain_asks_for_one_value_of_each_in_turn(daemon: Daemon) -> None:
     for key in (b"a:1:0:1", b"a:1:0:2", b"a:1:0:3", b"b:1:0:1", b"c:1:0:1"):
         daemon.set(key)
     daemon.cool()
@@ -266,7 +266,7 @@ def test_nothing_is_read_that_is_not_handed_out_while_memory_is_scarce(daemon: D
     assert isinstance(daemon.try_once(request(Function.NEXT, b"a")), Reply)
 
 
-def test_whoever_waits_gets_what_is_on_the_disk_only_once_it_was_read(daemon: Daemon) -> None:
+def test_waiting_next_gets_an_evicted_value_only_once_it_was_read(daemon: Daemon) -> None:
     daemon.set(b"a:1:%d:x" % (START + 1000))
     daemon.cool()
     waits = request(Function.NEXT, b"a", flags=Flag.DATA | Flag.LISTEN)
@@ -327,7 +327,7 @@ def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
     assert rounds >= number * 200_000 // (2**20 + 200_000)
 
 
-def test_who_waits_for_what_is_in_memory_does_not_wait_for_the_disk(daemon: Daemon) -> None:
+def test_waiting_next_for_values_in_memory_does_not_wait_for_the_disk(daemon: Daemon) -> None:
     now = START + 1000
     daemon.set(b"a:1:%d:cold" % now)
     daemon.cool()
@@ -344,7 +344,7 @@ def test_who_waits_for_what_is_in_memory_does_not_wait_for_the_disk(daemon: Daem
     assert [session for session, _ in engine.serve_waiters(now + 1)] == [b"a"]
 
 
-def test_a_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None:
+def test_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None:
     for number in range(50):
         daemon.set(b"key/%02d" % number, uri=b"uri/%02d" % number)
     daemon.cool()
@@ -359,7 +359,7 @@ def test_a_scan_reads_what_it_comes_to_and_what_is_ahead(daemon: Daemon) -> None
     assert daemon.read <= 100
 
 
-def test_what_the_gets_behind_one_need_is_read_with_it_within_a_reply(daemon: Daemon) -> None:
+def test_prefetch_reads_the_values_of_the_gets_behind_one_within_a_reply(daemon: Daemon) -> None:
     for number in range(5):
         daemon.set(b"key/%d" % number)
     daemon.cool()
@@ -376,7 +376,7 @@ def test_what_the_gets_behind_one_need_is_read_with_it_within_a_reply(daemon: Da
     assert [entry.key for entry in entries] == [b"key/0", b"key/1"]
 
 
-def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: Daemon) -> None:
+def test_cache_fill_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
     store = daemon.engine.store
@@ -397,7 +397,7 @@ def test_what_was_read_for_an_entry_that_changed_meanwhile_is_not_taken(daemon: 
 
 @pytest.mark.parametrize("sizes", [(5,), (400,), (5, 400), (400, 5, 10), (0, 7), (300, 299)])
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_value_is_cut_and_filled_up_without_being_read(
+def test_value_is_cut_and_filled_up_without_being_read(
     daemon: Daemon, sizes: tuple[int, ...], restart: bool
 ) -> None:
     daemon.set(b"key")
@@ -423,7 +423,7 @@ def test_a_value_is_cut_and_filled_up_without_being_read(
 
 
 @pytest.mark.rule("Errors: `not-readable`")
-def test_a_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) -> None:
+def test_value_that_cannot_be_read_is_not_readable_until_it_can(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
     daemon.broken.add(b"key")
@@ -474,7 +474,7 @@ def test_waiting_next_goes_on_waiting_where_all_that_is_ready_cannot_be_read(
     assert [pair.key for pair in decode_reply(data).pairs or ()] == [b"a:1:0:good"]
 
 
-def test_the_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -> None:
+def test_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     daemon.cool()
     daemon.broken.add(b"a:1:0:x")
@@ -486,7 +486,7 @@ def test_the_reason_may_name_a_path_that_is_no_text_and_is_cut(daemon: Daemon) -
     assert len(entry.reason or b"") == 4096
 
 
-def test_that_a_value_could_not_be_read_once_counts_for_no_later_request(daemon: Daemon) -> None:
+def test_failed_read_of_a_value_counts_for_no_later_request(daemon: Daemon) -> None:
     for number in range(3):
         daemon.set(b"a:1:0:%d" % number)
     daemon.cool()
@@ -565,7 +565,7 @@ def test_many_that_cannot_be_read_are_set_aside_in_one_go(
     assert looks == 3 * number, "all, and once more what is left"
 
 
-def test_what_cannot_be_read_is_not_kicked_and_does_not_keep_others_buried(daemon: Daemon) -> None:
+def test_unreadable_values_are_not_kicked_and_do_not_keep_others_buried(daemon: Daemon) -> None:
     for number in range(2):
         daemon.set(b"a:1:0:%d" % number)
         daemon.ask(request(Function.BURY, b"a:1:0:%d" % number, b"why"))
@@ -588,7 +588,7 @@ def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> No
     assert not daemon.ask(request(Function.BURY, b"a:1:0:x", b"why not")).error
 
 
-def test_a_scan_over_what_cannot_be_read_says_so(daemon: Daemon) -> None:
+def test_scan_over_what_cannot_be_read_says_so(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
     daemon.broken.add(b"key")
@@ -597,7 +597,7 @@ def test_a_scan_over_what_cannot_be_read_says_so(daemon: Daemon) -> None:
     assert reply.error == f"not-readable {WHY}"
 
 
-def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
+def test_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
     daemon.set(b"key")
     daemon.cool()
     everything = request(
@@ -623,7 +623,7 @@ def test_a_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
 # --- work that takes the whole entry anew ---------------------------------------------------------
 
 
-def test_the_256th_attempt_reads_the_value_for_a_new_job(daemon: Daemon) -> None:
+def test_256th_attempt_reads_the_value_for_a_new_job(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     entry = daemon.engine.store.find(b"a:1:0:x")
     assert entry is not None

@@ -74,7 +74,7 @@ async def test_values_leave_memory_where_nothing_else_makes_them_durable(policy:
         assert pairs[0].value == LONG
 
 
-async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "STOP_SECONDS_MAX", 0.0)
     house = ServerFixture(memory_limit=1)
     with trio.fail_after(SILENCE_S / 2):
@@ -88,7 +88,7 @@ async def test_a_read_that_hangs_does_not_hold_up_the_end(monkeypatch: pytest.Mo
     held.go_on()
 
 
-async def test_who_left_while_a_read_hangs_keeps_nobody_from_the_threads_of_others(
+async def test_hanging_read_for_a_client_that_left_keeps_no_thread_from_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -166,7 +166,7 @@ async def test_workers_who_want_the_same_jobs_read_each_value_once(
         assert house.server.runtime.counters.values_read == 3 * workers
 
 
-async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one(
+async def test_single_flight_reads_once_what_several_requests_wait_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -193,7 +193,7 @@ async def test_what_a_request_would_take_that_others_wait_for_too_is_read_by_one
         assert house.disk.calls["read_slice"] == 1
 
 
-async def test_a_scan_that_waits_for_the_disk_holds_up_no_other_scan(
+async def test_scan_that_waits_for_the_disk_holds_up_no_other_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -226,7 +226,7 @@ class LateTurn:
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
+async def test_scan_gets_on_where_what_it_had_read_leaves_memory_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -369,7 +369,7 @@ async def test_waiting_next_gets_a_value_from_the_disk_when_a_delay_ends_and_nob
         assert [pair.value for pair in woken.pairs or ()] == [LONG]
 
 
-async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
+async def test_failed_read_for_a_client_that_is_gone_counts_for_nobody_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -400,7 +400,7 @@ async def test_what_could_not_be_read_for_who_is_gone_counts_for_nobody_else(
         assert house.engine.store.scheduler.buried == 0
 
 
-async def test_a_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
+async def test_request_is_not_kept_from_one_value_by_another_that_leaves_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     evict, evicts = Evictor.evict, True
