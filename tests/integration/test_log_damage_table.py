@@ -183,6 +183,15 @@ def leftover(log: Log) -> None:
     (log.path / f"{log.segments[EARLIER].name}.rw").write_bytes(b"half of it")
 
 
+def copied(number: int, over: int) -> Damage:
+    """Put a copy of a segment in the place of another."""
+
+    def change(log: Log) -> None:
+        log.segments[over].write_bytes(log.segments[number].read_bytes())
+
+    return change
+
+
 KINDS: dict[str, tuple[Damage, list[str]]] = {
     # what a crash leaves
     "a tail that is cut in a body": (lambda log: log.cut(LAST, -30), ["torn"]),
@@ -249,6 +258,29 @@ KINDS: dict[str, tuple[Damage, list[str]]] = {
         ["differs", "differs", "torn"],
     ),
     "an older copy of a segment": (other_records(MIDDLE), ["differs"]),
+    # segments that are copies of others
+    "a copy of the segment behind it": (copied(MIDDLE + 1, MIDDLE), ["damaged"]),
+    "a copy of the segment before it": (copied(EARLIER, MIDDLE), ["damaged"]),
+    "a copy of the first segment": (copied(0, MIDDLE), ["damaged"]),
+    "a copy of the last segment": (copied(LAST, MIDDLE), ["damaged"]),
+    "a first segment that is a copy of another": (copied(MIDDLE, 0), ["damaged"]),
+    "a last segment that is a copy of another": (copied(MIDDLE, LAST), ["damaged"]),
+    "a copy of a segment behind the last": (
+        lambda log: log.add(log.segments[MIDDLE].read_bytes()),
+        ["damaged"],
+    ),
+    "a copy of a segment, and damage behind it": (
+        all_of(copied(MIDDLE + 1, MIDDLE), in_record(MIDDLE + 1, "body")),
+        ["damaged", "damaged"],
+    ),
+    "a last segment that is a copy of another, and a cut one": (
+        all_of(copied(MIDDLE, LAST), cut_between(EARLIER)),
+        ["damaged", "differs"],
+    ),
+    "a copy of a torn last segment": (
+        all_of(lambda log: log.cut(LAST, -9), copied(LAST, EARLIER)),
+        ["damaged", "torn"],
+    ),
     "a cut segment, and damage behind it": (
         all_of(cut_between(EARLIER), in_record(MIDDLE, "body")),
         ["damaged", "differs"],

@@ -31,7 +31,7 @@ def write_cleaned_log(directory: Path) -> None:
 
 
 def harm_first_segment(directory: Path, change: str) -> None:
-    """Cut the first segment to its header or at a record, put an older copy there, or remove it."""
+    """Cut the first segment to its header or at a record, put a copy there, or remove it."""
     path = directory / "000000001.log"
     data = path.read_bytes()
     if change == "header":
@@ -40,5 +40,7 @@ def harm_first_segment(directory: Path, change: str) -> None:
         path.write_bytes(data[: list(scan_segment(data).spans())[4][2]])
     elif change == "older":
         path.write_bytes((directory / OLDER).read_bytes())
+    elif change == "another":
+        path.write_bytes((directory / "000000003.log").read_bytes())
     else:
         path.unlink()

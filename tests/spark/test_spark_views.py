@@ -158,7 +158,7 @@ def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
 
 
-@pytest.mark.parametrize("change", ["header", "record", "older", "gone"])
+@pytest.mark.parametrize("change", ["header", "record", "older", "another", "gone"])
 def test_chain_of_segments_is_checked_by_the_view_entries(
     spark: SparkSession, tmp_path: Path, change: str
 ) -> None:

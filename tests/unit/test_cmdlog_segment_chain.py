@@ -127,6 +127,53 @@ def test_chain_knows_a_copy_of_another_segment_of_the_same_size() -> None:
     assert_known(log.disk.kill(), "differs", 1)
 
 
+def working_log() -> CompactedLog:
+    """A log of five segments, in each of which leases begin, and others end."""
+    log = CompactedLog(cmdlog_seg_size=1 << 20)
+    for segment in range(5):
+        for number in range(8):
+            log.done(Function.SET, b"a:1:0:%d/%d" % (segment, number), b"v" * 50)
+        leased = log.ask(Function.NEXT, b"a", count=6, timeout=10**9)
+        for pair in leased.pairs[:3] if leased.pairs else ():
+            log.done(
+                Function.RELEASE, pair.key, flags=Flag.WORKED_ON, timeout=leased.timeout, ttl=0
+            )
+        log.ask(Function.NEXT, b"a", count=2, timeout=10**9)
+        if segment < 4:
+            log.roll()
+        log.pass_time(2000)
+    log.flush()
+    return log
+
+
+@pytest.mark.parametrize("over", range(1, 6))
+def test_chain_lets_a_repair_take_nothing_from_a_copy_of_another_segment(over: int) -> None:
+    log = working_log()
+    numbers = [int(name[:9]) for name in log.segments()]
+    assert numbers == [1, 2, 3, 4, 5]
+    before = {entry.key for entry in log.engine.store}
+    whole = log.disk
+    for number in sorted({*numbers} - {over}):
+        log.disk = whole.kill()
+        put(log.disk, over, log.disk.read(path_of(number)))
+        (found,) = damage(log.disk)
+        assert (found.kind, found.path, found.offset) == ("damaged", path_of(over), 8)
+        assert "this is a copy of another segment" in found.message
+        with pytest.raises(LogCorruptError, match="a copy of another segment"):
+            recover(log.disk, LOG, now_us=1)
+        log.config.repair = True
+        log.start()
+        log.config.repair = False
+        assert verify(log.disk, LOG) == []
+        kept = {entry.key for entry in log.engine.store}
+        assert {key for key in before if b"%d/" % (over - 1) not in key} <= kept <= before
+        log.done(Function.SET, b"goes on", b"v")
+        # also that workq takes it: no job is there twice
+        log.check()
+        log.restart()
+        assert log.disk.read(f"{path_of(over)}.damaged-8") == whole.read(path_of(number))[8:]
+
+
 def test_chain_knows_a_missing_segment_when_the_one_behind_it_was_cleaned_away() -> None:
     log = two_sealed()
     log.empty(20, key=b"two/%d")

@@ -11,7 +11,8 @@ them by itself:
 The others are damage, and need ``--repair``:
 
 - ``damaged``: bytes with valid records behind them or in an earlier segment, a bad header, a record
-  with a valid checksum that cannot be understood, or anything that the device cannot read;
+  with a valid checksum that cannot be understood, anything that the device cannot read, or all
+  records of a file that is a copy of another segment;
 - ``missing``: a segment that another one names is not there, and no record says that it was
   removed. Gaps in the numbers alone are legal;
 - ``differs``: a segment is not what was sealed: it was cut at a record boundary, or it is an older
@@ -39,8 +40,8 @@ from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.scan import CorruptRegion, Scan, scan_segment
-from fastjournal.cmdlog.recovery.segment_chain import Seal
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan, scan_segment
+from fastjournal.cmdlog.recovery.segment_chain import Seal, segment_start, why_misplaced
 from fastjournal.cmdlog.recovery.value_budget import ValueBudget, ValueLimit
 from fastjournal.disk import Disk
 
@@ -141,6 +142,7 @@ class _LogInspector:
         self._replay = Replay(state)
         self._budget = None if limit is None else ValueBudget(state, limit)
         self._inspection = LogInspection(state, [], [], [])
+        self._present: list[int] = []
         self._bytes = 0
         self._bytes_done = 0
 
@@ -152,7 +154,7 @@ class _LogInspector:
                 message = "a segment was being rewritten; the segment itself is whole"
                 size = self._disk.size(path)
                 inspection.diagnostics.append(Diagnostic("leftover", path, 0, size, message))
-        present = list_segments(self._disk, self._directory)
+        self._present = present = list_segments(self._disk, self._directory)
         self._bytes = sum(self._disk.size(self._path(number)) for number in present)
         numbers, data, scan = self._without_empty(present)
         for number in numbers[:-1]:
@@ -182,6 +184,12 @@ class _LogInspector:
     def _scanned(self, number: int) -> tuple[bytes, Scan]:
         data, unreadable = read_segment(self._disk, self._path(number))
         scan = scan_segment(data)
+        first = segment_start(data, scan)
+        why = "" if first is None else why_misplaced(number, first.previous, self._present)
+        if why:
+            # none of its records counts: they stand where it was copied from
+            copied = CorruptRegion(HEADER_BYTES, len(data), why)
+            return data, Scan(len(data), [], [copied], readable=False)
         for start, end in unreadable:
             scan.readable = False
             reason = f"the device cannot read {end - start} bytes at offset {start}"

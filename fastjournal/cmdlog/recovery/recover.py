@@ -93,9 +93,13 @@ def recover(
         if inspection.corrupt:
             raise _refusal(inspection)
     diagnostics = list(repaired)
+    paths = {found.path for found in repaired}
     for found in inspection.diagnostics:
         offset = found_at.get((found.kind, found.path), found.offset)
-        diagnostics.append(msgspec.structs.replace(_settle(disk, found, now_us), offset=offset))
+        settled = msgspec.structs.replace(_settle(disk, found, now_us), offset=offset)
+        if found.kind != "empty" or found.path not in paths:
+            # else the repair has left nothing of it, and has told so
+            diagnostics.append(settled)
     if diagnostics:
         disk.sync_directory(directory)
     segments = inspection.segments

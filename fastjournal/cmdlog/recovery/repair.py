@@ -188,7 +188,7 @@ def _repaired(
 ) -> bytes:
     """Return a segment without its damage."""
     damaged = {damage.offset for damage in segment.damage}
-    spans = [span for span in scan_segment(data).spans() if span[0] not in damaged]
+    spans = _spans_left(data, segment)
     edits = []
     time = NO_TIME
     before = iter([*spans, (len(data), 0, 0)])
@@ -217,6 +217,16 @@ def _repaired(
     return b"".join(parts)
 
 
+def _spans_left(data: bytes, segment: CorruptSegment) -> list[tuple[int, int, int]]:
+    """Return the places of the valid records of a segment that do not lie in its damage."""
+    places = scan_segment(data).spans()
+    return [
+        span
+        for span in places
+        if not any(damage.offset <= span[0] < damage.end for damage in segment.damage)
+    ]
+
+
 def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
     return b"".join(encode_simple(Command.TIMEOUT_ATTEMPT, time, job_id) for job_id in job_ids)
 
@@ -236,13 +246,14 @@ def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Id
             *((0,) if segment.behind_loss else ()),
         ]
     }
+    corrupt = {segment.number: segment for segment in inspection.corrupt}
     idle: _Idle = {}
     leased: set[bytes] = set()
     doubtful: dict[bytes, tuple[int, int]] = {}
     for number in (segment.number for segment in inspection.segments):
         data, _ = read_segment(disk, f"{directory}/{segment_name(number)}")
         inside = sorted((gap for gap in gaps if gap[0] == number), reverse=True)
-        for start, body, _ in scan_segment(data).spans():
+        for start, body, _ in _spans_left(data, corrupt.get(number, CorruptSegment(number, []))):
             while inside and inside[-1][1] <= start:
                 doubtful |= dict.fromkeys(leased, inside.pop())
             command = data[body]
@@ -255,6 +266,9 @@ def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Id
             elif command > Command.SCHEDULE:
                 doubtful.pop(job_id, None)
                 leased.discard(job_id)
+        while inside:
+            # no record is behind it in its segment
+            doubtful |= dict.fromkeys(leased, inside.pop())
     return idle
 
 

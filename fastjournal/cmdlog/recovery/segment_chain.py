@@ -6,20 +6,32 @@ done: between the two a crash leaves the one or the other. A segment that is abo
 told too. So a segment that is missing, that was cut, even at a record boundary, or that is an older
 copy, is known for what it is. The last segment has nobody behind it who could say so.
 
+The first record also tells that a file is a copy of another segment, where it is the last one too:
+a new segment names the last one that there is. So that has a lower number, and there is none
+between the two.
+
 Logs from before these sizes were told say nothing of most of their segments, and are read as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
+from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     SegmentRemoved,
     SegmentRewritten,
     SegmentStart,
+    unpack_operation,
 )
+from fastjournal.cmdlog.format.partial_decode import is_operation
+from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Scan
+from fastjournal.errors import LogCorruptError
 
 Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
 TOLD = (SegmentStart, SegmentRewritten, SegmentRemoved)
@@ -40,6 +52,25 @@ class Break(NamedTuple):
     missing: bool
     """Whether it is not there at all."""
     message: str
+
+
+def segment_start(data: bytes, scan: Scan) -> SegmentStart | None:
+    """Return the first record of a segment; None: it is another, or it cannot be understood.
+
+    Args:
+        data: The segment.
+        scan: Of it.
+    """
+    if not scan.runs or scan.runs[0].start != HEADER_BYTES:
+        return None
+    body = scan.runs[0].bodies[0]
+    if data[body] != Command.ADD or not is_operation(data, body):
+        return None
+    try:
+        operation = unpack_operation(decode_record(data, HEADER_BYTES)[0].payload)
+    except (LogCorruptError, msgspec.MsgspecError, ValueError):
+        return None
+    return operation if isinstance(operation, SegmentStart) else None
 
 
 class Chain:
@@ -72,11 +103,15 @@ class Chain:
             self.seals[told.number] = [*before, Seal(told.bytes, told.crc32c)]
 
     def breaks(self, present: Mapping[int, Seal]) -> Iterator[Break]:
-        """Yield the segments that are missing or differ, ascending.
+        """Yield the segments that are copies of others, then those that are missing or differ.
 
         Args:
             present: What is there, by number.
         """
+        for number, previous in sorted(self.previous.items()):
+            why = why_misplaced(number, previous, present)
+            if why:
+                yield Break(number, missing=False, message=why)
         there = {0, *present} | self.removed
         missing = {number for number in self.previous.values() if number not in there}
         missing |= {number for number in self.seals if number not in there}
@@ -97,6 +132,20 @@ class Chain:
         if namer is None:
             return "the segment is missing: it was there when the one behind it was removed"
         return f"the segment is missing: {segment_name(namer)} names it as the one before"
+
+
+def why_misplaced(number: int, previous: int, present: Iterable[int]) -> str:
+    """Return why a file must be a copy of another segment; empty: nothing says so.
+
+    Args:
+        number: In its name.
+        previous: Number of the segment that its first record names as the one before; 0: none.
+        present: Numbers of all segments.
+    """
+    if previous < number and not any(previous < other < number for other in present):
+        return ""
+    names = f"names {segment_name(previous)} as the one before" if previous else "names none before"
+    return f"this is a copy of another segment: its first record {names} it"
 
 
 def _differs(found: Seal, told: Seal) -> str:
