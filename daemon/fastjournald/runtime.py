@@ -22,7 +22,7 @@ from fastjournald.compaction.steps import Outcome
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout
-from fastjournald.group_commit import GroupCommit
+from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.histogram import Histogram
 
 

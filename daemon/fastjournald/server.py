@@ -18,7 +18,7 @@ from fastjournald.compaction.backpressure import Backpressure
 from fastjournald.config.options import Config
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout, Handouts
-from fastjournald.group_commit import GroupCommit
+from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.connections import Connections
 from fastjournald.net.credentials import Security
 from fastjournald.net.listeners import address_of, listening, origin_of
@@ -123,6 +123,15 @@ class Server:
             ConfigError: An address cannot be listened on.
             LogFailedError: The log failed; no client was told OK for what it lost.
         """
+        try:
+            await self._serve(ready, stopped)
+        finally:
+            self.runtime.commit.close()
+        self.runtime.writer.close()
+
+    async def _serve(
+        self, ready: Callable[[list[str]], None], stopped: Callable[[], Awaitable[None]]
+    ) -> None:
         config = self.runtime.config
         self.free_space.check()
         async with (
@@ -142,7 +151,6 @@ class Server:
                 self._stop()
                 nursery.cancel_scope.deadline = trio.current_time() + STOP_SECONDS_MAX
             background.cancel_scope.cancel()
-        self.runtime.writer.close()
 
     def _serve_http(self, listeners: list[trio.SocketListener], nursery: trio.Nursery) -> None:
         if listeners:

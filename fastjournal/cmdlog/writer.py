@@ -43,6 +43,10 @@ is written (None: there is none), and the time in microseconds."""
 _extend_crc = google_crc32c.extend
 
 
+def _nothing() -> None:
+    pass
+
+
 class SyncPolicy(StrEnum):
     """When written bytes are synced."""
 
@@ -76,8 +80,8 @@ class _Segment:
 class LogWriter:
     """Appends records to the segments of one directory.
 
-    One thread at a time calls it, with one exception: while ``sync`` runs in a thread, another may
-    ``append``.
+    One thread calls it. Only the call that ``syncing`` gives may run in another one: meanwhile this
+    one may ``append``, and ``write`` unless that seals a segment (``seals_next``).
 
     Args:
         disk: Where the log is.
@@ -132,6 +136,7 @@ class LogWriter:
         self._open: _Segment | None = None
         self._file: DiskFile | None = None
         self._directory_dirty = False
+        self._syncing = False
         self._buffer: list[bytes] = []
         # what a killed process wrote may not be durable, and is about to be built upon
         if active is not None:
@@ -243,13 +248,37 @@ class LogWriter:
         """
         if self._failure is not None:
             raise self._failure
-        if self._file is None or self.durable == self.written:
+        file, written, written_at = self._file, self.written, self._written_at
+        if file is None or self.durable == written:
             return
         with self._dying():
-            written, written_at = self.written, self._written_at
-            self._sync_file(self._file)
-            self.durable = written
-            self.durable_at = written_at
+            self._sync_file(file, directory=self._directory_dirty)
+            self._count_durable(written, written_at)
+
+    @contextmanager
+    def syncing(self) -> Iterator[Callable[[], None]]:
+        """Give the call that makes everything written by now durable, to be made in the block.
+
+        The call touches the files and nothing else, so another thread may make it. What is written
+        meanwhile does not count as durable at the end of the block.
+
+        Raises:
+            LogFailedError: It did not work, or a write meanwhile did not, for ever.
+        """
+        if self._failure is not None:
+            raise self._failure
+        file, written, written_at = self._file, self.written, self._written_at
+        directory = self._directory_dirty
+        if file is None or self.durable == written:
+            yield _nothing
+            return
+        with self._dying():
+            self._syncing = True
+            yield lambda: self._sync_file(file, directory=directory)
+            self._syncing = False
+        if self._failure is not None:
+            raise self._failure
+        self._count_durable(written, written_at)
 
     def flush(self) -> None:
         """Write, and sync where the policy is to sync always.
@@ -350,18 +379,25 @@ class LogWriter:
     def _seal(self) -> None:
         if self._file is None or self._open is None:
             return
-        self._sync_file(self._file)
+        assert not self._syncing, "the file is in use by another thread"
+        if self.durable < self.written or self._directory_dirty:
+            self._sync_file(self._file, directory=self._directory_dirty)
+            self._directory_dirty = False
         self._file.close()
         self.durable = self.written
         self.durable_at = pack_position(self._open.number + 1, 0)
         self.sealed.append(self._open.info())
         self._file = self._open = None
 
-    def _sync_file(self, file: DiskFile, *, directory: bool = False) -> None:
+    def _count_durable(self, written: int, written_at: int) -> None:
+        self._directory_dirty = False
+        self.durable = written
+        self.durable_at = written_at
+
+    def _sync_file(self, file: DiskFile, *, directory: bool) -> None:
         file.sync()
-        if self._directory_dirty or directory:
+        if directory:
             self._disk.sync_directory(self._directory)
-            self._directory_dirty = False
 
     @contextmanager
     def _dying(self) -> Iterator[None]:

@@ -68,7 +68,9 @@ TERMS = {
     "fencing token": Place(
         "fencing token", "daemon/fastjournald/engine/lease_tokens.py", "work-scheduling"
     ),
-    "group commit": Place("group commit", "daemon/fastjournald/group_commit.py", "write-ahead-log"),
+    "group commit": Place(
+        "group commit", "daemon/fastjournald/group_commit/commit.py", "write-ahead-log"
+    ),
     "heartbeat": Place(
         "heartbeat", "daemon/fastjournald/engine/handlers/release_touch.py", "client-library"
     ),

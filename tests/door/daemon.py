@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from fastjournald.group_commit import INLINE_SECONDS_MAX, GroupCommit
+from fastjournald.group_commit.commit import (
+    INLINE_SECONDS_MAX,
+    SAMPLE_SECONDS_MAX,
+    WRITE_BYTES_MIN,
+    GroupCommit,
+    SyncEstimate,
+)
+from fastjournald.group_commit.sync_thread import SyncThread
 from fastjournald.histogram import Histogram
 from fastjournald.main import _progress, main
 from fastjournald.runtime import Counters

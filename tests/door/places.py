@@ -41,7 +41,7 @@ PLACES = {
         SUBSCRIPTIONS_BYTES_MAX SUBSCRIPTIONS_BYTES_PER_CONNECTION_MAX SUBSCRIPTIONS_MAX
         SUBSCRIPTIONS_PER_CONNECTION_MAX
     """,
-    "fastjournald.group_commit": "INLINE_SECONDS_MAX commit.perf_counter",
+    "fastjournald.group_commit.commit": "INLINE_SECONDS_MAX WRITE_BYTES_MIN commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.request_batch": "TURN_WORK",
     "fastjournald.net.transport": "STOP_SECONDS",

@@ -18,15 +18,16 @@ import trio.testing
 
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.messages import Reply
+from tests.door.daemon import SyncThread
 from tests.door.places import patch_module
 from tests.property.subject import START
-from tests.unit.server_fixture import Peer
+from tests.unit.server_fixture import LOG, Peer
 from tests.unit.test_session_bounds import Room
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ENCODERS = ("encode_reply", "encode_success", "encode_error")
+ENCODERS = ("encode_reply", "encode_success", "encode_successes", "encode_error")
 
 
 class TrioClock:
@@ -95,7 +96,11 @@ class SlowRoom(Room):
         monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
         trio._core._run._r.seed(seed)
         patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+        # what waits is written while a sync goes on, however little it is
+        patch_module(monkeypatch, "WRITE_BYTES_MIN", 1)
+        self._synced_before = self._synced() - self.writer.durable
         monkeypatch.setattr(trio.to_thread, "run_sync", self._run_slowly)
+        monkeypatch.setattr(SyncThread, "run", lambda _, call: self._sync_slowly(call))
         for name, module in list(sys.modules.items()):
             if name.startswith("fastjournald."):
                 for encoder in ENCODERS:
@@ -133,19 +138,21 @@ class SlowRoom(Room):
             lockstep=lockstep, wrap=lambda stream: WatchedStream(stream, about_to_send)
         )
 
-    def _noting(self, encode: Callable[..., bytes | None]) -> Callable[..., bytes | None]:
-        def noting(*arguments: Any) -> bytes | None:
-            data = encode(*arguments)
-            if data is not None:
-                # the same bytes may be made twice, and then the earlier ones are sent first
-                self._made.setdefault(data, self.writer.appended)
-            return data
+    def _noting(self, encode: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any) -> Any:
+            made = encode(*arguments)
+            for data in made if isinstance(made, list) else [made]:
+                if data is not None:
+                    # the same bytes may be made twice, and then the earlier ones are sent first
+                    self._made.setdefault(data, self.writer.appended)
+            return made
 
         return noting
 
     def _check(self, data: bytes) -> bytes:
         """Hold messages against their marks; return what of the last one is to come."""
         settled = self.writer.settled
+        assert self.writer.durable <= self._synced() - self._synced_before
         while data:
             begun = [made for made in self._made if data.startswith(made) or made.startswith(data)]
             early = min(self._made[made] for made in begun) - settled
@@ -157,6 +164,22 @@ class SlowRoom(Room):
             self.sent_ahead += settled < self.writer.appended
             data = data[len(begun[0]) :]
         return data
+
+    def _synced(self) -> int:
+        """Bytes of the log that survive a power loss for certain."""
+        paths = [f"{LOG}/{name}" for name in self.disk.listdir(LOG)]
+        return sum(
+            self.disk._file_at(path).synced for path in paths if not self.disk.is_directory(path)
+        )
+
+    async def _sync_slowly(self, call: Callable[[], object]) -> None:
+        # early or late: what is written meanwhile may be on the disk at the end, or not
+        seconds = self.draw.uniform(0, self._sync_seconds_max)
+        before = self.draw.choice((0.0, seconds, self.draw.uniform(0, seconds)))
+        with trio.CancelScope(shield=True):
+            await trio.sleep(before)
+            call()
+            await trio.sleep(seconds - before)
 
     async def _run_slowly(self, call: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         await trio.sleep(self.draw.uniform(0, self._sync_seconds_max))

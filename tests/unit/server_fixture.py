@@ -13,7 +13,7 @@ import trio
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import ClientConnection, encode_request
 from fastjournal.protocol.messages import Reply, Request
-from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
 from tests.door.config import Config
 from tests.door.daemon import Server
 from tests.door.engine import Engine
@@ -114,15 +114,16 @@ class HeldSync:
 
     def __init__(self, house: ServerFixture, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._goes_on = threading.Event(), threading.Event()
-        self._sync = house.writer.sync
-        monkeypatch.setattr(house.writer, "sync", self.sync)
+        self._sync = SimulatedFile.sync
+        # a function: a bound method in a class would not be given the file
+        monkeypatch.setattr(SimulatedFile, "sync", lambda file, slowly=self.sync: slowly(file))
         # as on a disk whose syncs take long
         patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
 
-    def sync(self) -> None:
+    def sync(self, file: SimulatedFile) -> None:
         self._begun.set()
         assert self._goes_on.wait(SILENCE_S)
-        self._sync()
+        self._sync(file)
 
     async def wait_begun(self) -> None:
         assert await trio.to_thread.run_sync(self._begun.wait, SILENCE_S)

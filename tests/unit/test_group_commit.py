@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 import trio
@@ -9,11 +10,22 @@ import trio.testing
 
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.errors import LogFailedError
-from fastjournal.testing.disk import SimulatedDisk
-from tests.door.daemon import INLINE_SECONDS_MAX, GroupCommit
+from fastjournal.testing.disk import SimulatedDisk, SimulatedFile
+from tests.door.daemon import INLINE_SECONDS_MAX, WRITE_BYTES_MIN, GroupCommit, SyncThread
 from tests.door.places import patch_module
 
 LOG = "/log"
+SILENCE_S = 60
+LOGS: list[Log] = []
+"""Those of the running test."""
+
+
+@pytest.fixture(autouse=True)
+def end_threads() -> Iterator[None]:
+    """End the threads that syncs ran in."""
+    yield
+    while LOGS:
+        LOGS.pop().commit.close()
 
 
 class Log:
@@ -33,6 +45,7 @@ class Log:
         )
         self.commit = GroupCommit(self.writer, policy)
         self.told: list[str] = []
+        LOGS.append(self)
 
     @property
     def syncs(self) -> int:
@@ -175,16 +188,17 @@ class SlowDisk:
         self.in_thread: list[bool] = []
         self.during_sync: Callable[[], object] = lambda: None
         self._now = 0.0
-        self._sync = log.writer.sync
+        self._sync = SimulatedFile.sync
         self._main = threading.get_ident()
-        monkeypatch.setattr(log.writer, "sync", self.sync)
+        # a function: a bound method in a class would not be given the file
+        monkeypatch.setattr(SimulatedFile, "sync", lambda file, slowly=self.sync: slowly(file))
         patch_module(monkeypatch, "commit.perf_counter", lambda: self._now)
 
-    def sync(self) -> None:
+    def sync(self, file: SimulatedFile) -> None:
         self.in_thread.append(threading.get_ident() != self._main)
         self._now += self.seconds
         self.during_sync()
-        self._sync()
+        self._sync(file)
 
 
 async def test_slow_disk_is_synced_in_a_thread_and_a_fast_one_in_place(
@@ -237,50 +251,211 @@ async def test_roll_syncs_in_a_thread_and_tells_what_is_sealed(
 async def test_one_slow_sync_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     slow = SlowDisk(log, monkeypatch)
-    slow.seconds = INLINE_SECONDS_MAX * 9
+    slow.seconds = INLINE_SECONDS_MAX * 1000
     await log.client("slow")
     slow.seconds = 0
     await log.client("fast")
     assert slow.in_thread == [False, False]
 
 
+class HeldDisk(SlowDisk):
+    """A slow disk whose syncs end when the test says so."""
+
+    def __init__(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(log, monkeypatch)
+        self._begun, self._goes_on = threading.Event(), threading.Event()
+
+    async def wait_slow(self, log: Log) -> None:
+        """Let the commit find out; from then on syncs are held."""
+        self.seconds = 1.0
+        while not (self.in_thread and self.in_thread[-1]):
+            await log.client("first")
+        log.told.clear()
+        self.during_sync = self._hold
+
+    async def wait_begun(self) -> None:
+        assert await trio.to_thread.run_sync(self._begun.wait, SILENCE_S)
+
+    def go_on(self) -> None:
+        self._goes_on.set()
+
+    def _hold(self) -> None:
+        self._begun.set()
+        assert self._goes_on.wait(SILENCE_S)
+
+
 async def test_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
-    slow = SlowDisk(log, monkeypatch)
-    slow.seconds = 1.0
-    await log.client("first")
-    begun, goes_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        begun.set()
-        assert goes_on.wait(60)
-
-    slow.during_sync = hold
+    slow = HeldDisk(log, monkeypatch)
+    await slow.wait_slow(log)
     before = log.syncs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.client, "alone")
-        assert await trio.to_thread.run_sync(begun.wait, 60)
+        await slow.wait_begun()
         nursery.start_soon(log.clients, 30)
         await trio.testing.wait_all_tasks_blocked()
         told = list(log.told)
-        goes_on.set()
-    assert told == ["first OK"], "told OK before the sync has ended"
-    assert slow.in_thread == [False, True, True]
-    assert len(log.told) == 32
+        slow.go_on()
+    assert told == [], "told OK before the sync has ended"
+    assert len(log.told) == 31
     assert log.syncs == before + 2
+
+
+async def test_large_batch_is_written_while_a_thread_syncs_and_made_durable_by_the_next_sync(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    slow = HeldDisk(log, monkeypatch)
+    await slow.wait_slow(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.client, "alone")
+        await slow.wait_begun()
+        synced = log.writer.written
+        nursery.start_soon(log.client, "x" * (WRITE_BYTES_MIN - 2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert log.writer.written == synced, "few bytes wait for the next write"
+        nursery.start_soon(log.client, "yy")
+        await trio.testing.wait_all_tasks_blocked()
+        assert log.writer.written == log.writer.appended == synced + WRITE_BYTES_MIN
+        slow.during_sync = lambda: None
+        marks: list[int] = []
+        sync = log.writer._count_durable
+        monkeypatch.setattr(
+            log.writer, "_count_durable", lambda *given: (marks.append(given[0]), sync(*given))
+        )
+        slow.go_on()
+    assert marks == [synced, synced + WRITE_BYTES_MIN]
+    assert all(answer.endswith("OK") for answer in log.told)
+    assert len(log.told) == 3
+
+
+@pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
+async def test_replies_that_need_a_write_only_do_not_wait_for_a_sync_in_the_thread(
+    policy: SyncPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(policy)
+    slow = HeldDisk(log, monkeypatch)
+    slow.during_sync = slow._hold
+    async with trio.open_nursery() as nursery:
+        await log.client("written")
+        nursery.start_soon(log.commit.wait_durable, log.writer.appended)
+        await slow.wait_begun()
+        writes = log.disk.calls["write"]
+        await log.clients(20)
+        assert len(log.told) == 21
+        assert log.disk.calls["write"] == writes + 1
+        assert log.writer.durable == 0
+        slow.go_on()
+    assert 0 < log.writer.durable < log.writer.written
+
+
+async def test_segment_is_not_sealed_while_a_thread_syncs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log(SyncPolicy.INTERVAL)
+    slow = HeldDisk(log, monkeypatch)
+    slow.during_sync = slow._hold
+    async with trio.open_nursery() as nursery:
+        await log.client("x" * (1 << 20))
+        nursery.start_soon(log.commit.wait_durable, log.writer.appended)
+        await slow.wait_begun()
+        nursery.start_soon(log.client, "in the next segment")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(log.told) == 1
+        assert not log.writer.sealed
+        slow.go_on()
+    assert len(log.told) == 2
+    assert len(log.writer.sealed) == 1
 
 
 async def test_failure_in_the_thread_reaches_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = Log()
-    slow = SlowDisk(log, monkeypatch)
-    slow.seconds = 1.0
-    await log.client("first")
+    slow = HeldDisk(log, monkeypatch)
+    await slow.wait_slow(log)
+    slow.during_sync = lambda: None
     log.disk.fail_at(1, "sync")
     await log.clients(10)
-    assert sorted(log.told[1:]) == sorted(f"c{number} failed" for number in range(10))
-    assert slow.in_thread == [False, True]
+    assert sorted(log.told) == sorted(f"c{number} failed" for number in range(10))
+    assert slow.in_thread[-1]
+
+
+async def test_write_that_fails_while_a_thread_syncs_fails_all_who_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = Log()
+    slow = HeldDisk(log, monkeypatch)
+    await slow.wait_slow(log)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.client, "alone")
+        await slow.wait_begun()
+        log.disk.fail_at(1, "write")
+        nursery.start_soon(log.client, "x" * WRITE_BYTES_MIN)
+        await trio.testing.wait_all_tasks_blocked()
+        slow.go_on()
+    assert len(log.told) == 2
+    assert all(answer.endswith("failed") for answer in log.told)
+
+
+class VirtualSyncs:
+    """Syncs in the thread take 5 ms of trio's mock clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+        patch_module(monkeypatch, "commit.perf_counter", trio.current_time)
+
+        async def run(_thread: SyncThread, call: Callable[[], object]) -> None:
+            await trio.sleep(0.005)
+            call()
+
+        monkeypatch.setattr(SyncThread, "run", run)
+
+
+async def test_each_batch_holds_all_clients_that_wait_for_their_reply_before_they_go_on(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Clients come back at different turns of the event loop, and share one sync all the same."""
+    VirtualSyncs(monkeypatch)
+    log = Log()
+    log.commit.estimate.mean_seconds = 0.004
+    draw = Random(1)
+    batches: list[int] = []
+    write = log.writer.write
+
+    def counted_write() -> None:
+        before = log.writer.written
+        write()
+        batches.append((log.writer.written - before) // 3)
+
+    monkeypatch.setattr(log.writer, "write", counted_write)
+
+    async def client(number: int) -> None:
+        for _ in range(20):
+            for _ in range(draw.randint(1, 8)):
+                await trio.lowlevel.checkpoint()
+            await log.client(f"{number:03d}")
+
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            nursery.start_soon(client, number)
+    assert len(log.told) == 50 * 20
+    # the first batches have whoever was there first; the last ones those that are not done
+    assert batches[3:-3] == [50] * len(batches[3:-3])
+    assert len(batches) < 20 + 6
+
+
+async def test_gathering_ends_after_a_part_of_a_sync_where_clients_stay_away(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    VirtualSyncs(monkeypatch)
+    log = Log()
+    log.commit.estimate.mean_seconds = 0.004
+    await log.clients(50)
+    started = trio.current_time()
+    for _ in range(10):
+        await log.client("one")
+    assert trio.current_time() - started < 10 * 0.0051
 
 
 # --- the policy interval ------------------------------------------------------------------------

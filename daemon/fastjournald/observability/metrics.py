@@ -189,6 +189,11 @@ class Metrics(Collector):
             commit.sync_us,
             1e-6,
         )
+        yield GaugeMetricFamily(
+            "fastjournal_sync_in_thread",
+            "1 while syncs run in a thread because the disk is slow, 0 while in the event loop.",
+            int(commit.estimate.in_thread),
+        )
         for name, text in (
             ("log_bytes", "Bytes of all segments of the log."),
             ("log_live_bytes", "Bytes of the records in the log that carry live entries."),

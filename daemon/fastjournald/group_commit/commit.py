@@ -1,0 +1,280 @@
+"""Group commit: one write and one sync for all sessions that wait.
+
+The first session that waits is the commit leader: it lets every other session that has work at this
+moment go first (one checkpoint), then writes and syncs what all of them appended; the others park
+until it is done. While the disk is fast a sync runs in the event loop, on a slower disk in a
+thread (``SyncEstimate``, ``SyncThread``). Meanwhile the next requests are received, handled and
+appended, and written where somebody waits for that. What was written after a sync began needs the
+next one to be durable.
+
+Clients that each wait for a reply come back right after the sync that they waited for. So after a
+sync in the thread a leader waits until as much was appended as that sync made durable, or for a
+part of the time of a sync: otherwise the few that came during it have the next sync to themselves,
+and everybody else waits for two.
+
+After the first failure the log is dead: the leader and all that wait get the same error, which ends
+the daemon, and no client is told OK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import perf_counter
+
+import trio
+
+from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
+from fastjournald.group_commit.sync_thread import SyncThread
+from fastjournald.histogram import Histogram
+
+INLINE_SECONDS_MAX = 0.001
+"""Mean from which on syncs run in the thread: longer would hold up clients that wait for none."""
+
+INLINE_AGAIN_SHARE = 0.75
+"""Hysteresis: part of that limit under which the mean has to fall before syncs leave the thread.
+The thread waits up to half a millisecond for the interpreter (``main.SWITCH_SECONDS``) while the
+event loop is busy, and this waiting has to stay below the limit."""
+
+MEAN_WEIGHT = 0.1
+"""Weight of the newest sync in the mean."""
+
+SAMPLE_SECONDS_MAX = 4 * INLINE_SECONDS_MAX
+"""Most that one sync counts for. So a single sync, however slow, moves the mean by less than half
+of the limit, and a disk that is slow each time needs three to exceed it."""
+
+GATHER_SHARE = 0.25
+"""Longest wait for the clients of the last batch, as a part of the mean time of a sync."""
+
+GATHER_TURNS_MAX = 64
+"""The same in turns of the event loop."""
+
+WRITE_BYTES_MIN = 65_536
+"""Bytes that are written at once while a thread syncs, if nobody waits for the write alone: each
+write is a system call, and is better made for many requests."""
+
+
+class SyncEstimate:
+    """Moving mean of the time of a sync: chooses where the next one runs. Pure.
+
+    In the event loop on a fast disk, because the way to a thread and back costs as much as the sync
+    itself; in a thread on a slow one, because the event loop would stand still.
+    """
+
+    __slots__ = ("in_thread", "mean_seconds")
+
+    def __init__(self) -> None:
+        self.mean_seconds = 0.0
+        """Mean of the last ten or so; each counts for at most ``SAMPLE_SECONDS_MAX``."""
+        self.in_thread = False
+        """The last choice."""
+
+    def add(self, seconds: float) -> None:
+        """Count the time of a sync, without that of the way to the thread and back."""
+        counted = min(seconds, SAMPLE_SECONDS_MAX)
+        self.mean_seconds += MEAN_WEIGHT * (counted - self.mean_seconds)
+
+    def choose(self) -> bool:
+        """Return whether the next sync runs in the thread."""
+        limit = INLINE_SECONDS_MAX * (INLINE_AGAIN_SHARE if self.in_thread else 1)
+        self.in_thread = self.mean_seconds >= limit
+        return self.in_thread
+
+
+class GroupCommit:
+    """Makes appended records as durable as the sync policy says.
+
+    Args:
+        writer: The log.
+        policy: When written bytes are synced.
+    """
+
+    def __init__(self, writer: LogWriter, policy: SyncPolicy) -> None:
+        self.writer = writer
+        self._policy = policy
+        self.batch_bytes = Histogram(26)
+        """Histogram of bytes per write, up to 64 MiB."""
+        self.sync_us = Histogram(24)
+        """Histogram of microseconds per sync, up to 16.8 s."""
+        self.estimate = SyncEstimate()
+        """Chooses where the next sync runs."""
+        self._thread = SyncThread()
+        self._led = False
+        self._writable = False
+        """Whether others may write although somebody leads: he waits for a sync in the thread."""
+        self._writing = False
+        """Whether one of them is about to."""
+        self._others = trio.lowlevel.ParkingLot()
+        self._expected = 0
+        """Appended bytes once the clients of the last batch are back."""
+        self._gather_until = 0.0
+
+    async def wait_settled(self, mark: int) -> None:
+        """Wait until the first ``mark`` appended bytes are as durable as the policy says.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        while self.writer.settled < mark:
+            if not self._led:
+                await self._lead()
+            elif self._may_write() and not self._writing:
+                await self._write_meanwhile()
+            else:
+                await self._others.park()
+
+    async def wait_durable(self, mark: int) -> None:
+        """Wait until the first ``mark`` appended bytes survive a power loss, under every policy.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        await self.wait_settled(mark)
+        while self.writer.durable < mark:
+            async with self.exclusive():
+                await self._write()
+                await self._sync_in_thread(writable=True)
+
+    async def sync_every(self, seconds: float) -> None:
+        """Sync what was written, again and again: the policy ``interval``.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        while True:
+            await trio.sleep(seconds)
+            if self.writer.dirty:
+                async with self.exclusive():
+                    await self._write()
+                    await self._sync()
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncIterator[None]:
+        """Keep all others from writing and syncing, for a roll of the segment."""
+        while self._led:
+            await self._others.park()
+        self._led = True
+        try:
+            yield
+        finally:
+            self._end_leading()
+
+    async def roll(self) -> list[SegmentInfo]:
+        """Write everything, seal the active segment, and return all that are sealed.
+
+        Raises:
+            LogFailedError: A write or sync failed.
+        """
+        async with self.exclusive():
+            await self._write()
+            await self._sync_in_thread(writable=False)
+            self.writer.roll()
+            return list(self.writer.sealed)
+
+    def close(self) -> None:
+        """End the thread; before the writer is closed, whose file the thread syncs."""
+        self._thread.close()
+
+    # --- the leader -----------------------------------------------------------------------------
+
+    async def _lead(self) -> None:
+        self._led = True
+        try:
+            await self._gather()
+            await self._write()
+            if self._policy is SyncPolicy.ALWAYS:
+                durable = self.writer.durable
+                await self._sync()
+                if self.estimate.in_thread:
+                    self._expected = self.writer.appended + self.writer.durable - durable
+                    seconds = GATHER_SHARE * self.estimate.mean_seconds
+                    self._gather_until = perf_counter() + seconds
+        finally:
+            self._end_leading()
+
+    def _end_leading(self) -> None:
+        self._led = False
+        if self._others:
+            self._others.unpark_all()
+
+    async def _gather(self) -> None:
+        """Let all sessions that have work go first, and those that the last sync let go on."""
+        await trio.lowlevel.checkpoint()
+        writer, turns = self.writer, 1
+        while (
+            writer.appended < self._expected
+            and turns < GATHER_TURNS_MAX
+            and perf_counter() < self._gather_until
+        ):
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async def _write(self) -> None:
+        # Sealing syncs the whole segment. Unless the policy is ``always``, little of it is on the
+        # disk yet, and the event loop would stand still for that long.
+        if self.writer.seals_next:
+            await self._sync_in_thread(writable=False)
+        self._write_now()
+
+    def _write_now(self) -> None:
+        written = self.writer.written
+        self.writer.write()
+        if self.writer.written > written:
+            self.batch_bytes.add(self.writer.written - written)
+
+    async def _sync(self) -> None:
+        if self.estimate.choose():
+            seconds = await self._sync_in_thread(writable=True)
+        else:
+            seconds = _timed(self.writer.sync)
+        self.sync_us.add(round(seconds * 1_000_000))
+        self.estimate.add(seconds)
+
+    async def _sync_in_thread(self, *, writable: bool) -> float:
+        """Sync in the thread, and return its seconds without the way there and back.
+
+        Args:
+            writable: Whether others may write meanwhile.
+        """
+        seconds = 0.0
+        if self.writer.durable < self.writer.written:
+            with self.writer.syncing() as sync:
+
+                def timed() -> None:
+                    nonlocal seconds
+                    seconds = _timed(sync)
+
+                self._writable = writable
+                try:
+                    await self._thread.run(timed)
+                finally:
+                    self._writable = False
+        return seconds
+
+    # --- others, while the leader waits for the thread ------------------------------------------
+
+    def _may_write(self) -> bool:
+        """Whether to write while a thread syncs."""
+        waiting = self.writer.appended - self.writer.written
+        enough = WRITE_BYTES_MIN if self._policy is SyncPolicy.ALWAYS else 1
+        return self._writable and waiting >= enough and not self.writer.seals_next
+
+    async def _write_meanwhile(self) -> None:
+        """Write what all sessions with work at this moment appended; the next sync is theirs."""
+        self._writing = True
+        try:
+            await trio.lowlevel.checkpoint()
+            if self._may_write():
+                self._write_now()
+        finally:
+            self._writing = False
+            if self._policy is not SyncPolicy.ALWAYS:
+                self._others.unpark_all()
+
+
+def _timed(sync: Callable[[], None]) -> float:
+    """Return the seconds that a sync takes, without the way to the thread and back."""
+    started = perf_counter()
+    sync()
+    return perf_counter() - started

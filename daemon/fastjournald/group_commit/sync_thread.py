@@ -1,0 +1,89 @@
+"""Sync thread: one persistent thread that carries out the fdatasyncs of a slow disk.
+
+A thread pool takes locks, limiters and a task switch for each call, more than a fast fdatasync
+takes. This thread waits at a queue, and wakes the event loop by an eventfd.
+
+It starts at the first call, and ends with ``close``; the next call starts another one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import trio
+
+
+class _Job:
+    """One call, and how it ended."""
+
+    __slots__ = ("call", "done", "error")
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.done = False
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        """Keep any error for the task that waits, which raises it."""
+        self.error = error
+        self.done = True
+        return True
+
+
+class SyncThread:
+    """Runs one call at a time beside the event loop."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._done = -1
+        """The eventfd."""
+
+    async def run(self, call: Callable[[], object]) -> None:
+        """Run ``call`` in the thread and wait for its end, also where the task is cancelled.
+
+        One task at a time may call this.
+
+        Raises:
+            BaseException: The error that ``call`` raised.
+        """
+        if self._thread is None:
+            self._start()
+        job = _Job(call)
+        self._jobs.put(job)
+        # a half-done sync is of no use to anyone: the wait has no checkpoint for a cancellation
+        with trio.CancelScope(shield=True):
+            while not job.done:
+                await trio.lowlevel.wait_readable(self._done)
+                os.eventfd_read(self._done)
+        if job.error is not None:
+            raise job.error
+
+    def close(self) -> None:
+        """End the thread, once a call that it carries out has ended; twice does nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join()
+            os.close(self._done)
+            self._done = -1
+
+    def _start(self) -> None:
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(
+            target=_work, args=(self._jobs, self._done), name="fastjournald-sync", daemon=True
+        )
+        self._thread.start()
+
+
+def _work(jobs: SimpleQueue[_Job | None], done: int) -> None:
+    while (job := jobs.get()) is not None:
+        with job:
+            job.call()
+        os.eventfd_write(done, 1)
