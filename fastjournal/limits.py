@@ -448,6 +448,9 @@ times, and the system is asked to receive and to send."""
 ENTRY_WORK = 10
 """Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""
 
+HOLD_WORK = 5
+"""Work of a hand-out beside that of its entry, if domains have limits: the domain may be held."""
+
 DOMAIN_WORK = 2
 """Work of a domain that is examined for waiting requests."""
 

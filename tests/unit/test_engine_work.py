@@ -16,7 +16,7 @@ import pytest
 
 from fastjournal import limits
 from fastjournal.limits import CALL_WORK_MAX, INSTANT_MAX
-from fastjournal.protocol import Flag, Function, Request, decode_reply
+from fastjournal.protocol import Flag, Function, Request, ValueType, decode_reply
 from fastjournal.protocol.constants import QUERY_SHIFT, Query
 from tests.door.engine import HANDLERS, LongMatches, Scan
 from tests.marks import marked
@@ -53,6 +53,16 @@ def next_of_500(d: Daemon) -> Call:
 def next_of_500_domains(d: Daemon) -> Call:
     for at in range(MANY):
         d.set(b"d%d:1:0:x" % at)
+    return lambda: d.ask(Function.NEXT, count=65_535)
+
+
+@case(Function.NEXT)
+def next_of_500_domains_that_reach_their_limits(d: Daemon) -> Call:
+    value = b'{"interval_us":1000000,"jobs":1}'
+    for at in range(MANY):
+        d.set(b"d%d:1:0:x" % at)
+        d.set(b"d%d:1:0:y" % at)
+        d.ask(Function.LIMIT, b"d%d" % at, value_type=ValueType.STRING, value=value)
     return lambda: d.ask(Function.NEXT, count=65_535)
 
 

@@ -9,6 +9,7 @@ from fastjournal.cmdlog.format import workq
 from fastjournal.limits import (
     ASIDE_WORK_MAX,
     ENTRY_WORK,
+    HOLD_WORK,
     KEY_BYTES_MAX,
     NEXT_ENTRIES_MAX,
     REASON_BYTES_MAX,
@@ -95,7 +96,7 @@ def next_work(
     if not entries:
         return nothing_due(context, request)
     store, journal = context.store, context.journal
-    store.work += ENTRY_WORK * len(entries)
+    store.work += (ENTRY_WORK + HOLD_WORK * store.rules.limits.any) * len(entries)
     reply = Reply(flags=TWO_KEYS)
     if request.flags & OVERWRITE:
         for entry in entries:

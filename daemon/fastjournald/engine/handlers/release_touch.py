@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal.keys import parse_journal_key
-from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, REASON_BYTES_MAX
+from fastjournal.limits import (
+    ENTRY_WORK,
+    INSTANT_MAX,
+    KEY_BYTES_MAX,
+    REASON_BYTES_MAX,
+    WRITTEN_BYTES_A_UNIT,
+)
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import BAD_KEY, HALF_TOKEN, LOCKED, READ_ONLY, token_of
@@ -54,6 +60,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     if error is None:
         context.jobs.release(entry, now, delayed=parts is not None)
     else:
+        store.work += ENTRY_WORK + len(error) // WRITTEN_BYTES_A_UNIT
         context.jobs.fail(entry, error, now, delayed=parts is not None)
     return ""
 
