@@ -17,6 +17,7 @@ one place to change when a figure gets better; tests/docs/test_structure.py hold
 - *Record layout*: modules that take something from a record of the log at a literal offset, as in
   ``data[body + 21 :]``: a heuristic, see source_measures.py for the names that it goes by.
 - *Docstrings* that begin with What, Of, Who, Whose or That, those of attributes and tests counted.
+- *Unit tests* whose names begin with an article, What, Who or Of, and not with a mechanism.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ MEASURES: dict[str, Measure] = {
     "docstrings that begin with What, Of, Who ...": Measure(
         source_measures.badly_begun_docstrings, 0, 0
     ),
+    "unit tests named without a mechanism": Measure(source_measures.badly_named_tests, 0, 0),
 }
 
 

@@ -102,6 +102,8 @@ TERMS = {
 
 BAD_START = re.compile(r"(What|Of|Who|Whose|Whoever|That)\b")
 
+BAD_TEST = re.compile(r"test_(an?|the|that|what|who|whose|whoever|of)_")
+
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
 """Names that hold bytes of records of the log, wherever they are cut."""
@@ -315,6 +317,17 @@ def badly_begun_docstrings() -> list[str]:
         f"{one.module.place}:{one.line}: {one.docstring.splitlines()[0]}"
         for one in [*described(), *in_tests]
         if BAD_START.match(one.docstring)
+    ]
+
+
+def badly_named_tests() -> list[str]:
+    """Return the unit tests whose names do not begin with a mechanism."""
+    return [
+        f"{module.place}: {node.name}"
+        for module in modules_of_tests().values()
+        if module.name.startswith("tests.unit.")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and BAD_TEST.match(node.name)
     ]
 
 

@@ -522,7 +522,7 @@ def test_lease_whose_head_is_damaged_leaves_its_jobs_leased_by_the_default() -> 
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_of_a_batch_that_damage_has_broken_what_is_readable_counts(lost: int) -> None:
+def test_batch_that_damage_has_broken_counts_as_far_as_it_is_readable(lost: int) -> None:
     log = SegmentBuilder()
     ids = [log.entry(b"%d" % number) for number in range(3)]
     log.batch(3)

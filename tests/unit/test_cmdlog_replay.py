@@ -326,7 +326,9 @@ def test_tombstones_of_a_replay_are_bounded_in_bytes_and_the_oldest_go() -> None
         assert list(replay.state.tombstones) == keys
 
 
-def test_of_two_tombstones_under_a_key_the_later_timestamp_counts_while_the_first_stands() -> None:
+def test_tombstone_under_a_key_of_another_keeps_the_later_timestamp_while_the_first_stands() -> (
+    None
+):
     log = SegmentBuilder()
     log.operation(Tombstone(KEY, T + 9))
     log.now_us += 10

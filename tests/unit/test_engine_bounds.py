@@ -141,7 +141,7 @@ def test_tombstones_whose_time_is_over_go_a_few_at_a_time() -> None:
     assert len(tombstones) == 51
 
 
-def test_of_too_many_tombstones_the_oldest_goes() -> None:
+def test_tombstones_are_bounded_in_number_and_the_oldest_go() -> None:
     tombstones = Tombstones(ttl_us=1000, number_max=3)
     for number in range(5):
         tombstones.put(b"%d" % number, number, NOW)
@@ -205,7 +205,7 @@ def served(daemon: Daemon, now: int) -> list[list[int]]:
     return goes
 
 
-def test_of_many_who_wait_a_part_is_served_at_a_time_in_the_order_of_asking(
+def test_waiting_requests_are_served_in_parts_in_the_order_of_asking(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
     patch_module(monkeypatch, "SERVED_MAX", 4)
@@ -217,7 +217,7 @@ def test_of_many_who_wait_a_part_is_served_at_a_time_in_the_order_of_asking(
     assert len(daemon.engine.waiters) == 2
 
 
-def test_of_many_domains_that_become_ready_a_part_is_looked_at_at_a_time(daemon: Daemon) -> None:
+def test_newly_ready_domains_are_examined_in_parts(daemon: Daemon) -> None:
     last = b"d%d" % (2 * PART)
     for number in range(2 * PART + 1):
         daemon.set(b"d%d:1:0:x" % number)

@@ -165,7 +165,7 @@ def test_newer_work_for_the_same_uri_leaves_the_lease_to_its_holder(s: Subject, 
     assert ask(s, JOB, token) == ""
 
 
-def test_of_what_is_gone_there_is_no_lease(s: Subject, ask: By) -> None:
+def test_token_of_a_deleted_entry_does_not_hold_for_its_successor(s: Subject, ask: By) -> None:
     token = leased(s)
     s.later(1)
     s.delete(JOB, at=s.now)

@@ -57,7 +57,7 @@ def test_limit_is_refused_while_the_disk_is_nearly_full(s: Subject) -> None:
     assert limit(s, b"a", b"{}") == ""
 
 
-def test_of_too_many_intervals_the_first_ends_early(
+def test_intervals_are_bounded_in_number_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "tables.HAND_OUTS_MAX", 2)
@@ -70,7 +70,7 @@ def test_of_too_many_intervals_the_first_ends_early(
     assert s.jobs() == [b"a:1:0:y"]
 
 
-def test_of_intervals_with_too_many_bytes_the_first_ends_early(
+def test_intervals_are_bounded_in_bytes_and_the_first_ends_early(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "tables.HAND_OUTS_BYTES_MAX", 2 * (HAND_OUT_BYTES + 1000))

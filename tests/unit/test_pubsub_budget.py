@@ -288,7 +288,9 @@ def test_expressions_that_fall_too_far_behind_end_and_this_is_told(
     assert s.told(HEAVY) == [(1, b"y", b"v")]
 
 
-def test_of_all_queues_of_expressions_the_longest_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expression_queues_are_bounded_in_sum_and_the_longest_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     patch_module(monkeypatch, "SEARCH_QUEUE_BYTES_MAX", 3000)
     s = Listening()
     listen(s.engine, HEAVY, 1, Query.REGEX, b"k.*x")

@@ -96,7 +96,7 @@ def test_without_a_value_the_reason_is_empty(s: Subject) -> None:
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): An entry that is buried already takes the new reason")
-def test_of_what_is_buried_already_the_new_reason_counts(s: Subject) -> None:
+def test_bury_of_a_buried_entry_takes_the_new_reason(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB, reason=b"one")
     assert s.bury(JOB, reason=b"two") == ""

@@ -87,7 +87,7 @@ def test_domain_is_kicked_in_the_order_of_work(s: Subject) -> None:
     assert s.kick_domain(b"a") == 0
 
 
-def test_of_one_priority_and_instant_what_came_first_is_kicked_first(s: Subject) -> None:
+def test_kick_of_one_priority_and_instant_takes_the_oldest_first(s: Subject) -> None:
     buried(s, OTHER, JOB)
     s.kick_domain(b"a")
     assert s.jobs() == [OTHER]

@@ -373,7 +373,7 @@ def test_listen_ends_for_a_subscriber_that_falls_too_far_behind(
     s.engine.check()
 
 
-def test_of_all_who_are_behind_the_furthest_is_given_up(
+def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "NOTIFICATIONS_BYTES_MAX", 1600)
