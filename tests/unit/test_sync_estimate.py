@@ -56,7 +56,7 @@ def test_syncs_that_are_often_slow_go_to_the_thread_though_most_are_fast() -> No
     assert choices(SyncEstimate(), syncs)[-1]
 
 
-def test_the_mean_is_bounded_by_what_one_sync_counts_for() -> None:
+def test_mean_of_sync_times_is_bounded_by_what_one_sync_counts_for() -> None:
     estimate = SyncEstimate()
     choices(estimate, [60.0] * 1000)
     assert estimate.mean_seconds <= SAMPLE_SECONDS_MAX

@@ -100,7 +100,7 @@ async def test_thread_can_be_closed_twice_and_used_again(thread: SyncThread) -> 
         assert not running()
 
 
-async def test_the_thread_ends_with_a_server_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_thread_ends_with_a_server_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
     house = ServerFixture()
     async with house.open():
@@ -111,7 +111,7 @@ async def test_the_thread_ends_with_a_server_that_stops(monkeypatch: pytest.Monk
     assert house.writer.durable == house.writer.appended
 
 
-async def test_the_thread_ends_with_a_server_whose_disk_fails(
+async def test_sync_thread_ends_with_a_server_whose_disk_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
