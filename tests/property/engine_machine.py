@@ -177,6 +177,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.ask(request(Function.NEXT, flags=Flag.OVERWRITE | Flag.DATA | Flag.META))
 
     def compare_everything(self) -> None:
+        with self.engine.checked_once():
+            self._compare_everything()
+
+    def _compare_everything(self) -> None:
         for key in ALL_KEYS:
             self.ask(request(Function.GET, key, flags=Flag.DATA | Flag.META))
             self.ask(request(Function.STATS, key, flags=Flag.DATA))

@@ -22,6 +22,7 @@ from tests.property.model_state import State
 
 PAIRS_MAX = 65_535
 LEASED_PAIRS_MAX = 1000
+WITH_ALL = Request(0, flags=Flag.DATA | Flag.META)
 
 
 class Scan(msgspec.Struct, array_like=True, frozen=True):
@@ -214,7 +215,6 @@ class Scans(State):
     def tell(self) -> list[tuple[Hashable, Reply]]:
         """Notifications, with the state of this moment."""
         told: list[tuple[Hashable, Reply]] = []
-        with_all = Request(0, flags=Flag.DATA | Flag.META)
         for s in self.subscriptions:
             for key in sorted(s.changed):
                 e = self.find(key)
@@ -226,7 +226,7 @@ class Scans(State):
                             flags=Flag.LISTEN,
                             timestamp=self.clock,
                             error="" if e else "not-found",
-                            pairs=[self.pair(e, with_all, key) if e else Pair(key, ValueType.VOID)],
+                            pairs=[self.pair(e, WITH_ALL, key) if e else Pair(key, ValueType.VOID)],
                         ),
                     )
                 )

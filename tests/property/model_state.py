@@ -10,6 +10,14 @@ from fastjournal.protocol.constants import Flag
 from fastjournal.protocol.messages import Pair, Reply, Request
 from tests.property.model_parts import U64_MAX, Entry, RefusedError, Rules, Waiter, refuse
 
+LIMIT_DEFAULTS = {
+    "interval_us": "interval_us_default",
+    "jobs": "jobs_default",
+    "lease_us": "lease_us_default",
+    "attempts": "attempts_max",
+}
+"""Limit of a domain to the rule that holds where the domain has none of its own."""
+
 
 @dataclass
 class State:
@@ -81,14 +89,9 @@ class State:
 
     def limit(self, domain: bytes, name: str) -> int:
         """Return the limit of a domain: its own, else the default; 0: no limit."""
-        rules = self.rules
-        defaults = {
-            "interval_us": rules.interval_us_default,
-            "jobs": rules.jobs_default,
-            "lease_us": rules.lease_us_default,
-            "attempts": rules.attempts_max,
-        }
-        return self.limits.get(domain, {}).get(name, 0) or defaults[name]
+        own = self.limits[domain].get(name, 0) if domain in self.limits else 0
+        default: int = getattr(self.rules, LIMIT_DEFAULTS[name])
+        return own or default
 
     def worked_on_in(self, domain: bytes) -> list[Entry]:
         return [e for e in self.entries if e.token and e.parts and e.parts.domain == domain]
@@ -199,12 +202,13 @@ class State:
 
     def update_turns(self) -> None:
         """Domains that are no longer due leave, those that became due enter by name."""
-        standing = {e.parts.domain for e in self.entries if e.parts}
-        self.handed_out = {
-            domain: at
-            for domain, at in self.handed_out.items()
-            if domain in standing or self.waits_until(domain)
-        }
+        if self.handed_out:
+            standing = {e.parts.domain for e in self.entries if e.parts}
+            self.handed_out = {
+                domain: at
+                for domain, at in self.handed_out.items()
+                if domain in standing or self.waits_until(domain)
+            }
         due = {e.parts.domain for e in self.entries if e.parts and self.is_due(e)}
         due = {domain for domain in due - self.pauses.keys() if self.has_room(domain)}
         self.turns = [d for d in self.turns if d in due]

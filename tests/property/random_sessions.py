@@ -56,7 +56,7 @@ class Step:
 
     def request(self, now: int, leases: Sequence[tuple[int, bytes]]) -> Request:
         timeout, key = self.timeout, self.key
-        takes_instant = self.function == Function.SET or self.flags & Flag.UPDATE_TIMEOUT
+        takes_instant = self.function == Function.SET or self.flags & UPDATE_TIMEOUT
         if timeout and takes_instant:
             timeout += now
         if self.token is not None:
@@ -139,16 +139,22 @@ def draw_session(seed: int, length: int, choices: Choices) -> list[Step]:
     ]
 
 
+# as numbers: of a Flag each `|` and `&` is a call of Python
+LISTEN, PERSIST, WORKED_ON = int(Flag.LISTEN), int(Flag.PERSIST), int(Flag.WORKED_ON)
+DATA, UPDATE_TIMEOUT = int(Flag.DATA), int(Flag.UPDATE_TIMEOUT)
+OVERWRITES = (0, 0, 0, int(Flag.OVERWRITE))
+SHOWS = (0, DATA, DATA | int(Flag.META), int(Flag.META))
+LEASES = (0, 0, WORKED_ON, UPDATE_TIMEOUT)
+
+
 def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Choices) -> Step:
     if function == RESTART:
         return Step(RESTART, wait=draw.choice(choices.waits))
     key = draw.choice(keys[:3] + keys)
     if function != Function.SET and draw.random() < 0.25:
         key = draw.choice(FURTHER)
-    flags = (
-        draw.choice((0, 0, 0, Flag.OVERWRITE)) | draw.choice((choices.restarts, 1)) * Flag.PERSIST
-    )
-    flags |= draw.choice((0, Flag.DATA, Flag.DATA | Flag.META, Flag.META))
+    flags = draw.choice(OVERWRITES) | draw.choice((choices.restarts, 1)) * PERSIST
+    flags |= draw.choice(SHOWS)
     kind, value = draw.choice(VALUES)
     duration = draw.choice((None, 0, *choices.durations))
     ttl = draw.choice((None, None, *choices.durations))
@@ -162,9 +168,9 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             ttl = draw.choice((None,) * 5 + choices.durations)
         case Function.GET:
             timeout = draw.choice((None, None, None, duration))
-            flags |= draw.choice((0, 0, Flag.WORKED_ON, Flag.UPDATE_TIMEOUT))
+            flags |= draw.choice(LEASES)
             if choices.listens and draw.random() < 0.2:
-                flags |= Flag.LISTEN
+                flags |= LISTEN
             query = draw.choice(choices.queries)
             count = draw.choice((0, 1, 3)) if query else None
             if query is Query.RANGE:
@@ -177,7 +183,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             count, timeout = draw.choice((None, 1, 3)), duration
         case Function.DELETE | Function.RELEASE | Function.TOUCH | Function.BURY:
             if function == Function.RELEASE or draw.random() < 0.6:
-                flags |= Flag.WORKED_ON
+                flags |= WORKED_ON
                 token = draw.choice((0, 0, 0, 1, 2))
         case Function.LOCK:
             timeout = duration
@@ -196,7 +202,7 @@ def draw_step(draw: random.Random, function: int, keys: list[bytes], choices: Ch
             key, kind, value = draw.choice((b"a", b"b")), ValueType.STRING, draw.choice(LIMITS)
         case Function.PAUSE | Function.STATS:
             key = draw.choice((b"a", b"b"))
-            flags &= ~Flag.DATA
+            flags &= ~DATA
             ttl = draw.choice((0, 0, *choices.durations))
         case _ if function in OF_DOMAINS:
             key, count = draw.choice((b"", b"a", b"b")), draw.choice((None, 1, 3))

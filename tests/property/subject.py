@@ -145,6 +145,14 @@ class EngineSubject:
                 self.engine.check()
                 self.shell.check()
 
+    @contextmanager
+    def checked_once(self) -> Iterator[None]:
+        """Check at the end of the block, not after each request."""
+        before, self.checks = self.checks, False
+        yield
+        self.checks = before
+        self.check()
+
     def _unwatched(self) -> AbstractContextManager[None]:
         return self.watch.paused() if self.watch is not None else nullcontext()
 
@@ -234,18 +242,21 @@ class EngineSubject:
                 value = read_value(self.disk, LOG, place)
                 fill_value(self.engine.store, entry, entry.job_id, value)
             self.read += 1
-        self.check()
+            self.check()
         return {}
 
     def evict(self) -> None:
         """Let every value leave memory that may; all that was appended is durable."""
         with self._unwatched():
-            if self.engine.store.values is not None:
+            values = self.engine.store.values
+            if values is not None:
                 self.writer.write()
                 self.writer.sync()
+                cold = values.cold
                 while evict_values(self.engine.store, self.writer.durable_at, 1000):
                     pass
-                self.check()
+                if values.cold != cold:
+                    self.check()
             if self.watch is not None:
                 self.watch.end_request(self.engine.store)
 
@@ -283,7 +294,8 @@ def request(
     return Request(
         function=function,
         identifier=identifier,
-        flags=flags | (Query.RANGE << QUERY_SHIFT if uri is not None else 0),
+        # of a Flag each `|` and `&` is a call of Python
+        flags=int(flags) | (Query.RANGE << QUERY_SHIFT if uri is not None else 0),
         timestamp=at,
         key=key,
         second_key=uri,
@@ -310,12 +322,7 @@ class Subject:
     def checked_once(self) -> Iterator[None]:
         """Check at the end of the block, not after each request: for many entries at a time."""
         target = self.target
-        if isinstance(target, EngineSubject):
-            target.checks = False
-            yield
-            target.checks = True
-            target.check()
-        else:
+        with target.checked_once() if isinstance(target, EngineSubject) else nullcontext():
             yield
 
     def later(self, us: int) -> None:
@@ -485,11 +492,14 @@ STATS_FIELDS = (
 )
 
 
+COMPARED_FLAGS = int(Flag.WORKED_ON | Flag.LISTEN | Flag.CURSOR)
+
+
 def comparable(reply: Reply | None) -> object:
     """Return the comparable part of a reply: all but an error's sentence and the wire's widths."""
     if reply is None:
         return "waits"
-    bits = reply.flags & (Flag.WORKED_ON | Flag.LISTEN | Flag.CURSOR)
+    bits = reply.flags & COMPARED_FLAGS
     times = (reply.timestamp, reply.timeout, reply.ttl)
     pairs: object = reply.pairs
     if reply.pairs and reply.pairs[0].value.startswith(b"{"):

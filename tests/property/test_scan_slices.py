@@ -71,13 +71,15 @@ class World:
         steps = 0
         while True:
             if steps % 3 == 0:
+                # what steps leave behind, nothing but a change could mend
+                self.engine.check()
                 for what, number in draw.draw(changes):
                     self.change(what, number)
                     throughout &= self.keys()
             reply = self.engine.step(scan, self.now)
-            self.engine.check()
-            throughout &= self.keys()
             if reply is not None:
+                self.engine.check()
+                throughout &= self.keys()
                 return decode_reply(reply)
             steps += 1
             assert steps < 5000
