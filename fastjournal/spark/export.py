@@ -13,7 +13,8 @@ The columns are those of the Spark view ``entries``. The manifest is one JSON ob
 The Parquet file is written under a name that starts with ``_``, which readers of Parquet
 directories pass over, and then renamed. A second export to the same place removes ``_SUCCESS``
 first and the file that the manifest there names last; a directory that holds anything else is
-refused. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
+refused. In between the manifest names both files, so that an export can follow one that was cut
+anywhere. Readers that wait for ``_SUCCESS`` therefore see a whole export or none.
 
 On this machine files and directory are readable by nobody who may not read the snapshot.
 
@@ -26,7 +27,7 @@ import os
 import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -129,14 +130,15 @@ def export_snapshot(
     target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (
+        target.cleaned_up(),
         translating("use a temporary directory", str(scratch or tempfile.gettempdir())),
         tempfile.TemporaryDirectory(prefix="fastjournal-export-", dir=scratch) as directory,
     ):
         batches = _sorted_batches(source, Path(directory), part_bytes, progress)
         name = f"entries-{source.path.rpartition('/')[2]}.parquet"
         file = target.write(name, batches)
-    manifest = _describe(source, source.manifest, file)
-    target.finish(manifest)
+        manifest = _describe(source, source.manifest, file)
+        target.finish(manifest)
     progress.finish()
     return manifest
 
@@ -250,11 +252,13 @@ class _Target:
         self._files, self._path = resolve(destination)
         self._file_mode, self._directory_mode = file_mode, directory_mode
         self._old: list[str] = []
+        self._temporary: list[str] = []
+        """Paths of the temporary files that were begun."""
         with translating("list", self._path):
             selector = pa.fs.FileSelector(self._path, allow_not_found=True)
             names = {info.base_name for info in self._files.get_file_info(selector)}
         if MANIFEST_NAME in names:
-            self._old = self._read_old()
+            self._old = [name for name in self._read_old() if name in names]
         own = {MANIFEST_NAME, SUCCESS_NAME, *self._old}
         foreign = sorted(name for name in names - own if not name.startswith(_TEMPORARY))
         if foreign:
@@ -275,6 +279,18 @@ class _Target:
             ) from error
         return [file.name for file in old.files]
 
+    @contextmanager
+    def cleaned_up(self) -> Iterator[None]:
+        """Delete temporary files where the block ends early, also by an interrupt."""
+        try:
+            yield
+        except BaseException:
+            for path in self._temporary:
+                # those that were moved are not there
+                with suppress(OSError, pa.ArrowException):
+                    self._files.delete_file(path)
+            raise
+
     def write(self, name: str, batches: Iterator[pa.RecordBatch]) -> ExportedFile:
         """Write the one Parquet file, under a temporary name."""
         rows = 0
@@ -283,6 +299,7 @@ class _Target:
             create_directory(self._files, self._path, self._directory_mode)
             for old in self._rest:
                 self._files.delete_file(f"{self._path}/{old}")
+            self._temporary.append(path)
             create_file(self._files, path, self._file_mode)
             with pa.parquet.ParquetWriter(
                 path, ENTRY_ARROW_SCHEMA, filesystem=self._files, compression="zstd"
@@ -296,20 +313,27 @@ class _Target:
     def finish(self, manifest: ExportManifest) -> None:
         """Put everything in its place, ``_SUCCESS`` last."""
         names = [file.name for file in manifest.files]
+        old = [name for name in self._old if name not in names]
         with translating("write", self._path):
             success = f"{self._path}/{SUCCESS_NAME}"
             if self._files.get_file_info(success).type != pa.fs.FileType.NotFound:
                 self._files.delete_file(success)
+            # both, until the old ones are gone: the next export has to know them for its own
+            both = [*manifest.files, *(ExportedFile(name, 0, 0) for name in old)]
+            self._put_manifest(msgspec.structs.replace(manifest, files=both))
             for name in names:
                 self._files.move(f"{self._path}/{_TEMPORARY}{name}", f"{self._path}/{name}")
-            for name in self._old:
-                if name not in names:
-                    self._files.delete_file(f"{self._path}/{name}")
-            self._put(MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+            for name in old:
+                self._files.delete_file(f"{self._path}/{name}")
+            self._put_manifest(manifest)
             self._put(SUCCESS_NAME, b"")
+
+    def _put_manifest(self, manifest: ExportManifest) -> None:
+        self._put(MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def _put(self, name: str, data: bytes) -> None:
         temporary = f"{self._path}/{_TEMPORARY}{name}"
+        self._temporary.append(temporary)
         create_file(self._files, temporary, self._file_mode)
         with self._files.open_output_stream(temporary) as file:
             file.write(data)

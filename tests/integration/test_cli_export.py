@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
@@ -52,6 +55,45 @@ def test_what_is_no_snapshot_or_no_place_for_one_is_refused(tmp_path: Path) -> N
         assert done.stderr.startswith(b"fj-cli: ")
         assert done.stderr.count(b"\n") == 1
     assert not (tmp_path / "out" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_export_that_a_signal_ends_leaves_no_temporary_file(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    snapshot = take_snapshot(tmp_path)
+    scratch, out = tmp_path / "scratch", tmp_path / "out"
+    scratch.mkdir()
+    code = """
+import sys, time
+from fastjournal.spark import export
+from fj_cli.main import run
+
+groups = export._row_groups
+
+def held(batches):
+    yield from groups(batches)
+    print("in the middle", flush=True)
+    time.sleep(60)
+
+export._row_groups = held
+sys.exit(run(sys.argv[1:]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "export", snapshot, str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**Cli(tmp_path, None).environment, "TMPDIR": str(scratch)},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"in the middle\n"
+    assert list(scratch.iterdir())
+    assert [path.name for path in out.iterdir()] != []
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert list(scratch.iterdir()) == []
+    assert list(out.iterdir()) == []
 
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -172,3 +175,38 @@ def test_a_directory_without_segments_is_not_taken_for_a_log(cli: Cli, tmp_path:
     assert done.returncode == USAGE
     assert b"holds no segment" in done.stderr
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_log_repair_that_a_signal_ends_leaves_the_segment_and_nothing_beside(
+    cli: Cli, log: Path, number: signal.Signals
+) -> None:
+    damage(cli, log, 2)
+    before = (log / "000000001.log").read_bytes()
+    code = """
+import sys, time
+from fastjournal.disk import OsDisk
+from fj_cli.main import run
+
+def held(disk, old, new):
+    print("in the middle", flush=True)
+    time.sleep(60)
+
+OsDisk.rename = held
+sys.exit(run(sys.argv[1:]))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "log", "repair", str(log)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=cli.environment,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"in the middle\n"
+    assert (log / "000000001.log.rw").exists()
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert not (log / "000000001.log.rw").exists()
+    assert (log / "000000001.log").read_bytes() == before
+    assert [found["kind"] for found in cli.json("log", "repair", str(log))] == ["damaged"]

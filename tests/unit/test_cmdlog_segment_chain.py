@@ -352,6 +352,46 @@ def test_chain_of_a_repair_that_is_cut_anywhere_can_be_repaired_again() -> None:
     assert call > 20
 
 
+def test_repair_that_the_operator_interrupts_leaves_nothing_half_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = two_sealed()
+    broken = bytearray(log.disk.read(path_of(1)))
+    at = ends(log.disk, 1)[3]
+    broken[at + 30] ^= 1
+    put(log.disk, 1, bytes(broken))
+    log.disk.truncate(path_of(2), ends(log.disk, 2)[4])
+    (lost,) = (found for found in damage(log.disk) if found.kind == "damaged")
+    call, left = SimulatedDisk._call, 0
+
+    def interrupted(disk: SimulatedDisk, name: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        call(disk, name)
+
+    monkeypatch.setattr(SimulatedDisk, "_call", interrupted)
+    stopped = 0
+    for number in range(1, 200):
+        disk = log.disk.kill()
+        left = number
+        try:
+            recover(disk, LOG, now_us=1, repair=True)
+        except KeyboardInterrupt:
+            stopped += 1
+        else:
+            break
+        names = disk.listdir(LOG)
+        assert not [name for name in names if name.endswith(".rw")]
+        for name in names:
+            if ".damaged-" in name:
+                assert disk.read(f"{LOG}/{name}") == broken[lost.offset : lost.offset + lost.bytes]
+        recover(disk, LOG, now_us=1, repair=True)
+        assert verify(disk, LOG) == []
+    assert stopped > 20
+
+
 def test_chain_gives_no_alarm_for_a_snapshot_or_a_log_started_from_one() -> None:
     log = two_sealed()
     rewritten = log.writer.sealed[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -43,6 +45,47 @@ def snapshot(tmp_path: Path) -> Path:
 def exported(destination: Path) -> list[tuple[Any, ...]]:
     table = pq.read_table(destination)
     return by_position(list(zip(*(column.to_pylist() for column in table.columns), strict=True)))
+
+
+@pytest.mark.parametrize("dense", [True, False], ids=["in the destination", "anywhere"])
+def test_export_that_is_interrupted_leaves_nothing_half_done(
+    snapshot: Path, tmp_path: Path, dense: bool
+) -> None:
+    other = Path(shutil.copytree(snapshot, tmp_path / "other"))
+    out, scratch = tmp_path / "out", tmp_path / "scratch"
+    scratch.mkdir()
+    writes = ("write", "finish", "_put", "_put_manifest")
+    part_bytes = 1 << 30 if dense else 3_000
+    lines_left = 0
+
+    def trace(frame: FrameType, _event: str, _argument: object) -> object:
+        nonlocal lines_left
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename != export.__file__ or name == "cleaned_up":
+            return None
+        if not dense or name in writes:
+            lines_left -= 1
+            if lines_left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    interrupted = 0
+    for number in range(1, 100_000, 1 if dense else 211):
+        lines_left = number
+        sys.settrace(trace)
+        try:
+            source = (snapshot, other)[number % 2]
+            export_snapshot(source, out, part_bytes=part_bytes, scratch=scratch)
+        except KeyboardInterrupt:
+            interrupted += 1
+        else:
+            break
+        finally:
+            sys.settrace(None)
+        assert list(scratch.iterdir()) == []
+        assert not [path for path in out.glob("*") if path.name.startswith("_temporary-")]
+    assert interrupted > 10
+    assert exported(out) == replayed(snapshot)
 
 
 @pytest.mark.parametrize("part_bytes", [1 << 30, 10_000, 3_000])

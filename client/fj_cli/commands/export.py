@@ -11,6 +11,7 @@ from fastjournal.errors import ConfigError
 from fj_cli.options import json_option
 from fj_cli.output import wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
+from fj_cli.termination import unwound
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ def command(snapshot: str, destination: str, as_json: bool | None) -> None:
     written last. Needs no Java.
     """
     export_snapshot = _load()
-    with ProgressBar("exporting", unit="bytes") as bar:
+    with unwound(), ProgressBar("exporting", unit="bytes") as bar:
         manifest = export_snapshot(snapshot, destination, on_progress=bar.update)
     if wants_json(as_json):
         write_json(msgspec.to_builtins(manifest))

@@ -13,6 +13,7 @@ from fj_cli.logdir import log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
+from fj_cli.termination import unwound
 
 if TYPE_CHECKING:
     from fastjournal.cmdlog.recovery.recover import Diagnostic, Progress
@@ -53,7 +54,7 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
             f"{directory} is a snapshot, which never changes",
             hint=f"copy it, remove {MANIFEST_NAME} from the copy, and repair that",
         )
-    with ProgressBar("reading", unit="bytes") as bar:
+    with unwound(), ProgressBar("reading", unit="bytes") as bar:
 
         def show(progress: Progress) -> None:
             bar.update(progress.bytes_done, progress.bytes)

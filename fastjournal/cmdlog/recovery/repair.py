@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TypeAlias
 
 import google_crc32c
@@ -49,7 +50,7 @@ from fastjournal.cmdlog.recovery.inspect_log import CorruptSegment, LogInspectio
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, scan_segment
 from fastjournal.disk import Disk
-from fastjournal.errors import LogCorruptError
+from fastjournal.errors import LogCorruptError, LogFailedError
 
 _Idle: TypeAlias = dict[tuple[int, int], list[bytes]]
 """Ids of jobs whose lease ended inside damage, by segment and offset; 0: before the segment."""
@@ -85,14 +86,19 @@ def write_file(disk: Disk, path: str, data: bytes, *, like: str) -> None:
     """Create a file with these contents, and with owner and mode of another, and sync it.
 
     Raises:
-        LogFailedError: It cannot be written.
+        LogFailedError: It cannot be written; nothing is left of it.
     """
     file = disk.create(path, like=like)
     try:
-        file.write(data)
-        file.sync()
-    finally:
-        file.close()
+        try:
+            file.write(data)
+            file.sync()
+        finally:
+            file.close()
+    except BaseException:
+        # also where the operator interrupts it: half of it would be taken for all
+        _drop(disk, path)
+        raise
 
 
 def repair_segments(
@@ -114,6 +120,7 @@ def repair_segments(
         LogFailedError: Something cannot be written; the segments are as they were, or repaired.
     """
     kept: dict[tuple[str, int], str] = {}
+    written: list[str] = []
     lock = lock_read(disk, directory, exclusive=True)
     try:
         idle = _lost_timeouts(disk, directory, inspection)
@@ -121,7 +128,6 @@ def repair_segments(
         last_path = f"{directory}/{segment_name(last)}"
         end: bytes | None = None
         told: list[SegmentRewritten | SegmentRemoved] = []
-        written: list[str] = []
         for segment in inspection.corrupt:
             if segment.told is not None:
                 told.append(segment.told)
@@ -146,21 +152,33 @@ def repair_segments(
             if segment.number == last:
                 end = whole
             elif whole != data:
+                written.append(path)
                 _write_beside(disk, path, whole)
                 crc = google_crc32c.value(whole)
                 told.append(SegmentRewritten(segment.number, len(whole), crc))
-                written.append(path)
         if told:
             end = _with_told(last, disk.read(last_path) if end is None else end, told, now_us)
         if end is not None:
-            _write_beside(disk, last_path, end)
             written.insert(0, last_path)
+            _write_beside(disk, last_path, end)
         for path in written:
             disk.rename(f"{path}.rw", path)
             disk.sync_directory(directory)
+    except BaseException:
+        # as the start after a crash would: the segments are as they were, or repaired
+        for path in written:
+            _drop(disk, f"{path}.rw")
+        raise
     finally:
         lock.close()
     return kept
+
+
+def _drop(disk: Disk, path: str) -> None:
+    """Delete what is only half done, if the disk lets it."""
+    with suppress(LogFailedError):
+        if disk.exists(path):
+            disk.unlink(path)
 
 
 def _write_beside(disk: Disk, path: str, data: bytes) -> None:
