@@ -9,4 +9,4 @@ from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
 from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
-from fastjournald.tables.value_cache import ENTRY_BYTES, VALUE_BYTES, Unreadable, Values
+from fastjournald.tables.value_cache import ENTRY_BYTES, TEXT_BYTES, VALUE_BYTES, Unreadable, Values

@@ -19,7 +19,16 @@ from tests.door.engine import (
     missing_notifications,
     missing_soon,
 )
-from tests.door.tables import ENTRY_BYTES, VALUE_BYTES, Cold, Domain, Entry, Unreadable, Values
+from tests.door.tables import (
+    ENTRY_BYTES,
+    TEXT_BYTES,
+    VALUE_BYTES,
+    Cold,
+    Domain,
+    Entry,
+    Unreadable,
+    Values,
+)
 from tests.property.model_parts import Rules
 from tests.property.subject import START, EngineSubject, request
 
@@ -118,6 +127,45 @@ def test_no_more_leave_than_have_to(daemon: Daemon) -> None:
     assert values.cold == 1
     assert values.bytes <= values.bytes_max < values.bytes + len(LONG) + VALUE_BYTES
     assert room > ENTRY_BYTES + len(LONG)
+
+
+def test_memory_limit_counts_errors_and_reasons(daemon: Daemon) -> None:
+    job = b"a:1:0:x"
+    daemon.set(job, bytes(8), kind=ValueType.INTEGER)
+    values = daemon.engine.store.values
+    assert values is not None
+    before = values.bytes
+
+    def fail(error: bytes) -> int:
+        """Let an attempt fail; return how much memory the entry takes more."""
+        token = daemon.ask(request(Function.NEXT)).timeout
+        flags = Flag.WORKED_ON
+        assert not daemon.ask(
+            request(
+                Function.RELEASE,
+                job,
+                error,
+                kind=ValueType.STRING,
+                flags=flags,
+                timeout=token,
+                ttl=0,
+                at=START,
+            )
+        ).error
+        return values.bytes - before
+
+    assert fail(b"e" * 4000) == TEXT_BYTES + 4000
+    assert fail(b"e") == TEXT_BYTES + 1
+    for reason in (b"r" * 4000, b"r" * 3000):
+        daemon.ask(request(Function.BURY, job, reason))
+        assert values.bytes - before == 2 * TEXT_BYTES + 1 + len(reason)
+    daemon.restart(START)
+    assert daemon.engine.store.values is not None
+    assert daemon.engine.store.values.bytes - before == 2 * TEXT_BYTES + 3001
+    daemon.ask(request(Function.KICK, job))
+    assert daemon.engine.store.values.bytes - before == TEXT_BYTES + 1
+    daemon.ask(request(Function.DELETE, job))
+    assert daemon.engine.store.values.bytes == 0
 
 
 def test_lru_cache_keeps_the_values_accessed_last_for_a_part_of_the_limit(daemon: Daemon) -> None:

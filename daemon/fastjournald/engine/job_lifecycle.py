@@ -11,6 +11,7 @@ from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.entry_states import EntryState
+from fastjournald.tables.value_cache import text_bytes
 
 BURIED_AT_ATTEMPTS_MAX = b"attempts reached max-attempts"
 
@@ -70,10 +71,12 @@ class JobLifecycle:
         token = self._stop_work(entry, now)
         is_last = self.is_last_attempt(entry)
         extra = entry.own()
+        text_before = text_bytes(entry)
         extra.error = error
         extra.attempts += 1
         if is_last:
             self.store.scheduler.bury(entry, error)
+        self._retext(entry, text_before)
         self._journal.failed(entry, now, delayed=delayed)
         if not is_last:
             self._wait_again(entry, token, now)
@@ -135,7 +138,9 @@ class JobLifecycle:
         state = entry.state
         if state == EntryState.BURIED:
             if reason != entry.reason:
+                text_before = text_bytes(entry)
                 entry.own().reason = reason
+                self._retext(entry, text_before)
                 with self.store.scheduler.facts_change(entry):
                     self._journal.buried_again(entry, now)
             return
@@ -148,7 +153,9 @@ class JobLifecycle:
         self._bury(entry, reason, now)
 
     def _bury(self, entry: Entry, reason: bytes, now: int) -> None:
+        text_before = text_bytes(entry)
         self.store.scheduler.bury(entry, reason)
+        self._retext(entry, text_before)
         self._journal.buried(entry, now)
 
     def kick(self, entries: list[Entry], now: int) -> None:
@@ -156,8 +163,15 @@ class JobLifecycle:
         for entry in entries:
             self.store.scheduler.dig_up(entry)
             extra = entry.own()
+            text_before = text_bytes(entry)
             extra.reason = None
+            self._retext(entry, text_before)
             extra.first_due = max(entry.not_before, now)
         self._journal.kicked(entries, now)
         for entry in entries:
             self.store.wait_again(entry, now)
+
+    def _retext(self, entry: Entry, before: int) -> None:
+        """Count the memory of another reason or error of an entry."""
+        if self.store.values is not None:
+            self.store.values.retext(entry, before)

@@ -28,6 +28,9 @@ ENTRY_BYTES = 400
 VALUE_BYTES = 160
 """Memory of an evictable value besides its bytes: the object, and its place in the LRU order."""
 
+TEXT_BYTES = 40
+"""Memory of a reason or an error besides its bytes."""
+
 COLD_BYTES = 64
 """Memory that stays of an evicted value."""
 
@@ -109,6 +112,10 @@ class Values:
     def link(self, key: bytes) -> None:
         """An entry has one more key."""
         self.bytes += _link_bytes(key)
+
+    def retext(self, entry: Entry, before: int) -> None:
+        """The reason or the error of an entry is another one; ``text_bytes`` was ``before``."""
+        self.bytes += text_bytes(entry) - before
 
     # --- values ---------------------------------------------------------------------------------
 
@@ -212,7 +219,15 @@ def _entry_bytes(entry: Entry) -> int:
         size += len(entry.uri)
     if entry.links:
         size += sum(map(_link_bytes, entry.links))
-    return size
+    return size + text_bytes(entry)
+
+
+def text_bytes(entry: Entry) -> int:
+    """Return what the reason and the last error of an entry take of memory, as estimated. O(1)."""
+    extra = entry.extra
+    if extra.error is None and extra.reason is None:
+        return 0
+    return sum(TEXT_BYTES + len(text) for text in (extra.error, extra.reason) if text is not None)
 
 
 def _link_bytes(link: bytes) -> int:
