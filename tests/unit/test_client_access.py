@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from fastjournal.client import Client, SyncClient
+from fastjournal.client import Client, Reconnect, SyncClient
 from fastjournal.client.core.access import make_access, make_context, read_auth_file
 from fastjournal.errors import (
     BadRequestError,
@@ -23,6 +23,8 @@ from fastjournal.testing.scripted_daemon import Do, ScriptedDaemon
 from tests.certificates import Authority
 
 TOKEN = "a-token-that-nobody-guesses"
+IMPATIENT = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=0.3)
+"""Policy for daemons that never let a client in, after some tries."""
 
 
 def nop_sync(address: str, **options: Any) -> None:
@@ -91,9 +93,9 @@ def test_plain_to_tls_and_tls_to_plain_are_told_apart_from_a_lost_daemon(
         ask(daemon.address, tls=authority.path)
     with ScriptedDaemon(answer, tls=authority.server_context()) as daemon:
         with pytest.raises(FastjournalError):
-            ask(daemon.address)
+            ask(daemon.address, reconnect=IMPATIENT)
         with pytest.raises(CannotConnectError):
-            ask(daemon.address, auth=TOKEN)
+            ask(daemon.address, auth=TOKEN, reconnect=IMPATIENT)
 
 
 @both
@@ -146,8 +148,10 @@ def test_daemon_that_has_no_room_is_no_wrong_token(ask: Ask) -> None:
     def full(_request: Request) -> list[Reply | bytes | Do]:
         return [Reply(identifier=0, error="busy the daemon has max-connections clients"), Do.CLOSE]
 
-    with ScriptedDaemon(full) as daemon, pytest.raises(CannotConnectError) as caught:
-        ask(daemon.address, auth=TOKEN)
+    with ScriptedDaemon(full) as daemon:
+        with pytest.raises(CannotConnectError) as caught:
+            ask(daemon.address, auth=TOKEN, reconnect=IMPATIENT)
+        assert daemon.connections > 1
     assert caught.value.code == "busy"
 
 
