@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
 
 # A test run says the same thing twice. HYPOTHESIS_PROFILE=explore looks further instead.
@@ -54,3 +55,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the Spark tests: they take longest."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.fixture(params=["poller", "tasks"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one task serve all plain connections of servers in this process, then a task each."""
+    patch_module(monkeypatch, "POLLS", request.param == "poller")

@@ -97,6 +97,7 @@ class Server:
             run_scan=self.scan_runner.run,
             take_snapshot=Snapshots(runtime).take,
             wait_turn=self.turn_scheduler.wait,
+            queue_up=self.turn_scheduler.queue_up,
             pass_on=self.turn_scheduler.pass_on,
             wait_matched=self.notifier.wait_matched,
             wait_notification_turn=self.notifier.wait_notification_turn,
@@ -143,6 +144,7 @@ class Server:
             self._start_tasks(background)
             async with trio.open_nursery() as nursery:
                 self.connections.nursery = nursery
+                nursery.start_soon(self.connections.poller.run)
                 accepting = trio.CancelScope()
                 nursery.start_soon(self.connections.accept, listeners, accepting)
                 ready([address_of(listener) for listener in listeners])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from fastjournald.net import connections
 from fastjournald.net.accept import accept
 from fastjournald.net.credentials import load_grants
 from fastjournald.net.listeners import origin_of_host
+from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
 from fastjournald.net.steps import (

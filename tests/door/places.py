@@ -43,6 +43,7 @@ PLACES = {
     """,
     "fastjournald.group_commit.commit": "INLINE_SECONDS_MAX WRITE_BYTES_MIN commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",
+    "fastjournald.net.connections": "POLLS",
     "fastjournald.net.request_batch": "TURN_WORK",
     "fastjournald.net.transport": "STOP_SECONDS",
     "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",

@@ -38,32 +38,6 @@ class TrioClock:
         return START + int(trio.current_time() * 1_000_000)
 
 
-class WatchedStream(trio.abc.HalfCloseableStream):
-    """A stream in memory that tells what is about to be sent."""
-
-    def __init__(
-        self, stream: trio.abc.HalfCloseableStream, about_to_send: Callable[[bytes], None]
-    ) -> None:
-        self._stream = stream
-        self._about_to_send = about_to_send
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        self._about_to_send(bytes(data))
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._stream.receive_some(max_bytes)
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
 class SlowRoom(Room):
     """A server whose syncs and reads take a drawn time, and that proves the mark of each message.
 
@@ -134,9 +108,7 @@ class SlowRoom(Room):
             nonlocal unsent
             unsent = self._check(unsent + data)
 
-        return self.connect_in_memory(
-            lockstep=lockstep, wrap=lambda stream: WatchedStream(stream, about_to_send)
-        )
+        return self.connect_in_memory(lockstep=lockstep, watch=about_to_send)
 
     def _noting(self, encode: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*arguments: Any) -> Any:

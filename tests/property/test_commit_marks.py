@@ -21,6 +21,8 @@ from tests.property.slow_syncs import SlowRoom
 from tests.property.subject import SECOND, request
 from tests.unit.server_fixture import Peer
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 SEEDS = 30
 CLIENTS = 6
 REQUESTS = 40

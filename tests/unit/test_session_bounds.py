@@ -7,10 +7,11 @@ end has read.
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 import pytest
 import trio
@@ -22,16 +23,23 @@ from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
 from tests.door.engine import Scan
-from tests.door.net import Session
+from tests.door.net import Session, connections
 from tests.door.places import patch_module
 from tests.property.subject import request
+from tests.unit.client_streams import Watch, as_socket_stream, stream_pair
 from tests.unit.server_fixture import Peer, ServerFixture
-from tests.unit.test_session_limits import NOP, listen, set_
+from tests.unit.test_session_limits import NOP, ended, listen, set_
 
-MemoryStream: TypeAlias = "trio.StapledStream[Any, Any]"
+pytestmark = pytest.mark.usefixtures("transport")
 
 SMALL = 65_536
 """The smallest max-inflight."""
+
+
+@pytest.fixture(autouse=True)
+def _sync_in_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine would let syncs run in threads, and the mock clock jump meanwhile."""
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
 
 
 class Room(ServerFixture):
@@ -43,32 +51,27 @@ class Room(ServerFixture):
         self.closed = self.server.runtime.counters.connections_closed
         self.nursery: trio.Nursery | None = None
         self.ended: list[Peer] = []
+        self._clients: list[trio.abc.AsyncResource] = []
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Room]:
         async with trio.open_nursery() as nursery:
             self.nursery = self.server.connections.nursery = nursery
             nursery.start_soon(self.server.timeouts.run)
+            nursery.start_soon(self.server.connections.poller.run)
             yield self
             nursery.cancel_scope.cancel()
+        for client in self._clients:
+            await trio.aclose_forcefully(client)
         assert self.memory.bytes == 0, "all that was held was given back"
         assert not self.memory.scarce
 
-    def connect_in_memory(
-        self,
-        *,
-        lockstep: bool = False,
-        wrap: Callable[[trio.abc.HalfCloseableStream], trio.abc.HalfCloseableStream] = lambda it: (
-            it
-        ),
-    ) -> Peer:
+    def connect_in_memory(self, *, lockstep: bool = False, watch: Watch | None = None) -> Peer:
         assert self.nursery is not None
-        pair = (
-            trio.testing.lockstep_stream_pair() if lockstep else trio.testing.memory_stream_pair()
-        )
-        peer = Peer(cast(trio.SocketStream, pair[0]))
-
-        transport = self.server.connections.serve(wrap(pair[1]), "peer=memory")
+        ours, theirs = stream_pair(sockets=connections.POLLS, lockstep=lockstep, watch=watch)
+        self._clients.append(ours)
+        peer = Peer(as_socket_stream(ours))
+        transport = self.server.connections.serve(theirs, "peer=memory")
         assert transport is not None
         remove = transport.on_end
 
@@ -133,7 +136,7 @@ async def test_byte_now_and_then_does_not_keep_half_a_request_alive(
             await trio.sleep(1)
         told = await peer.reply()
         assert codes([told]) == ["bad-request"]
-        assert await peer.reply() is None
+        assert await ended(peer)
 
 
 async def test_large_value_on_a_slow_line_is_waited_for(autojump_clock: MockClock) -> None:

@@ -14,6 +14,8 @@ from tests.unit.test_session_limits import listen, set_
 from tests.unit.test_session_listen import listen as listen_to
 from tests.unit.test_session_listen import put
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 def cancel(identifier: int) -> Request:
     return request(Function.CANCEL, count=identifier, identifier=9)

@@ -20,6 +20,8 @@ from tests.door.places import patch_module
 from tests.property.subject import START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 
 def set_(key: bytes, **fields: Any) -> Request:
     return request(Function.SET, key, b"v", flags=Flag.PERSIST, **fields)

@@ -16,6 +16,8 @@ from tests.door.tasks import Notifier
 from tests.property.subject import SECOND, START, request
 from tests.unit.server_fixture import SILENCE_S, HeldSync, Peer, ServerFixture
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 NOP = request(Function.NOP)
 
 

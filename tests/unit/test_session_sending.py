@@ -11,11 +11,14 @@ from trio.testing import MockClock
 
 from fastjournal.protocol.constants import Function
 from fastjournal.protocol.messages import Request
+from tests.door.net import connections
 from tests.door.places import patch_module
 from tests.property.subject import request
 from tests.unit.server_fixture import ServerFixture
 from tests.unit.test_session_bounds import Room, codes
 from tests.unit.test_session_limits import NOP, listen, set_
+
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 class Steps(trio.abc.Instrument):
@@ -25,7 +28,7 @@ class Steps(trio.abc.Instrument):
         self.count = 0
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.count += task.name.endswith("Transport.run")
+        self.count += task.name.endswith(("Transport.run", "Poller.run"))
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,9 @@ class Steps(trio.abc.Instrument):
 async def test_request_alone_takes_no_further_turns_of_the_event_loop(
     asked: Request, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if connections.POLLS:
+        # the poller has received from all others by then
+        steps = 1
     patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf)
     house = ServerFixture()
     async with house.open():

@@ -19,6 +19,8 @@ from tests.property.subject import START, request
 from tests.unit.test_session_bounds import Room
 from tests.unit.test_session_limits import NOP
 
+pytestmark = pytest.mark.usefixtures("transport")
+
 CLIENTS = 400
 A_TURN = 2 * TURN_WORK // BATCH_WORK
 """Clients that were idle: they may use what the next turn has, too."""

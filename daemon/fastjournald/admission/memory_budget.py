@@ -42,8 +42,12 @@ class MemoryBudget:
         """Count that many bytes more, or fewer. O(1)."""
         self.bytes += change
         if (self.bytes > self.bytes_max) is not self.scarce:
-            self.scarce = not self.scarce
-            self._ration(limits.SCARCE_BYTES if self.scarce else None)
+            self.look()
+
+    def look(self) -> None:
+        """Memory has become scarce, or is so no more."""
+        self.scarce = not self.scarce
+        self._ration(limits.SCARCE_BYTES if self.scarce else None)
 
 
 class MemoryAccount:
@@ -53,21 +57,21 @@ class MemoryAccount:
         budget: Of all connections.
     """
 
-    __slots__ = ("_budget", "_closed", "bytes")
+    __slots__ = ("budget", "bytes", "closed")
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.bytes = 0
         """Held for this connection."""
-        self._budget = budget
-        self._closed = False
+        self.budget = budget
+        self.closed = False
 
     def hold(self, change: int) -> None:
         """Count that many bytes more, or fewer. O(1)."""
-        if not self._closed:
+        if not self.closed:
             self.bytes += change
-            self._budget.hold(change)
+            self.budget.hold(change)
 
     def close(self) -> None:
         """Give back all; nothing is counted any more."""
         self.hold(-self.bytes)
-        self._closed = True
+        self.closed = True

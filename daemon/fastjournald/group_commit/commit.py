@@ -124,6 +124,26 @@ class GroupCommit:
             else:
                 await self._others.park()
 
+    def settle_now(self) -> bool:
+        """Make all that was appended as durable as the policy says, at once, where that is quick.
+
+        Returns:
+            Whether it is. Else somebody else writes, or it takes so long that it is to be waited
+            for: ``wait_settled``.
+
+        Raises:
+            LogFailedError: A write or sync failed, this one or one before.
+        """
+        writer, syncs = self.writer, self._policy is SyncPolicy.ALWAYS
+        if writer.settled >= writer.appended:
+            return True
+        if self._led or writer.seals_next or (syncs and self.estimate.choose()):
+            return False
+        self._write_now()
+        if syncs:
+            self._sync_now()
+        return True
+
     async def wait_durable(self, mark: int) -> None:
         """Wait until the first ``mark`` appended bytes survive a power loss, under every policy.
 
@@ -225,9 +245,14 @@ class GroupCommit:
 
     async def _sync(self) -> None:
         if self.estimate.choose():
-            seconds = await self._sync_in_thread(writable=True)
+            self._note(await self._sync_in_thread(writable=True))
         else:
-            seconds = _timed(self.writer.sync)
+            self._sync_now()
+
+    def _sync_now(self) -> None:
+        self._note(_timed(self.writer.sync))
+
+    def _note(self, seconds: float) -> None:
         self.sync_us.add(round(seconds * 1_000_000))
         self.estimate.add(seconds)
 

@@ -13,7 +13,11 @@ from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.eviction_queue import EvictionQueue
 from fastjournald.engine.undelivered import Handout
 from fastjournald.net.accept import accept
-from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of
+from fastjournald.net.client_transport import ClientTransport
+from fastjournald.net.listeners import is_unix, keep_alive, origin_of, peer_of, take_socket
+from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.polled_transport import PolledTransport
+from fastjournald.net.poller import Poller
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
@@ -22,6 +26,9 @@ from fastjournald.net.transport import Transport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
+
+POLLS = True
+"""Whether one task serves all plain connections, and not a task each. Tests look at both."""
 
 
 class Connections:
@@ -34,13 +41,15 @@ class Connections:
     """
 
     def __init__(self, runtime: Runtime, services: Services, tls: ssl.SSLContext | None) -> None:
-        self.transports: dict[Hashable, Transport] = {}
+        self.transports: dict[Hashable, ClientTransport] = {}
         """Clients that are served, by session."""
         self.tls = tls
         """For clients that connect from now on."""
         self.nursery: trio.Nursery | None = None
         """Tasks of the connections; None: the daemon is starting."""
         self.stopping = False
+        self.poller = Poller(runtime.commit)
+        """Serves plain connections."""
         self._runtime = runtime
         self._services = services
         handouts = runtime.engine.context.handouts
@@ -59,7 +68,7 @@ class Connections:
             give_back=runtime.give_back,
         )
         self._handshakes = Handshakes()
-        self._silent: EvictionQueue[Transport] = EvictionQueue()
+        self._silent: EvictionQueue[ClientTransport] = EvictionQueue()
         self._refusing = 0
 
     # --- clients that connect -------------------------------------------------------------------
@@ -75,13 +84,17 @@ class Connections:
 
     def _let_in(self, plain: trio.SocketStream) -> None:
         """Serve a client, after a handshake where it has to speak TLS."""
+        if self.poller.over:
+            # it came while the daemon stopped
+            plain.socket.close()
+            return
         peer = peer_of(plain)
         origin = origin_of(plain)
         unix = is_unix(plain)
         LOG.log(logging.INFO if unix else logging.DEBUG, "event=connected %s", peer)
         keep_alive(plain)
         if self.tls is None or unix:
-            self.serve(plain, peer, origin)
+            self.serve(PlainSocket(take_socket(plain)) if POLLS else plain, peer, origin)
         else:
             assert self.nursery is not None
             self.nursery.start_soon(self._shake_hands, plain, self.tls, peer, origin)
@@ -97,8 +110,8 @@ class Connections:
 
     def serve(
         self, stream: trio.abc.HalfCloseableStream, peer: str, origin: str = ""
-    ) -> Transport | None:
-        """Start the task that serves a client to its end; None: there are too many.
+    ) -> ClientTransport | None:
+        """Serve a client to its end; None: there are too many.
 
         Args:
             stream: The connected socket, or TLS on it.
@@ -107,28 +120,44 @@ class Connections:
         """
         assert self.nursery is not None
         session = Session(self._shared)
-        transport = Transport(session, stream, self._runtime, self._services, self.nursery, peer)
         if len(self.transports) >= self._runtime.config.max_connections:
             silent = self._silent.pop()
             if silent is None:
-                self.nursery.start_soon(self._refuse, transport)
+                self.nursery.start_soon(self._refuse, session, stream, peer)
                 return None
             self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
             silent.cut()
+        transport = self._begin(session, stream, peer)
         self.transports[session] = transport
         self._silent.add(origin, transport)
         session.on_first_request = lambda: self._silent.discard(origin, transport)
         transport.on_end = lambda: self._remove(transport, origin)
         if self.stopping:
             transport.stop()
-        self.nursery.start_soon(transport.run)
         return transport
 
-    def _remove(self, transport: Transport, origin: str) -> None:
+    def _begin(
+        self, session: Session, stream: trio.abc.HalfCloseableStream, peer: str
+    ) -> ClientTransport:
+        runtime, services, nursery = self._runtime, self._services, self.nursery
+        assert nursery is not None
+        if isinstance(stream, PlainSocket):
+            polled = PolledTransport(session, stream, runtime, services, nursery, self.poller, peer)
+            polled.begin()
+            return polled
+        transport = Transport(session, stream, runtime, services, nursery, peer)
+        nursery.start_soon(transport.run)
+        return transport
+
+    def _remove(self, transport: ClientTransport, origin: str) -> None:
         del self.transports[transport.session]
         self._silent.discard(origin, transport)
 
-    async def _refuse(self, transport: Transport) -> None:
+    async def _refuse(
+        self, session: Session, stream: trio.abc.HalfCloseableStream, peer: str
+    ) -> None:
+        assert self.nursery is not None
+        transport = Transport(session, stream, self._runtime, self._services, self.nursery, peer)
         self._runtime.counters.connections_refused += 1
         self._refusing += 1
         try:
@@ -189,6 +218,7 @@ class Connections:
         """Answer what is on its way already, then close all connections."""
         for transport in self.transports.values():
             transport.stop()
+        self.poller.stop()
 
     def stop_accepting(self) -> None:
         """The daemon stops: clients that connect now are not served any more."""

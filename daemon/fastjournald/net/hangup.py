@@ -9,6 +9,7 @@ import select
 
 import trio
 
+from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.tls import TlsStream
 
 
@@ -23,7 +24,7 @@ def is_lost(stream: trio.abc.Stream) -> bool:
 
 
 def _poll(stream: trio.abc.Stream, events: int) -> bool:
-    if not isinstance(stream, trio.SocketStream | TlsStream):
+    if not isinstance(stream, trio.SocketStream | TlsStream | PlainSocket):
         return False
     descriptor = stream.socket.fileno()
     if descriptor < 0:

@@ -91,6 +91,12 @@ def is_unix(stream: trio.SocketStream) -> bool:
     return bool(stream.socket.family == socket.AF_UNIX)
 
 
+def take_socket(stream: trio.SocketStream) -> socket.socket:
+    """Return the socket of a stream, which has none from here on."""
+    plain = stream.socket
+    return socket.socket(plain.family, plain.type, plain.proto, fileno=plain.detach())
+
+
 def peer_of(stream: trio.SocketStream) -> str:
     """Return the name of a client, for the log: address and port, or process, user and group."""
     try:

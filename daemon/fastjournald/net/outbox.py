@@ -82,7 +82,7 @@ class Outbox:
             pieces.append((data, mark, held, handouts, pushed))
         else:
             pieces.append((data, mark, held, None, False))
-        self._account.hold(held)
+        self._hold(held)
 
     def data_to_send(self, settled: int) -> bytes:
         """Return what may leave, about a megabyte of it; call ``data_sent`` when it is sent.
@@ -118,7 +118,17 @@ class Outbox:
             total += held
             if with_pushed_work:
                 self.pushed_work -= 1
-        self._account.hold(-total)
+        self._hold(-total)
+
+    def _hold(self, change: int) -> None:
+        """Count as ``MemoryAccount.hold`` does, in place: each reply is counted twice."""
+        account = self._account
+        if not account.closed:
+            budget = account.budget
+            account.bytes += change
+            budget.bytes += change
+            if (budget.bytes > budget.bytes_max) is not budget.scarce:
+                budget.look()
 
     def withdraw(self, *, pushed_only: bool) -> list[Handout]:
         """Take out what hands out work, or all; return that work.

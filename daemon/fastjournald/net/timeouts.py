@@ -14,7 +14,7 @@ import trio
 from fastjournal import limits
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER
-from fastjournald.net.transport import Transport
+from fastjournald.net.client_transport import ClientTransport
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -34,7 +34,7 @@ class Timeouts:
         transports: Clients that are served, at any time, by session.
     """
 
-    def __init__(self, runtime: Runtime, transports: Mapping[Hashable, Transport]) -> None:
+    def __init__(self, runtime: Runtime, transports: Mapping[Hashable, ClientTransport]) -> None:
         self._runtime = runtime
         self._config = runtime.config
         self._memory = runtime.memory
@@ -61,7 +61,7 @@ class Timeouts:
             if number % SLICE_SESSIONS == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _look(self, transport: Transport) -> None:
+    def _look(self, transport: ClientTransport) -> None:
         """Close a connection whose client has been waited for long enough."""
         config, now, session = self._config, self._memory.now, transport.session
         if session.unknown and now - session.connected_since > config.auth_timeout:
@@ -103,6 +103,6 @@ class Timeouts:
             else:
                 transport.refuse_request()
 
-    def _cut(self, transport: Transport, reason: CloseReason) -> None:
+    def _cut(self, transport: ClientTransport, reason: CloseReason) -> None:
         self._closed[reason] += 1
         transport.cut()

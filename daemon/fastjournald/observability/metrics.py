@@ -31,8 +31,8 @@ from fastjournald.observability.metric_values import (
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
 
-CONNECTION_BYTES = 10_000
-"""Memory of a connection without TLS that waits for a request: session, task, and the stream."""
+CONNECTION_BYTES = 6_000
+"""Memory of a connection without TLS that waits for a request: session, transport, socket."""
 
 
 class Metrics(Collector):

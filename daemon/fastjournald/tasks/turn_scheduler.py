@@ -5,12 +5,13 @@ Which clients these are is decided by ``admission.turn_budget``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 
 import trio
 
 from fastjournal.limits import TURN_WORK
-from fastjournald.admission.turn_budget import Share, TurnBudget
+from fastjournald.admission.turn_budget import Share, TurnBudget, Waiting
 from fastjournald.histogram import Histogram
 
 
@@ -40,14 +41,21 @@ class TurnScheduler(trio.abc.Instrument):
         budget = self._budget
         while True:
             released = trio.Event()
-            waiting = budget.queue_up(share, released.set, expected)
-            self._some.set()
+            waiting = self.queue_up(share, released.set, expected)
             try:
                 await released.wait()
             finally:
                 waiting.share = None
             if budget.admits(share, waited=True):
                 return
+
+    def queue_up(
+        self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK
+    ) -> Waiting:
+        """Call ``wake`` when it is worth asking the budget again whether a client may begin."""
+        waiting = self._budget.queue_up(share, wake, expected)
+        self._some.set()
+        return waiting
 
     async def pass_on(self, share: Share) -> None:
         """Let others have their turn; return when the client may go on."""

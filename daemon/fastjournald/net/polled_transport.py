@@ -1,0 +1,382 @@
+"""Polled transport: drives the session of a plain connection for the poller, which serves them all.
+
+What nearly every request takes is done at once, in the poller's task: receive, handle, wait for the
+commit that all share, send, and the wait for a turn. Where a session waits for something else, or
+its client takes no more, a task carries that out for as long as it lasts, with the means of the
+stream transport, until the session listens to the client again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+from collections.abc import Callable
+from enum import Enum
+from typing import Final
+
+import trio
+
+from fastjournal import limits
+from fastjournal.limits import TURN_WORK
+from fastjournald.admission.turn_budget import Waiting
+from fastjournald.net.hangup import has_hung_up
+from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.poller import Poller
+from fastjournald.net.sender import Sender
+from fastjournald.net.services import Services
+from fastjournald.net.session import Session
+from fastjournald.net.step_runner import StepRunner
+from fastjournald.net.steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
+from fastjournald.net.transport import STOP_SECONDS
+from fastjournald.runtime import Runtime
+
+LOG = logging.getLogger("fastjournald")
+
+_HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
+
+
+class _State(Enum):
+    LISTENING = "listening"
+    """Receives when something has come."""
+    SETTLING = "settling"
+    """Goes on with its step when all is settled that was appended so far."""
+    PASSING = "passing"
+    """Lets others have their turn."""
+    WAITING = "waiting"
+    """Waits for its turn."""
+    RELEASED = "released"
+    """Its turn has come, perhaps."""
+    BUSY = "busy"
+    """A task carries out its steps."""
+    ENDED = "ended"
+
+
+# the attributes of an enumeration are looked up slowly
+_LISTENING: Final = _State.LISTENING
+_SETTLING: Final = _State.SETTLING
+_PASSING: Final = _State.PASSING
+_WAITING: Final = _State.WAITING
+_RELEASED: Final = _State.RELEASED
+_BUSY: Final = _State.BUSY
+_ENDED: Final = _State.ENDED
+
+
+def _nothing() -> None:
+    pass
+
+
+class PolledTransport:
+    """One client's connection: its session and its socket.
+
+    Args:
+        session: Decides.
+        plain: The connected socket.
+        runtime: Group commit and clock.
+        services: Background tasks that it waits for.
+        nursery: For tasks that carry out what takes longer.
+        poller: Calls it when there is something to do.
+        peer: Name of the client, for the log.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        plain: PlainSocket,
+        runtime: Runtime,
+        services: Services,
+        nursery: trio.Nursery,
+        poller: Poller,
+        peer: str,
+    ) -> None:
+        self.session = session
+        self.plain = plain
+        self._socket = plain.socket
+        self._runtime = runtime
+        self._services = services
+        self._nursery = nursery
+        self._poller = poller
+        self._sender = Sender(session, plain, runtime, services, nursery)
+        self._steps = StepRunner(session, self._sender, plain, runtime, services, peer)
+        self._evict = None if runtime.engine.store.values is None else services.evict
+        self._state = _LISTENING
+        self._step: Step = RECEIVE
+        """While SETTLING: what it goes on with."""
+        self._readable = False
+        """Something has come, perhaps."""
+        self._hung_up = False
+        """The client sends no more; what it has sent before is to be received."""
+        self._resumed = False
+        """Stands in the poller's queue of those that can go on."""
+        self._unsettled = False
+        """Stands in the poller's queue for the next commit."""
+        self._turn: Waiting | None = None
+        self._life = trio.CancelScope()
+        """Cuts the task that carries out its steps."""
+        self._receive_until = math.inf
+        self.on_end: Callable[[], object] = _nothing
+        """Called when the connection has ended."""
+
+    def begin(self) -> None:
+        """Serve the client, from the first byte on."""
+        self._poller.add(self)
+        self._drive(self._next_step())
+
+    # --- calls of the poller --------------------------------------------------------------------
+
+    def note(self, events: int) -> None:
+        """Take note of what the system told of the socket, once for each change."""
+        self._readable = True
+        if events & _HUNG_UP:
+            self._hung_up = True
+        if self._state is _LISTENING:
+            self._resume()
+
+    def go_on(self) -> None:
+        """Go on, as far as that needs no wait."""
+        self._resumed = False
+        state = self._state
+        if state is _LISTENING:
+            if self._readable:
+                self._receive()
+        elif state is _PASSING:
+            self._take_turn(waited=False)
+        elif state is _RELEASED:
+            self._take_turn(waited=True)
+
+    def settled(self) -> None:
+        """Send what is settled by now, and go on where the session waited for that."""
+        self._unsettled = False
+        if self._state is _SETTLING:
+            self._drive(self._step)
+        elif self._state is not _ENDED:
+            try:
+                if not self._send_now():
+                    self._sender.wake()
+            except trio.BrokenResourceError:
+                self._lose()
+
+    def stop_receiving(self) -> None:
+        """Take no more from the client, if that is what the session waits for."""
+        if self._state is _LISTENING:
+            self.session.stop_receiving()
+            self._drive(self._next_step())
+
+    # --- one thing after the other --------------------------------------------------------------
+
+    def _next_step(self) -> Step:
+        return self.session.next_step(self._runtime.clock.now_us())
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
+        except BlockingIOError:
+            self._readable = False
+            return
+        except OSError:
+            self._lose()
+            return
+        # else nothing has come until the system tells so
+        self._readable = self._hung_up or len(data) == limits.RECEIVE_BYTES_MAX
+        self.session.receive_data(data)
+        self._drive(self._next_step())
+
+    def _drive(self, step: Step) -> None:
+        """Carry out steps until one of them has to be waited for."""
+        try:
+            while self._carry_out(step):
+                step = self._next_step()
+        except trio.BrokenResourceError:
+            self._lose()
+
+    def _carry_out(self, step: Step) -> bool:
+        """Carry out a step; return False if it has to be waited for."""
+        session = self.session
+        if step is COMMIT:
+            if self._runtime.writer.settled < session.mark:
+                self._settle(step)
+                return False
+            session.committed()
+            if self._evict is not None:
+                self._evict()
+            return not session.outbox.pieces or self._send(step)
+        if step is RECEIVE:
+            self._listen()
+            return False
+        if isinstance(step, WaitTurn):
+            self._wait_turn(step.expected)
+            return False
+        if step is PASS_ON:
+            self._state = _PASSING
+            self._resume()
+            return False
+        if step is FLUSH and not session.has_notifications():
+            if not self._send(step):
+                return False
+            if session.outbox.pieces:
+                self._settle(step)
+                return False
+            return True
+        self._begin_task(step)
+        return False
+
+    def _send(self, step: Step) -> bool:
+        """Send what is settled; where the client takes no more, a task goes on with the step."""
+        if self._send_now():
+            return True
+        self._begin_task(step)
+        return False
+
+    def _send_now(self) -> bool:
+        """Send what is settled; return False where it takes a task to go on.
+
+        Raises:
+            BrokenResourceError: The client is gone.
+        """
+        sender, outbox = self._sender, self.session.outbox
+        if sender.busy or sender.rest:
+            return False
+        if outbox.failed:
+            raise trio.BrokenResourceError
+        while outbox.pieces:
+            if outbox.pushed_work and self.has_hung_up():
+                self.session.withdraw(pushed_only=True)
+            data = outbox.data_to_send(self._runtime.writer.settled)
+            if not data:
+                if outbox.pieces:
+                    # appended behind what is settled, and not asked for just now
+                    self._wait_settled()
+                break
+            try:
+                sent = self._socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError as error:
+                raise trio.BrokenResourceError from error
+            if sent < len(data):
+                sender.rest = memoryview(data)[sent:]
+                return False
+            outbox.data_sent()
+        return True
+
+    def _listen(self) -> None:
+        self._state = _LISTENING
+        if self._receive_until < math.inf and trio.current_time() >= self._receive_until:
+            self.stop_receiving()
+        elif self._readable:
+            self._resume()
+
+    def _resume(self) -> None:
+        if not self._resumed:
+            self._resumed = True
+            self._poller.resume(self)
+
+    # --- the commit -----------------------------------------------------------------------------
+
+    def _settle(self, step: Step) -> None:
+        self._state = _SETTLING
+        self._step = step
+        self._wait_settled()
+
+    def _wait_settled(self) -> None:
+        if not self._unsettled:
+            self._unsettled = True
+            self._poller.settle(self)
+
+    # --- turns ----------------------------------------------------------------------------------
+
+    def _take_turn(self, *, waited: bool) -> None:
+        if self._runtime.turns.admits(self.session.share, waited=waited):
+            self._drive(self._next_step())
+        else:
+            self._wait_turn(TURN_WORK)
+
+    def _wait_turn(self, expected: int) -> None:
+        self._state = _WAITING
+        self._turn = self._services.queue_up(self.session.share, self._release, expected)
+
+    def _release(self) -> None:
+        self._turn = None
+        self._state = _RELEASED
+        self._resume()
+
+    # --- what takes longer ----------------------------------------------------------------------
+
+    def _begin_task(self, step: Step) -> None:
+        self._state = _BUSY
+        self._life = trio.CancelScope()
+        self._nursery.start_soon(self._carry_on, step)
+
+    async def _carry_on(self, step: Step) -> None:
+        """Carry out steps until the session listens to the client, or to the end."""
+        listens = False
+        try:
+            with self._life:
+                try:
+                    while step is not RECEIVE and step is not CLOSE:
+                        await self._steps.carry_out(step)
+                        step = self._next_step()
+                    if step is CLOSE:
+                        await self._steps.close()
+                    # it may have been cut behind the last wait
+                    listens = step is RECEIVE and not self._life.cancel_called
+                except trio.BrokenResourceError:
+                    LOG.debug("event=client-lost")
+        finally:
+            if not listens:
+                self._end()
+        if listens:
+            self._listen()
+
+    def _lose(self) -> None:
+        LOG.debug("event=client-lost")
+        # while a task carries out its steps, it ends with that task
+        self.cut()
+
+    def _end(self) -> None:
+        """Close the socket; nobody calls any more."""
+        self._state = _ENDED
+        if self._turn is not None:
+            self._turn.share, self._turn.wake = None, _nothing
+            self._turn = None
+        self._poller.remove(self)
+        self.session.end()
+        self.plain.close()
+        self.on_end()
+        # a reference cycle less: this leaves memory at once
+        self.on_end = self.session.on_first_request = _nothing
+
+    # --- calls of others ------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Send, beside everything else, what the client did not ask for just now."""
+        if self.session.has_notifications():
+            self._sender.wake()
+        elif self.session.outbox.pieces:
+            self._wait_settled()
+
+    def stop(self) -> None:
+        """The daemon stops: answer what is on its way, then close."""
+        self._receive_until = trio.current_time() + STOP_SECONDS
+        self._poller.stop_receiving_at(self._receive_until, self)
+
+    def abandon(self, sentence: str, code: str) -> None:
+        """Wait no longer for the rest of a request: tell the client, and close."""
+        self.session.abandon(sentence, code)
+        self.stop_receiving()
+
+    def refuse_request(self) -> None:
+        """Tell the client that there is no room for the rest of its request, and close."""
+        self.session.refuse_request()
+        self.stop_receiving()
+
+    def cut(self) -> None:
+        """Close without a word, whatever the client has not taken."""
+        if self._state is _BUSY:
+            self._life.cancel()
+        elif self._state is not _ENDED:
+            self._end()
+
+    def has_hung_up(self) -> bool:
+        """Whether the client has gone, or at least sends nothing more."""
+        return has_hung_up(self.plain)
