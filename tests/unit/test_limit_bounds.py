@@ -106,6 +106,18 @@ def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subj
     assert s.jobs(b"a") == [b"a:1:0:y"]
 
 
+@pytest.mark.parametrize("plain", [b"a", b"a:x", b"a:256:0:x"])
+def test_a_lease_of_a_plain_entry_is_no_hand_out_of_a_domain(s: Subject, plain: bytes) -> None:
+    limit(s, b"a", b'{"interval_us":%d}' % SECOND)
+    for key in (plain, b"a:1:0:x"):
+        s.set(key, flags=Flag.PERSIST)
+    assert s.get(plain, timeout=9 * SECOND).error == ""
+    assert isinstance(s.target, EngineSubject)
+    s.target.restart(s.now)
+    assert s.target.engine.store.rules.limits.intervals == 0
+    assert s.jobs(b"a") == [b"a:1:0:x"]
+
+
 def test_replay_remembers_so_many_hand_outs(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "replay.HAND_OUTS_MAX", 2)
     state = ReplayState()

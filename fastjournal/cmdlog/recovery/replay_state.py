@@ -11,7 +11,7 @@ import msgspec
 from fastjournal.cmdlog.format.operation_records import Limit
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.cmdlog.recovery.segment_chain import Chain
-from fastjournal.keys import moved_not_before
+from fastjournal.keys import moved_not_before, split_journal_key
 from fastjournal.limits import (
     HAND_OUTS_MAX,
     KEY_BYTES_MAX,
@@ -92,7 +92,7 @@ class ReplayState:
         self.limited_in: dict[int, set[bytes]] = {}
         """Segment number to the ``pause_name`` of each domain with a limit record in it."""
         self.handed_out: dict[bytes, int] = {}
-        """Domain (a key up to its first colon) to its newest lease record, the oldest first."""
+        """Domain to its newest lease record, the oldest first."""
         self.last_token = 0
         """The newest lease token; its last three digits go on counting."""
         self.arrival = 0
@@ -333,7 +333,11 @@ class ReplayState:
 
     def note_hand_out(self, key: bytes, time: int) -> None:
         """Remember when a domain handed out last; of too many, those of long ago go."""
-        name = key[: max(key.find(b":"), 0)]
+        parts = split_journal_key(key)
+        if parts is None:
+            # a plain entry has no domain
+            return
+        name = parts[0]
         self.handed_out.pop(name, None)
         self.handed_out[name] = time
         if len(self.handed_out) > HAND_OUTS_MAX:
