@@ -54,6 +54,19 @@ MALFORMED_REQUESTS = [
 VALUE_BYTES_MAX = 100
 
 
+def refused_at_last_byte(
+    connection: ServerConnection | ClientConnection, data: bytes
+) -> tuple[str, int]:
+    """Feed bytes one by one; return code and identifier of the error that the last one shows."""
+    for byte in data[:-1]:
+        connection.receive_data(bytes((byte,)))
+        assert connection.next_event() is NEED_DATA
+    connection.receive_data(data[-1:])
+    with pytest.raises(ProtocolError) as caught:
+        connection.next_event()
+    return caught.value.code, caught.value.identifier
+
+
 @pytest.mark.rule(
     "Request, client to daemon: magic",
     "Errors: `unsupported-version`",
@@ -66,15 +79,8 @@ VALUE_BYTES_MAX = 100
 def test_malformed_request_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
 ) -> None:
-    data = bytes.fromhex(text)
     connection = ServerConnection(value_bytes_max=VALUE_BYTES_MAX)
-    for byte in data[:-1]:
-        connection.receive_data(bytes((byte,)))
-        assert connection.next_event() is NEED_DATA
-    connection.receive_data(data[-1:])
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_event()
-    assert (caught.value.code, caught.value.identifier) == (code, identifier)
+    assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REQUESTS])
@@ -197,15 +203,8 @@ REPLY_BYTES_MAX = 200
 def test_malformed_reply_is_refused_as_soon_as_it_shows(
     text: str, code: str, identifier: int
 ) -> None:
-    data = bytes.fromhex(text)
     connection = ClientConnection(reply_bytes_max=REPLY_BYTES_MAX)
-    for byte in data[:-1]:
-        connection.receive_data(bytes((byte,)))
-        assert connection.next_event() is NEED_DATA
-    connection.receive_data(data[-1:])
-    with pytest.raises(ProtocolError) as caught:
-        connection.next_event()
-    assert (caught.value.code, caught.value.identifier) == (code, identifier)
+    assert refused_at_last_byte(connection, bytes.fromhex(text)) == (code, identifier)
 
 
 @pytest.mark.parametrize(("text", "code", "identifier"), [case[1:] for case in MALFORMED_REPLIES])

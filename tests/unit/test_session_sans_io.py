@@ -579,20 +579,25 @@ def test_many_replies_leave_in_parts(client: Client, monkeypatch: pytest.MonkeyP
 # --- memory and the end -----------------------------------------------------------------------
 
 
+def assert_answered_in_parts(client: Client, replies: int) -> None:
+    """Assert that received requests are answered in at least four batches, with so many replies."""
+    batches = 0
+    while (step := client.step()) is COMMIT:
+        batches += 1
+        client.commit()
+    assert step is RECEIVE
+    assert batches >= 4
+    assert len(client.replies) == replies
+
+
 def test_little_is_decoded_at_a_time_while_memory_is_scarce(daemon: Daemon) -> None:
     client = Client(daemon)
     client.ask(NOP)
     daemon.memory.hold(2 << 20)
     assert daemon.memory.scarce
     count = 4 * limits.SCARCE_BYTES // len(encode(NOP))
-    batches = 0
     client.session.receive_data(encode(*[NOP] * count))
-    while (step := client.step()) is COMMIT:
-        batches += 1
-        client.commit()
-    assert step is RECEIVE
-    assert batches >= 4
-    assert len(client.replies) == count + 1
+    assert_answered_in_parts(client, count + 1)
     assert daemon.memory.bytes == 2 << 20
 
 
@@ -610,13 +615,7 @@ def test_bytes_that_wait_for_a_turn_are_decoded_in_parts_once_memory_is_scarce(
     # its turn has come
     daemon.turns.stop()
     assert daemon.turns.admits(client.session.share, waited=True)
-    batches = 0
-    while (step := client.step()) is COMMIT:
-        batches += 1
-        client.commit()
-    assert step is RECEIVE
-    assert batches >= 4
-    assert len(client.replies) == count + 1
+    assert_answered_in_parts(client, count + 1)
     assert daemon.memory.bytes == 2 << 20
 
 
