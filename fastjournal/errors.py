@@ -29,7 +29,7 @@ class FastjournalError(Exception):
         code: Short stable name; a protocol error code where one fits.
         path: The file concerned.
         offset: Bytes from the start of that file.
-        hint: What to do about it.
+        hint: Advice: what to do about it.
     """
 
     code = "error"
@@ -71,7 +71,7 @@ class ProtocolError(FastjournalError):
     """The peer sent bytes that cannot be framed; the connection cannot be used any more.
 
     Args:
-        message: What is wrong with them.
+        message: Sentence that says what is wrong with them.
         code: ``bad-request``, ``too-large`` or ``unsupported-version``.
         identifier: The request's identifier as far as it was received, else 0.
     """

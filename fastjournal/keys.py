@@ -116,8 +116,8 @@ def default_id(timestamp: int, uri: bytes | None, writer: str) -> str:
     worked on is another entry, and a repeat of one is recognised.
 
     Args:
-        timestamp: Of the SET.
-        uri: What the work is about.
+        timestamp: Timestamp of the SET.
+        uri: Resource that the work is about.
         writer: Takes the place of the URI's hash where there is no URI; nobody else's name.
     """
     mark = writer if uri is None else blake2b(uri, digest_size=6).hexdigest()
@@ -128,7 +128,7 @@ def encode_text(name: str, text: str | bytes) -> bytes:
     """Return the bytes of a key, URI, or part of one: UTF-8 for ``str``.
 
     Args:
-        name: What it is, for the error.
+        name: Name of the value, for the error.
         text: It.
 
     Raises:

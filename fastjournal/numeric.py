@@ -15,11 +15,11 @@ def check_integer(
     """Return an integer argument that is within its bounds.
 
     Args:
-        name: What it is, for the error.
+        name: Name of the value, for the error.
         value: It.
         smallest: The smallest that is taken.
         largest: The largest that is taken.
-        code: Of the error.
+        code: Code of the error.
 
     Raises:
         TypeError: It is no integer: neither a float is one, however whole, nor a bool.
@@ -37,7 +37,7 @@ def check_seconds(name: str, value: float, *, above_zero: bool = False) -> float
     """Return an argument in seconds that is finite and not negative.
 
     Args:
-        name: What it is, for the error.
+        name: Name of the value, for the error.
         value: It.
         above_zero: 0 is refused too.
 

@@ -36,7 +36,7 @@ def environment_of(
     """Return the environment of the command.
 
     Args:
-        entry: What it works on.
+        entry: Entry that it works on.
         attempts: How often it was tried before.
         server: The daemon's address, so that the command can use ``fj-cli`` itself.
         base: The environment to add to.

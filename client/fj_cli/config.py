@@ -34,8 +34,8 @@ def find_daemon(
     """Return the address of the daemon as ``server``, and what there is of TLS and the token.
 
     Args:
-        options: What the command line says, by name; None: nothing.
-        environment: Of the process.
+        options: Options of the command line, by name; None: not given.
+        environment: Environment of the process.
         files: Configuration files, the first that is there counts.
 
     Raises:

@@ -17,7 +17,7 @@ class ProgressBar:
     """Shows nothing during the first second, and never where standard error is no terminal.
 
     Args:
-        text: What is going on.
+        text: Name of the activity.
         unit: ``bytes`` are shown as such, anything else is counted.
         clock: Gives seconds that only go forward.
     """

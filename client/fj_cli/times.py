@@ -58,7 +58,7 @@ def parse_instant(text: str, now_us: int) -> int:
     """Return the microseconds since the Unix epoch of an instant.
 
     Args:
-        text: What was written.
+        text: Text that was written.
         now_us: The instant from which ``+10m`` counts.
 
     Raises:

@@ -27,7 +27,7 @@ async def watch(client: Client, query: dict[str, Any], *, as_json: bool) -> None
     """Print changes until SIGINT or SIGTERM, or until nobody reads the output any more.
 
     Args:
-        client: Of the daemon, not connected yet.
+        client: Client of the daemon, not connected yet.
         query: Arguments of ``Client.listen``.
         as_json: One JSON object a line, else text.
 

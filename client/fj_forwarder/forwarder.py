@@ -58,7 +58,7 @@ class Forwarder:
     """Sends one spool. The caller holds forwarder.lock.
 
     Args:
-        settings: What to do.
+        settings: Options of the forwarder.
         holds_spool: Whether the lock is still that of the directory, which somebody may delete.
     """
 

@@ -94,13 +94,13 @@ def _addresses(
     help="Group that shares the spool, where that is created: mode 2770, files 0660.",
 )
 @click.option("--once", is_flag=True, help="Send what is there, then exit.")
-@click.option("--seed", type=int, hidden=True, help="Of the jitter of pauses.")
+@click.option("--seed", type=int, hidden=True, help="Seed of the jitter of pauses.")
 @click.option(
     "--log-level",
     default="info",
     show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
-    help="What is told on standard error.",
+    help="Least level of the lines on standard error.",
 )
 def command(
     spool: str,

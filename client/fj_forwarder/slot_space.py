@@ -25,7 +25,7 @@ class SlotSpace:
     """Erased bytes of one slot, and how much of them was released.
 
     Args:
-        path: Of the slot.
+        path: Path of the slot.
     """
 
     __slots__ = ("_blocked_at", "_can_release", "_path", "_released", "_unreleased", "last_record")

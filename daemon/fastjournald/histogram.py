@@ -9,7 +9,7 @@ class Histogram:
     """Counts of the values under each power of two.
 
     Args:
-        exponent_max: Of the last bound, 2**exponent_max; what is larger is counted above all.
+        exponent_max: Exponent of the last bound, 2**exponent_max; larger numbers are above all.
     """
 
     __slots__ = ("_counts", "total")

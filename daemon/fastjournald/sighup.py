@@ -40,7 +40,7 @@ class Reloader:
 
     Args:
         server: It; its ``config`` changes.
-        given: What it was started with.
+        given: Configuration that it was started with.
         load: Reads the options anew; raises ConfigError.
     """
 

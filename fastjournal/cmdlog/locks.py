@@ -44,7 +44,7 @@ def lock_read(disk: Disk, directory: str, *, exclusive: bool = False) -> DiskLoc
 
     Args:
         disk: Where the log is.
-        directory: Of the log.
+        directory: Directory of the log.
         exclusive: To rewrite a segment.
 
     Raises:
@@ -76,7 +76,7 @@ def lock_to_read(
 
     Args:
         disk: Where the log is.
-        directory: Of the log, or a snapshot.
+        directory: Directory of the log, or a snapshot.
         sleep: Pauses for so many seconds.
         monotonic: Seconds of a clock that does not jump.
 

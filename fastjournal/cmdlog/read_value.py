@@ -28,13 +28,13 @@ def read_value(
 
     Args:
         disk: Where the log is.
-        directory: Of the log.
+        directory: Directory of the log.
         place: Where the record is.
         replaced: The segment as it was before it was written anew, while positions are still those.
 
     Raises:
         LogFailedError: It cannot be read.
-        LogCorruptError: What stands there is damaged, or something else.
+        LogCorruptError: The record is damaged, or another one stands there.
     """
     number, offset = unpack_position(place.position)
     path = f"{directory}/{segment_name(number)}"

@@ -85,7 +85,7 @@ def take_snapshot(
 
     Args:
         disk: Where both directories are.
-        log_directory: Of the log.
+        log_directory: Directory of the log.
         snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
         segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
         now_us: In microseconds since the Unix epoch.

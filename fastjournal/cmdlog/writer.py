@@ -85,7 +85,7 @@ class LogWriter:
 
     Args:
         disk: Where the log is.
-        directory: Of the log; it exists, and the caller holds its append lock.
+        directory: Directory of the log; it exists, and the caller holds its append lock.
         segment_bytes_max: Size from which on the active segment is sealed.
         sync: Policy of ``flush`` and ``settled``.
         active: The segment to go on with, as long as its file is (0 bytes: not even a header);

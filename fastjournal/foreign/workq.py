@@ -36,7 +36,7 @@ class WorkqJournal:
 
     Attributes:
         count: How many.
-        faults: What could not be read.
+        faults: Places that could not be read.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def open_workq(
 
     Args:
         disk: Where the log is.
-        directory: Of the log.
+        directory: Directory of the log.
         on_progress: Called a few times a second while it is read.
 
     Raises:

@@ -48,7 +48,7 @@ def add_pairs(parts: list[bytes], pairs: list[Pair], flags: int) -> None:
     """Append the bytes of the pairs to ``parts``.
 
     Args:
-        parts: What is joined later.
+        parts: Pieces that are joined later.
         pairs: Their sizes fit the widths that the flags say.
         flags: Those of the reply: KEY16, VALUE (not 0), TWO_KEYS, META.
 

@@ -77,7 +77,7 @@ def encode_success(identifier: int, timestamp: int) -> bytes:
     """Return a reply that says success and nothing else, 17 bytes.
 
     Args:
-        identifier: That of the request.
+        identifier: Identifier of the request.
         timestamp: The daemon's clock, an instant.
     """
     return _SUCCESS.pack(_WORD, identifier, timestamp)
@@ -93,7 +93,7 @@ def encode_error(identifier: int, timestamp: int, error: str) -> bytes:
     """Return a reply that says an error and nothing else.
 
     Args:
-        identifier: That of the request; 0 where it is not known.
+        identifier: Identifier of the request; 0 where it is not known.
         timestamp: The daemon's clock, an instant.
         error: A code, optionally one space and a sentence. What is not ASCII is escaped; what is
             longer than 1,024 bytes is cut.
@@ -172,8 +172,8 @@ class ReplyEncoder:
 
     Args:
         reply: As for ``encode_reply``.
-        key_bytes_max: Of its longest key or second key.
-        value_bytes_max: Of its longest value.
+        key_bytes_max: Size of its longest key or second key.
+        value_bytes_max: Size of its longest value.
 
     Raises:
         BadRequestError: It cannot be framed, as far as that shows without the pairs.
@@ -236,7 +236,7 @@ class ReplyReader:
             The bytes used, and how many bytes from there on are needed, at least, to go on.
 
         Raises:
-            ProtocolError: What comes next cannot be framed; ``ready`` holds all before it.
+            ProtocolError: The next message cannot be framed; ``ready`` holds all before it.
         """
         unpack = _HEAD_AND_NEXT.unpack_from
         append = ready.append

@@ -105,7 +105,7 @@ class RequestReader:
             The bytes used, and how many bytes from there on are needed, at least, to go on.
 
         Raises:
-            ProtocolError: What comes next cannot be framed; ``ready`` holds all before it.
+            ProtocolError: The next message cannot be framed; ``ready`` holds all before it.
         """
         # One pass without a call per request: this loop is the daemon's hot path. ``at`` is always
         # the place of the first byte that was not looked at, so that where the data end too early

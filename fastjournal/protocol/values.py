@@ -29,7 +29,7 @@ def encode_value(obj: Value, type: ValueType | None = None) -> tuple[ValueType, 
     """Return the value type and data of a Python object.
 
     Args:
-        obj: What to store.
+        obj: Object to store.
         type: The type to store it as, where that is not its own: BUFFER takes str too (as UTF-8),
             STRING takes bytes that are UTF-8, FLOAT takes int.
 

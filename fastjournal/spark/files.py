@@ -132,7 +132,7 @@ def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]
 
     Args:
         directory: The log or snapshot.
-        chain: What they say.
+        chain: Sizes and checksums that they say.
         files: What was read, by number; segments without any record may be left out.
 
     Raises:

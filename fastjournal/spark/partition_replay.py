@@ -58,7 +58,7 @@ class PartReplay:
             segment: Number of its segment.
             offset: Where it stands there.
             raw: Its bytes.
-            token: Of a start-attempt in a lease, else None.
+            token: Token of a start-attempt in a lease, else None.
             ours: Whether fastjournald wrote the segment.
             serial: ``arrival`` of a foreign job, which counts through the whole log; None: that
                 of this part.

@@ -92,7 +92,7 @@ def split(
     Args:
         directory: The log or snapshot.
         scratch: An empty local directory with room for about twice the log.
-        count: Of parts.
+        count: Number of parts.
         on_bytes: Told the size of each segment that has been read.
 
     Raises:

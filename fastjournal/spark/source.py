@@ -99,7 +99,7 @@ class RecordsReader(DataSourceReader):
 
     Args:
         uri: The directory.
-        columns: What to build, in this order.
+        columns: Columns to build, in this order.
         permissive: Damage becomes a row.
     """
 

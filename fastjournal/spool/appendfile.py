@@ -47,7 +47,7 @@ class AppendFile:
         start_s: The start of the slot, in seconds.
         slot_seconds: Its length.
         durable: Make its name durable.
-        group: Who shares it; None: as the directory says.
+        group: Group that shares it; None: as the directory says.
 
     Raises:
         SpoolFailedError: It cannot be created or opened, or is of another version.

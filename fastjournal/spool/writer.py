@@ -120,7 +120,7 @@ class Spool:
 
         Args:
             domain: The queue; not empty, without ``:``.
-            uri: What the work is about: of one URI, one entry waits at a time, the newest.
+            uri: Resource that the work is about: one entry of a URI waits at a time, the newest.
             priority: 0 (first) to 255 (last).
             not_before: Instant in microseconds before which the work must not start. Without it:
                 the timestamp, so that work of one priority is done in the order of its writing.

@@ -74,7 +74,7 @@ class SimulatedDisk:
     """A disk in memory with the interface of ``fastjournal.disk.Disk``.
 
     Args:
-        seed: Of everything that is random before a crash.
+        seed: Seed of everything that is random before a crash.
         capacity_bytes: Bytes of all files together above which writes fail with ENOSPC; None: any.
     """
 

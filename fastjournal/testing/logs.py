@@ -78,7 +78,7 @@ class SegmentBuilder:
 
         Args:
             key: A journal key makes a schedule record, any other an add record.
-            timestamp: Of the write; None: ``now_us``, as ``created`` and ``modified`` are.
+            timestamp: Timestamp of the write; None: ``now_us``, like ``created`` and ``modified``.
             uri: The second key.
             value: A buffer.
             arrival: Serial number.

@@ -25,7 +25,7 @@ from fj_cli.output import note
     show_default=True,
     help="How long a page has to be left alone before it is worked on.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the moments of the kills.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the kills.")
 @click.option(
     "--directory",
     type=click.Path(file_okay=False, path_type=Path),

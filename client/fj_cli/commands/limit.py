@@ -29,8 +29,8 @@ def command(
 ) -> None:
     """Limit how fast DOMAIN is worked off, for all workers together; without options, show it.
 
-    What is not named stays as it is; 0 is the daemon's default. The limit outlives a restart of the
-    daemon. Nothing is taken from workers that have leases already.
+    Limits that are not named stay as they are; 0 is the daemon's default. The limit outlives a
+    restart of the daemon. Nothing is taken from workers that have leases already.
     """
     with open_client(ctx) as client:
         if any(number is not None for number in given.values()):

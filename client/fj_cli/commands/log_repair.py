@@ -38,7 +38,7 @@ def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
     """Take what is damaged out of the log DIR, so that a daemon starts on it.
 
     Does what 'fastjournald --repair' does, without starting: every byte that is taken out is kept
-    beside its segment, and listed. No daemon may run on the log. What is lost with the bytes stays
+    beside its segment, and listed. No daemon may run on the log. Entries lost with the bytes stay
     lost: restore the file instead if there is a good copy.
     """
     from fastjournal.clock import SystemClock

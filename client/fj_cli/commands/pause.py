@@ -16,7 +16,7 @@ from fj_cli.options import DURATION, NAME, b64_option, open_client, server_optio
 def command(ctx: click.Context, domain: bytes, duration: int) -> None:
     """Have nothing of DOMAIN handed out for DURATION; 0 is 'fj-cli resume'.
 
-    What is being worked on can be completed. The pause outlives a restart of the daemon.
+    Leased entries can be completed. The pause outlives a restart of the daemon.
     """
     with open_client(ctx) as client:
         client.pause(domain, duration)

@@ -41,7 +41,7 @@ def command(
     """Show what 'next' would lease now in DOMAIN, or in any domain in turns; lease nothing.
 
     The order is that of 'next', and nothing changes: neither the times of the entries nor the
-    turns of the domains. Of a paused DOMAIN it shows what would come without the pause.
+    turns of the domains. For a paused DOMAIN it shows what would come without the pause.
 
     One 'next' has one length of the lease. So without --lease the list ends before an entry of a
     domain with another default lease ('limit --lease').

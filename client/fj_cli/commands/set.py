@@ -36,7 +36,7 @@ _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no
     "--id", "id_", type=NAME, help="Last part of the key.  [default: made of time and URI]"
 )
 @click.option(
-    "--uri", type=NAME, help="What the work is about: one entry of a URI waits, the newest."
+    "--uri", type=NAME, help="Resource of the work: one entry of a URI waits, the newest."
 )
 @click.option(
     "--priority",

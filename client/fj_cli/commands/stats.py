@@ -18,7 +18,7 @@ from fj_cli.output import show_bytes, show_field, wants_json, write_json, write_
 def command(ctx: click.Context, what: bytes, entry: bool, as_json: bool | None) -> None:
     """Show counts of the daemon, of a DOMAIN, or all that is known of the entry under KEY.
 
-    What has a ':' is a key, for a domain has none.
+    A name with a ':' is a key, for a domain has none.
     """
     with open_client(ctx) as client:
         fields = client.stats(what, data=entry or b":" in what)

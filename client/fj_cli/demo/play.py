@@ -64,7 +64,7 @@ class Play:
     Args:
         directory: Empty.
         delay_s: Seconds that a changed page has to be left alone before it is worked on.
-        seed: Of the moments of the kills.
+        seed: Seed of the moments of the kills.
         on_progress: Told events spooled and jobs completed so far.
     """
 

@@ -63,7 +63,7 @@ class Player:
     Args:
         role: ``produce`` or ``work``.
         terms: For it.
-        number: Of this producer or worker, from 0.
+        number: Number of this producer or worker, from 0.
     """
 
     def __init__(self, role: Callable[[Connection, Terms, int], None], terms: Terms, number: int):

@@ -106,7 +106,7 @@ class Daemon(Service):
     """``fastjournald`` on a unix socket below a directory.
 
     Args:
-        directory: Of everything that it writes.
+        directory: Directory of everything that it writes.
     """
 
     def __init__(self, directory: Path) -> None:

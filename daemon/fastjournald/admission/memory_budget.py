@@ -54,7 +54,7 @@ class MemoryAccount:
     """Bytes in flight of one connection.
 
     Args:
-        budget: Of all connections.
+        budget: Budget of all connections.
     """
 
     __slots__ = ("budget", "bytes", "closed")

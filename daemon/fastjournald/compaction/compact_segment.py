@@ -60,10 +60,10 @@ def compact_segment(
     """Compact one sealed segment.
 
     Args:
-        store: Whose log it is.
-        writer: Of the log.
+        store: Store whose log it is.
+        writer: Writer of the log.
         disk: Where it is.
-        directory: Of the log.
+        directory: Directory of the log.
         info: The segment.
         now: The present instant.
 

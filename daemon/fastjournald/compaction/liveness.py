@@ -79,11 +79,11 @@ class Liveness:
     """Judges the records of one sealed segment, each as it is looked at.
 
     Args:
-        store: What the daemon knows.
-        number: Of the segment.
+        store: Entries, leases and tombstones of the daemon.
+        number: Number of the segment.
         data: The segment.
         present: Numbers of all sealed segments on the disk.
-        active: That of the segment that is appended to.
+        active: Number of the segment that is appended to.
 
     Attributes:
         copy_forward: Job id to live entries that have to be appended anew.

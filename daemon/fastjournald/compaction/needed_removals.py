@@ -10,8 +10,8 @@ class NeededRemovals:
     """Tells which removals in one segment must stay; nothing else is compacted meanwhile.
 
     Args:
-        usage: What is known of all segments.
-        number: Of the segment.
+        usage: Segment usage table.
+        number: Number of the segment.
         present: Numbers of all sealed segments on the disk.
 
     Attributes:

@@ -55,8 +55,8 @@ def candidates(
     """Return the compaction candidates, oldest first. O(number of segments).
 
     Args:
-        store: Whose log it is.
-        writer: Of the log.
+        store: Store whose log it is.
+        writer: Writer of the log.
         now: The present instant.
         merge: Whether small ones are merged.
     """

@@ -34,10 +34,10 @@ class SegmentFiles:
     """The segments of a log, as compaction changes them.
 
     Args:
-        journal: What is told of them.
-        writer: Of the log.
+        journal: Journal that records each change of them.
+        writer: Writer of the log.
         disk: Where it is.
-        directory: Of the log.
+        directory: Directory of the log.
     """
 
     def __init__(self, journal: Journal, writer: LogWriter, disk: Disk, directory: str) -> None:

@@ -43,11 +43,11 @@ class SegmentFilter:
     """Filters the records of one sealed segment: those that are still live stay.
 
     Args:
-        store: What the daemon knows.
-        number: Of the segment.
+        store: Entries, leases and tombstones of the daemon.
+        number: Number of the segment.
         data: The segment.
         present: Numbers of all sealed segments on the disk.
-        active: That of the segment that is appended to.
+        active: Number of the segment that is appended to.
 
     Attributes:
         data: The segment.

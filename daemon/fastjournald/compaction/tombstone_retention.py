@@ -15,7 +15,7 @@ class TombstoneRetention:
     """Tells which records about tombstones matter, of those in one segment.
 
     Args:
-        store: What the daemon knows.
+        store: Entries, leases and tombstones of the daemon.
         overrides: Whether a record in the segment may undo one that is on the disk before it.
     """
 
@@ -27,7 +27,7 @@ class TombstoneRetention:
         """Return until when the tombstone lasts that a record laid; None: it stands no more.
 
         Args:
-            found: What the record says.
+            found: Tombstone that the record says.
             time: When it was written.
             now: The present.
         """

@@ -44,7 +44,7 @@ OPTIONS: list[click.Parameter] = [
     _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
     _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
-    click.Option(["--socket-mode"], metavar="OCTAL", help="Of unix sockets.  [0660]"),
+    click.Option(["--socket-mode"], metavar="OCTAL", help="Mode of unix sockets.  [0660]"),
     _file("--tls-cert", "Certificate, and what leads to its authority: TCP speaks TLS.  [off]"),
     _file("--tls-key", "Its key, mode 0600 or 0640."),
     _file("--tls-client-ca", "Clients need a certificate that one of these signed.  [off]"),
@@ -60,7 +60,7 @@ OPTIONS: list[click.Parameter] = [
     _number("--max-inflight", unit="BYTES", help="Held for all connections.  [268435456]"),
     _number("--request-timeout", unit="S", help="From a request's begin to its end.  [60]"),
     _number("--send-timeout", unit="S", help="Until a client takes some of its replies.  [300]"),
-    _number("--idle-timeout", unit="S", help="Of a connection without requests; 0: off.  [86400]"),
+    _number("--idle-timeout", unit="S", help="Silence of a connection; 0: off.  [86400]"),
     _number(
         "--memory-limit",
         unit="BYTES",
@@ -106,6 +106,6 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--log-level"],
         type=click.Choice(["debug", "info", "warning", "error"]),
-        help="What is logged to standard error.  [info]",
+        help="Least level of the lines on standard error.  [info]",
     ),
 ]

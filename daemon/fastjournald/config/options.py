@@ -129,7 +129,7 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
 
     Args:
         file: Path of the file; None: there is none.
-        flags: What was given on the command line, by attribute name.
+        flags: Options of the command line, by attribute name.
 
     Raises:
         ConfigError: The file cannot be read, or an option is unknown or has a bad value.

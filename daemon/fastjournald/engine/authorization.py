@@ -90,7 +90,7 @@ class Grants:
     """The tokens that a daemon knows, and which sessions have shown one of them.
 
     Args:
-        grants: Of different tokens.
+        grants: Grants of different tokens.
     """
 
     def __init__(self, grants: Iterable[Grant]) -> None:

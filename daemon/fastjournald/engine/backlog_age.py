@@ -31,8 +31,8 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
     """Return since when the oldest ready entry is due; None: nothing is ready.
 
     Args:
-        store: Of which.
-        looks_max: Of more domains, and priorities in them, only so many are looked at: those first
+        store: Store of the entries.
+        looks_max: Most domains, and priorities in them, that are looked at: those first
             whose turn is next.
     """
     round_robin = store.scheduler.round_robin

@@ -82,7 +82,7 @@ class Engine:
         """Carry out one request.
 
         Args:
-            session: Whoever asked: stands for the connection.
+            session: Session that asked: stands for the connection.
             request: As decoded.
             now: The daemon's clock; earlier than the last one counts as the last one.
             unreadable: Where it is asked again because values were missing: the reads that failed.

@@ -55,7 +55,7 @@ def give_back(
     Args:
         jobs: Lifecycle of what was handed out.
         handouts: In any order; what ended or changed hands meanwhile stays as it is.
-        number_max: Of entries, in one go.
+        number_max: Most entries in one go.
         now: The present.
 
     Returns:

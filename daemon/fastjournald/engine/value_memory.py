@@ -15,9 +15,9 @@ def evict_values(store: Store, durable_at: int, number_max: int) -> bool:
     """Let values leave memory while it holds more than the limit. O(number).
 
     Args:
-        store: Whose.
+        store: Store of the entries.
         durable_at: The position in the log up to which it is durable.
-        number_max: Of values, in one go.
+        number_max: Most values in one go.
 
     Returns:
         Whether there may be more to do.
@@ -34,9 +34,9 @@ def fill_value(
     """Put a value into memory that was on disk only, unless the entry has changed. O(1).
 
     Args:
-        store: Whose.
+        store: Store of the entries.
         entry: The one whose it was when the reading began.
-        job_id: Of the record that was read.
+        job_id: Job id of the record that was read.
         value: As it stands in the record.
         first_to_leave: Nobody accessed it: it was needed for another reason.
     """

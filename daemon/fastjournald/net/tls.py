@@ -76,7 +76,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
 
     Args:
         stream: The accepted socket.
-        context: Of the listeners.
+        context: Context of the listeners.
         steps: Steps of handshakes that may be done in one turn of the event loop.
     """
 
@@ -149,8 +149,8 @@ class Handshakes:
 
         Args:
             stream: The accepted socket.
-            context: Of the listeners.
-            origin: Whose it is, for the bound of each address.
+            context: Context of the listeners.
+            origin: Address of the client, for the bound of each address.
         """
         if self._begun.number_of(origin) >= limits.HANDSHAKES_PER_ORIGIN_MAX:
             self._begun.pop_oldest_of(origin).cancel()

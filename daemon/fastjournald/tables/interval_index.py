@@ -83,7 +83,7 @@ class Intervals(Generic[T]):
         Args:
             key: It.
             behind: Bounds behind which to go on; ``FIRST``: from the beginning.
-            number_max: Of ranges.
+            number_max: Most ranges.
         """
         found: list[tuple[Bounds, dict[T, None]]] = []
         path: list[_Node[T]] = []

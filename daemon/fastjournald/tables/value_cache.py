@@ -134,7 +134,7 @@ class Values:
         """A value was read from the disk.
 
         Args:
-            entry: Whose; it may have changed meanwhile.
+            entry: Entry of the value; it may have changed meanwhile.
             value: As it stands in the record of the entry.
             first_to_leave: Nobody accessed it: it was needed for another reason.
         """
@@ -147,7 +147,7 @@ class Values:
 
         Args:
             durable_at: The position in the log up to which it is durable.
-            number_max: Of values, in one go.
+            number_max: Most values in one go.
             besides: Bytes that something else takes.
 
         Returns:

@@ -19,7 +19,7 @@ class TurnScheduler(trio.abc.Instrument):
     """Runs a turn budget by the turns of trio's event loop.
 
     Args:
-        budget: Of work, for each turn.
+        budget: Budget of work, for each turn.
         turn_us: Gets the length of each turn.
     """
 

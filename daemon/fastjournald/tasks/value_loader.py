@@ -56,7 +56,7 @@ class ValueLoader:
         """Read values; the caller asks for what it wanted again, with nothing in between.
 
         Args:
-            missing: What it needs.
+            missing: Values that it needs.
             earlier: What was read for it before, where some of that left memory while the rest was
                 read: it is read once more together with that.
 

@@ -45,8 +45,8 @@ class EntryRecords:
 
         Args:
             entry: Which; it has its job id.
-            position: Of the record.
-            size: Of the record.
+            position: Position of the record.
+            size: Size of the record.
             erases: Whether a tombstone under its key is gone by it.
         """
         entry.facts += pack_record(position >> 8, position & 0xFF, size)

@@ -133,9 +133,9 @@ class Journal:
 
         Args:
             entry: Which.
-            timestamp: Of the tombstone.
+            timestamp: Timestamp of the tombstone.
             now: The present.
-            replaced: What takes its place, see ``cmdlog.recovery.removals``.
+            replaced: Distance to the record in its place, see ``cmdlog.recovery.removals``.
         """
         if entry.run is None:
             return
@@ -269,7 +269,7 @@ class Journal:
 
         Args:
             entries: Which.
-            token: Of the lease.
+            token: Token of the lease.
             now: The present.
             touched: Those of them whose expiry it moves.
         """
@@ -380,9 +380,9 @@ class Journal:
         Args:
             entry: Which, persistent or not.
             old: Has a tombstone with the timestamp of the entry.
-            replaced: What stood under the key that it has now.
+            replaced: Entry that stood under the key that it has now.
             now: The present.
-            tombstone: That of an entry that is not persistent is persistent all the same.
+            tombstone: A tombstone is logged, though the entry is not persistent.
         """
         parts = []
         if entry.persistent:

@@ -136,7 +136,7 @@ class SegmentUsage:
         """Whether a segment is worth filtering again. O(1).
 
         Args:
-            number: Of the segment.
+            number: Number of the segment.
             now: The present.
             present: Numbers of the sealed segments on the disk.
             scored_before: Where no more than this had been appended when it was scored, it is.
@@ -192,7 +192,7 @@ class SegmentUsage:
         """Return a segment with the record of a dead job that may be on the disk, but this one.
 
         Args:
-            job_id: Of the job.
+            job_id: Id of the job.
             removed_in: The segment with the record that removed it.
             present: Numbers of the sealed segments on the disk.
 

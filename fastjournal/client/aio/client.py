@@ -48,7 +48,7 @@ class Client(TrioMethods):
         tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
-        reconnect: What to do about a lost connection; None: nothing.
+        reconnect: Plan for lost connections; None: they are not made again.
         connect_timeout_s: Seconds to establish the connection.
         reply_timeout_s: Seconds without an answer to a request after which the connection counts
             as lost. The time that a NEXT may wait is added. None: no limit.
@@ -164,7 +164,7 @@ class Client(TrioMethods):
         return, cancellation), the job is released. Where the lease is lost, ``job.lost`` is set,
         and asking for the next one raises LeaseLostError; the loop can be begun again.
 
-        That release takes place when Python drops the iterator, so at once if only the loop has it.
+        The release takes place when Python drops the iterator, so at once if only the loop has it.
         ``async with client.jobs("pages") as jobs: async for job in jobs: ...`` has released all
         when the block ends. ``async with job: ...`` around the body completes or releases this job
         at its end, and cancels the body where the lease is lost.
@@ -177,7 +177,7 @@ class Client(TrioMethods):
         tasks may loop, each with jobs of its own; at most 64 can wait on one client.
 
         Args:
-            domain: Of this domain only; empty: the domains take turns.
+            domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to hold at a time, 1 to 65,535. A loop leases so many together, works on
                 them one after the other, and renews the leases of those that wait; ``run`` works on
                 all of them at once.

@@ -36,7 +36,7 @@ class TrioConnection:
     Args:
         address: The daemon's.
         access: How to be let in.
-        plan: What to do about a lost connection; None: nothing.
+        plan: Plan for lost connections; None: they are not made again.
         connect_timeout_s: Seconds to establish a connection.
         reply_timeout_s: Seconds without an answer after which a connection counts as lost.
         reply_bytes_max: Bytes of the largest reply to accept.

@@ -188,7 +188,7 @@ class JobLoop:
         finished before the error is raised.
 
         Args:
-            work: Does one job. What should not end the others it catches itself: ``job.fail``.
+            work: Does one job. Errors that must not end the others it catches itself: ``job.fail``.
             limit: Begin so many jobs, then return when they have ended; None: no limit.
 
         Raises:

@@ -138,7 +138,8 @@ class Multiplexer:
     def subscribe(self, request: Request, tell: Tell) -> InFlightRequest:
         """Start a request that asks for notifications; each of them is passed to ``tell``.
 
-        That may begin while the reply is taken, and ends with ``unsubscribe`` or the connection.
+        Notifications may come while the reply is taken; they end with ``unsubscribe`` or the
+        connection.
         """
         pending = self.start(request)
         self._subscriptions[request.identifier] = tell

@@ -57,7 +57,7 @@ class Pipeline:
 
     Args:
         requests: With what undoes each.
-        plan: What to do about a lost connection; None: nothing.
+        plan: Plan for lost connections; None: they are not made again.
 
     Raises:
         BadRequestError: One of several cannot be encoded; nothing was sent.

@@ -19,7 +19,7 @@ class PollLoop:
     """One search for work, from the first NEXT to the one that gives some, or the last.
 
     Args:
-        options: What is looked for.
+        options: Options of the worker.
         plan: How long to go on asking a daemon that is away; None: not.
         rng: Draws the pauses.
         now_s: By any clock that does not jump.

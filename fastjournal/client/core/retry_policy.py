@@ -2,7 +2,8 @@
 
 Such a request may have been carried out or not. It is repeated where that changes nothing that the
 first time had not changed: reads, and writes that carry what makes them one (a timestamp, a token,
-a wanted end state). What counts or takes (ADD, NOT, TRUNCATE, RENAME, LINK, KICK, NEXT) is not.
+a wanted end state). Functions that count or take (ADD, NOT, TRUNCATE, RENAME, LINK, KICK, NEXT) are
+sent once.
 docs/decisions/client-library.md#0160 says why, one by one.
 """
 

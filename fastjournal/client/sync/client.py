@@ -44,7 +44,7 @@ class SyncClient(SyncMethods):
         tls: For TCP addresses. An ``ssl.SSLContext``; or the path of a PEM file of authorities to
             trust; or True: trust those of the system. None: TLS only where the address says so.
         auth: The token that AUTH sends before all else, at every connect. None: none is sent.
-        reconnect: What to do about a lost connection; None: nothing.
+        reconnect: Plan for lost connections; None: they are not made again.
         connect_timeout_s: Seconds to establish the connection.
         reply_timeout_s: Seconds of silence, while an answer is due, after which the connection
             counts as lost. The time that a NEXT may wait is added. None: no limit.
@@ -137,7 +137,7 @@ class SyncClient(SyncMethods):
         than the longest work, or than the time between two renewals. Where the lease is lost,
         extending, and asking for the next job, raise LeaseLostError; the loop can be begun again.
 
-        That release is sent by a thread when Python drops the iterator, so soon where only the loop
+        The release is sent by a thread when Python drops the iterator, so soon where only the loop
         has it, and at the latest when the client is closed or the program ends.
         ``with client.jobs("pages") as jobs: for job in jobs: ...`` has released all when the block
         ends. ``with job: ...`` around the body completes or releases this job at its end.
@@ -147,7 +147,7 @@ class SyncClient(SyncMethods):
         has patience. One that waits without end also waits while the daemon is read-only.
 
         Args:
-            domain: Of this domain only; empty: the domains take turns.
+            domain: Jobs of this domain only; empty: the domains take turns.
             count: How many to lease at a time, 1 to 65,535. They are worked on one after the other,
                 under leases that began together.
             lease_us: Microseconds of the lease, at least 1,000,000: how late the work of a killed

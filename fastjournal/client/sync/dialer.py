@@ -90,7 +90,7 @@ class Dialer:
         """Return a new connection, on which the daemon has answered something; try once.
 
         Args:
-            effort: What the try is a part of, which bounds the time for it.
+            effort: Effort that the try is a part of, which bounds the time for it.
             timeout_s: Another bound.
 
         Raises:

@@ -91,7 +91,7 @@ class SyncTransport:
         """Abandon what is in flight, and give back what it and earlier requests were given.
 
         Args:
-            gains: What gives back the latter.
+            gains: Requests that give back the latter.
             end_s: Until when to try.
             now_s: The clock of that.
         """

@@ -235,7 +235,7 @@ def decode_record(data: bytes, offset: int = 0) -> tuple[Record, int]:
 
     Args:
         data: A segment, or any part of one.
-        offset: Of the first byte of the record's time.
+        offset: Offset of the first byte of the record's time.
 
     Raises:
         LogCorruptError: There is no whole, valid record; ``offset`` is that of the field at fault.

@@ -116,7 +116,7 @@ def inspect_log(
 
     Args:
         disk: Where the log is.
-        directory: Of the log.
+        directory: Directory of the log.
         state: Empty.
         on_progress: Called a few times a second.
         limit: How much memory it may take; None: all values are kept.

@@ -36,7 +36,7 @@ def tell_loss(
 
     Args:
         data: The segment.
-        scan: Of it.
+        scan: Scan of it.
         damage: Where.
         jobs: Those that are live behind the segment, by id.
     """

@@ -28,9 +28,9 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
     """Apply an operation that is about a key, a domain or a job; any other does nothing.
 
     Args:
-        state: What is live.
+        state: Live state.
         operation: From a record of the log.
-        time: Of that record, an instant in microseconds.
+        time: Time of that record, an instant in microseconds.
         segment: Number of its segment.
     """
     if isinstance(operation, Tombstone):

@@ -51,7 +51,7 @@ class RecordReplay:
     """Replays records, one call each, into a ``ReplayState``.
 
     Args:
-        state: What is live so far.
+        state: Live state so far.
 
     Attributes:
         data: The segment, or the one record, that is replayed.

@@ -59,13 +59,13 @@ def recover(
 
     Args:
         disk: Where the log is.
-        directory: Of the log; the caller holds its append lock.
+        directory: Directory of the log; the caller holds its append lock.
         now_us: The present, in microseconds since the Unix epoch: names what is kept aside.
         repair: Take out damage, keeping its bytes aside, instead of refusing it.
-        tombstones_max: Of more than so many the oldest are forgotten.
+        tombstones_max: Most tombstones; the oldest go first.
         tombstone_ttl_us: How long a tombstone stands: one that is over does not hold against a new
             one under its key.
-        tombstones_bytes_max: Of those that take more in memory the oldest are forgotten.
+        tombstones_bytes_max: Memory of tombstones; beyond it the oldest go.
         limit: How much memory what is live may take; None: all values are kept.
         on_progress: Called a few times a second.
 

@@ -94,9 +94,9 @@ def _stands(
 
     Args:
         kind: Why it is doubtful.
-        job: What it removes, as the records before it left it.
+        job: Job that it removes, as the records before it left it.
         command: ``Command.COMPLETE`` or ``Command.DELETE``.
-        time: Of the removal.
+        time: Time of the removal.
         unnamed: Whether the record before it renames an entry that is not there.
     """
     if kind == LOST:
@@ -120,7 +120,7 @@ class UnappliedRemovals:
     """The removals that a replay does not apply, as their replacement is lost.
 
     Args:
-        state: What is live.
+        state: Live state.
 
     Attributes:
         doubtful: Offsets of the doubtful removals in the current segment, and why each is.

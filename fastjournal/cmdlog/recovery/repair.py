@@ -62,7 +62,7 @@ def keep_aside(disk: Disk, path: str, data: bytes, *, like: str) -> str:
     Args:
         disk: Where the log is.
         path: Wanted; where it exists, a number is added.
-        data: What to keep.
+        data: Bytes to keep.
         like: The file that the bytes are of: whoever may read that may read them.
 
     Raises:
@@ -108,7 +108,7 @@ def repair_segments(
 
     Args:
         disk: Where the log is.
-        directory: Of the log; the caller holds its append lock.
+        directory: Directory of the log; the caller holds its append lock.
         inspection: With the corrupt.
         now_us: The present, for the notes that are added.
 

@@ -60,7 +60,7 @@ class Replay:
     """Replays segments, in ascending order, into a ``ReplayState``.
 
     Attributes:
-        state: What is live so far.
+        state: Live state so far.
         damage: Records of the current segment that are valid but cannot be understood.
         cut: Offset of the head of the unfinished group at which the last segment ends, else None.
     """
@@ -89,7 +89,7 @@ class Replay:
         """Go on with the segment of that number and these bytes.
 
         Args:
-            number: Of the segment.
+            number: Number of the segment.
             data: The segment.
             doubtful: From ``doubtful_removals``, where it has damage.
         """
@@ -105,7 +105,7 @@ class Replay:
             data: The record.
             position: In its log.
             ours: Whether fastjournald wrote its segment.
-            token: Of a start-attempt in a lease group: that of the lease; else None.
+            token: Token of the lease, of a start-attempt in a lease group; else None.
             doubt: Why it may be that this removal is not applied; 0: it is.
 
         Raises:

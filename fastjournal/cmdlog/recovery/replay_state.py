@@ -62,7 +62,7 @@ class ReplayState:
     ``tombstones`` maps primary keys to what is left under them, oldest first.
 
     Args:
-        tombstones_max: Of more than so many the oldest go, at the end of each replay.
+        tombstones_max: Most tombstones; the oldest go at the end of each replay.
         tombstone_ttl_us: How long one stands. Those that are over stay: they are the daemon's.
         tombstones_bytes_max: The same as ``tombstones_max`` for what they take in memory.
     """

@@ -59,7 +59,7 @@ def segment_start(data: bytes, scan: Scan) -> SegmentStart | None:
 
     Args:
         data: The segment.
-        scan: Of it.
+        scan: Scan of it.
     """
     if not scan.runs or scan.runs[0].start != HEADER_BYTES:
         return None
@@ -106,7 +106,7 @@ class Chain:
         """Yield the segments that are copies of others, then those that are missing or differ.
 
         Args:
-            present: What is there, by number.
+            present: Segments that are there, by number.
         """
         for number, previous in sorted(self.previous.items()):
             why = why_misplaced(number, previous, present)

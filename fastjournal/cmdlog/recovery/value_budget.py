@@ -33,7 +33,7 @@ class ValueBudget:
     """Leaves values on the disk while what is live takes too much memory.
 
     Args:
-        state: What the log leaves live.
+        state: Live state that the log leaves.
         limit: How much memory it may take.
     """
 

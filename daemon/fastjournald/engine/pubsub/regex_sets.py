@@ -38,7 +38,7 @@ class CompiledSet:
 
     Args:
         expressions: Valid ones.
-        instructions: Of all of their programs.
+        instructions: Instructions of all of their programs.
     """
 
     __slots__ = ("_found", "_key", "_set", "bytes", "expressions", "instructions", "users")
@@ -159,7 +159,7 @@ class Search(Generic[T]):
     """The expressions of one session about one range of keys.
 
     Args:
-        session: Whose.
+        session: Session of the client.
         sets: Where compiled ones are shared.
     """
 

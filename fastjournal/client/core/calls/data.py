@@ -247,7 +247,7 @@ def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
     """Lock an entry for this connection: writes of others get ``locked``, reads continue.
 
     The lock ends with ``unlock``, with its time, and with the connection, so also where that is
-    lost; ``locked`` gives a block that is told then. Whoever holds it sets a new end by this.
+    lost; ``locked`` gives a block that is told then. The holder of a lock sets a new end by this.
 
     Args:
         key: Any of its keys.

@@ -3,8 +3,8 @@
     class WorkMethods:
         release = method(release)
 
-``SyncClient`` and ``Client`` have all that is described so. What an editor and mypy see is the
-signature of the call, and what the client at hand returns; ``add_methods`` makes the functions.
+``SyncClient`` and ``Client`` have all that is described so. Editors and mypy see the signature of
+the call, and the result of the client at hand; ``add_methods`` makes the functions.
 """
 
 from __future__ import annotations
@@ -111,9 +111,9 @@ def wrap(function: F, build: Callable[..., Any], name: str, returns: str | None 
     """Give a function the docstring of ``build``, and its signature with ``self`` before it.
 
     Args:
-        function: What becomes the method.
-        build: Of ``fastjournal.client.core.calls``.
-        name: That of the method.
+        function: Function that becomes the method.
+        build: Function of ``fastjournal.client.core.calls``.
+        name: Name of the method.
         returns: The name of what the method returns; None: what the ``Call`` of ``build`` gives.
     """
     functools.update_wrapper(function, build)

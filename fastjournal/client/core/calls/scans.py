@@ -128,7 +128,7 @@ def domains(prefix: str | bytes = b"", *, page: int = SCAN_PAGE_ENTRIES) -> Scan
     covers, each with its counts. Memory holds one page at a time, also in the daemon.
 
     Args:
-        prefix: What the names begin with; empty: all domains.
+        prefix: Beginning of the names; empty: all domains.
         page: Domains to ask for at a time, at most, 1 to 65,535; the daemon may return fewer.
 
     Raises:
@@ -159,7 +159,7 @@ def listening(
     Told is each key that gets a value or loses it, also by this client; not leases, burial or
     locks. Changes of one key that come faster than they are taken are folded into the last one.
     After a lost connection the listener subscribes again, and tells by a change of kind MISSED
-    that it may have missed some. Whoever keeps a copy begins to listen first and reads then.
+    that it may have missed some. To keep a copy, begin to listen first and read then.
 
     Args:
         key: This key; it need not stand there yet.

@@ -58,7 +58,7 @@ def next_(
     come back when that lease ends.
 
     Args:
-        domain: Of this domain only; empty: the domains take turns.
+        domain: Jobs of this domain only; empty: the domains take turns.
         count: At most that many, 1 to 65,535; the daemon gives at most 500.
         lease_us: Microseconds of the lease; None or 0: the daemon's default.
         wait_us: Wait for work at most that many microseconds (``WAIT_WITHOUT_END``); None: return
@@ -98,7 +98,7 @@ def peek(
     A paused domain that is named shows what it would give were it not paused.
 
     Args:
-        domain: Of this domain only; empty: as the domains would take turns.
+        domain: Jobs of this domain only; empty: as the domains would take turns.
         count: At most that many, 1 to 65,535; the daemon shows at most 500.
         lease_us: As ``next`` would be given it: with None or 0 it ends before a domain with another
             default lease (``limit``).
@@ -241,8 +241,8 @@ def purge(
     """Delete entries of a domain that nobody works on; return how many.
 
     First those that are ready, most urgent first, then the delayed ones, then the dead letters.
-    Entries that are leased, or locked by another connection, stay. Whoever wants all of them asks
-    until it is 0. Never sent twice: if the connection is lost, some may be deleted
+    Entries that are leased, or locked by another connection, stay. To delete all of them, repeat
+    the call until it returns 0. Never sent twice: if the connection is lost, some may be deleted
     (``maybe_done``).
 
     Args:

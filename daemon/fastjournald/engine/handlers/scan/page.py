@@ -27,7 +27,7 @@ class Page:
     Args:
         context: Tells how large a reply may be.
         request: The GET.
-        plan: Of the scan.
+        plan: Plan of the scan.
         leases: Whether the scan leases all that it returns.
     """
 
@@ -110,7 +110,7 @@ class Page:
 
         Args:
             next_key: Where the next page begins; None: this is the last one.
-            token: Of the lease; 0: nothing is leased.
+            token: Token of the lease; 0: nothing is leased.
             now: The present.
         """
         reply = Reply(flags=TWO_KEYS, identifier=self._request.identifier, timestamp=now)

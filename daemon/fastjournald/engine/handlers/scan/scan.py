@@ -64,7 +64,7 @@ class Scan:
     """A GET of many keys that is being carried out.
 
     Args:
-        context: What it looks through.
+        context: Context with the store that it looks through.
         session: The client's.
         request: The GET.
         plan: Its query plan.
