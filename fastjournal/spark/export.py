@@ -284,7 +284,7 @@ class _Target:
         """Delete temporary files where the block ends early, also by an interrupt."""
         try:
             yield
-        except BaseException:
+        except BaseException:  # also an interrupt
             for path in self._temporary:
                 # those that were moved are not there
                 with suppress(OSError, pa.ArrowException):
