@@ -107,7 +107,7 @@ def test_interval_after_a_clock_that_was_years_ahead_runs_from_the_start(s: Subj
 
 
 @pytest.mark.parametrize("plain", [b"a", b"a:x", b"a:256:0:x"])
-def test_a_lease_of_a_plain_entry_is_no_hand_out_of_a_domain(s: Subject, plain: bytes) -> None:
+def test_lease_of_a_plain_entry_is_no_hand_out_of_a_domain(s: Subject, plain: bytes) -> None:
     limit(s, b"a", b'{"interval_us":%d}' % SECOND)
     for key in (plain, b"a:1:0:x"):
         s.set(key, flags=Flag.PERSIST)
