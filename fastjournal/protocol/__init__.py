@@ -38,6 +38,7 @@ from fastjournal.protocol.replies import (
     decode_reply,
     encode_error,
     encode_reply,
+    encode_reply_to,
     encode_success,
     encode_successes,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "decode_value",
     "encode_error",
     "encode_reply",
+    "encode_reply_to",
     "encode_request",
     "encode_success",
     "encode_successes",

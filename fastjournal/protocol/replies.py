@@ -132,6 +132,13 @@ def encode_reply(reply: Reply) -> bytes:
     return b"".join(parts)
 
 
+def encode_reply_to(identifier: int, reply: Reply, timestamp: int) -> bytes:
+    """Return the bytes of a reply to the request with this identifier, made at this instant."""
+    reply.identifier = identifier
+    reply.timestamp = timestamp
+    return encode_reply(reply)
+
+
 def _encode_head(reply: Reply, key_bytes_max: int, value_bytes_max: int) -> tuple[bytes, int]:
     """Return all bytes before the pairs, and the flags, which say how to encode the pairs."""
     flags = int(reply.flags) & _GIVEN

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 import msgspec
 
 from fastjournal import limits
-from fastjournal.protocol import Reply, Request, encode_reply
+from fastjournal.protocol import Reply, Request, encode_reply_to
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.job_lifecycle import JobLifecycle
 from fastjournald.engine.lease_tokens import LeaseTokens
@@ -17,7 +17,7 @@ from fastjournald.engine.settings import Settings
 from fastjournald.engine.store import Store
 from fastjournald.engine.undelivered import Handouts
 from fastjournald.engine.waiters import Waiter, Waiters
-from fastjournald.tables.domain import NEVER, Domain
+from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.tombstones import Tombstones
@@ -111,12 +111,6 @@ class Context:
         """Return the ranges of names that lists of domains may show to a session."""
         return [(b"", None)] if self.grants is None else self.grants.domain_ranges(session)
 
-    def lease_us_of(self, domain: Domain) -> int:
-        """Return the default length of a lease in a domain."""
-        limit = domain.limit
-        default = self.settings.lease_us_default
-        return default if limit is None else limit.lease_us or default
-
     # --- requests that wait ---------------------------------------------------------------------
 
     def wait(self, session: Hashable, request: Request, now: int) -> None:
@@ -133,11 +127,4 @@ class Context:
         self.store.work += limits.REQUEST_WORK
         if reply.error:
             self.counters.count_error(waiter.request.function, reply.error)
-        return waiter.session, encode_for(waiter.request, reply, now)
-
-
-def encode_for(request: Request, reply: Reply, now: int) -> bytes:
-    """Return the bytes of the reply to a request."""
-    reply.identifier = request.identifier
-    reply.timestamp = now
-    return encode_reply(reply)
+        return waiter.session, encode_reply_to(waiter.request.identifier, reply, now)

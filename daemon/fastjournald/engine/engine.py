@@ -17,11 +17,12 @@ from fastjournal.protocol import (
     Reply,
     Request,
     encode_error,
+    encode_reply_to,
     encode_success,
     encode_successes,
 )
 from fastjournald.engine.authorization import AUTH_REQUIRED, Grants
-from fastjournald.engine.context import Context, encode_for, new_journal
+from fastjournald.engine.context import Context, new_journal
 from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
 from fastjournald.engine.handlers.arguments import LISTEN
@@ -120,7 +121,7 @@ class Engine:
                 return encode_error(request.identifier, now, outcome)
             return encode_success(request.identifier, now)
         if isinstance(outcome, Reply):
-            return encode_for(request, outcome, now)
+            return encode_reply_to(request.identifier, outcome, now)
         if isinstance(outcome, Missing):
             # it is asked again
             self._requests[function] -= 1

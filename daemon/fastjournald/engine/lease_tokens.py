@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastjournal import limits
+from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry import Entry
 
 _LEASE_MS_MAX = limits.INSTANT_MAX // 1000 - 1
@@ -25,6 +26,12 @@ class LeaseTokens:
         self._lease_us_default = lease_us_default
         self.count = 0
         """Lease operations so far: the last three digits of the next token."""
+
+    def lease_us_of(self, domain: Domain) -> int:
+        """Return the default length of a lease in a domain."""
+        limit = domain.limit
+        default = self._lease_us_default
+        return default if limit is None else limit.lease_us or default
 
     def deadline(self, timeout: int | None, now: int) -> int:
         """Return when a lease of that length ends; None or 0: of the default length."""

@@ -203,6 +203,12 @@ class Entry(Packed, eq=False, gc=False):
         """Why it is buried; None: it is not."""
         return self.extra.reason
 
+    def warm_value(self) -> bytes:
+        """Return its value, which is in memory."""
+        value = self.value
+        assert not isinstance(value, Cold), "who needs a value looks whether it is missing"
+        return value
+
     # --- together -------------------------------------------------------------------------------
 
     def all_keys(self) -> list[bytes]:

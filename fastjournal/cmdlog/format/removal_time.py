@@ -26,15 +26,10 @@ REPLACED_BY_NONE = 999
 _nanoseconds_at = Struct(">9xi").unpack_from
 
 
-def encode_removal_time(us: int, replaced: int) -> bytes:
-    """Return the TIME of a removal.
-
-    Args:
-        us: The instant, in microseconds since the Unix epoch.
-        replaced: How many records before it that one stands which takes the place of what it
-            removes, or ``REPLACED_BY_URI`` or ``REPLACED_BY_NONE``.
-    """
-    return encode_time(us, replaced)
+encode_removal_time = encode_time
+"""Takes the instant, in microseconds since the Unix epoch, and how many records before the removal
+that one stands which takes the place of what it removes, or ``REPLACED_BY_URI`` or
+``REPLACED_BY_NONE``. Returns the TIME of a removal."""
 
 
 def decode_replaced(data: bytes, offset: int) -> int:

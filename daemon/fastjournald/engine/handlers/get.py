@@ -48,17 +48,10 @@ def pair_of(store: Store, entry: Entry, key: bytes, flags: int, now: int) -> Pai
     return Pair(
         key,
         entry.value_type,
-        warm_value(entry) if flags & DATA else b"",
+        entry.warm_value() if flags & DATA else b"",
         second_key,
         entry.meta(locked=store.locks.is_locked(entry.key, now)) if flags & META else None,
     )
-
-
-def warm_value(entry: Entry) -> bytes:
-    """Return the value of an entry that is in memory."""
-    value = entry.value
-    assert not isinstance(value, Cold), "who needs a value looks whether it is missing"
-    return value
 
 
 def is_missing(entry: Entry, flags: int, *, leases: bool) -> bool:
@@ -113,7 +106,7 @@ def get_key(
     moved = move_expiry(context, entry, request, now)
     token = None
     if leases:
-        lease_us = request.timeout or context.lease_us_of(entry.domain)
+        lease_us = request.timeout or context.tokens.lease_us_of(entry.domain)
         token = context.tokens.issue([entry], now + lease_us)
         store.dequeue(entry)
         if entry.extra.starts >= workq.ATTEMPTS_MAX:

@@ -37,7 +37,6 @@ from fastjournald.engine.handlers.get import (
     REPLY_BYTES,
     is_missing,
     pair_of,
-    warm_value,
 )
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import Entry
@@ -105,7 +104,7 @@ def next_work(
         journal.popped(entries, now)
         token = 0
     else:
-        lease_us = request.timeout or context.lease_us_of(entries[0].domain)
+        lease_us = request.timeout or context.tokens.lease_us_of(entries[0].domain)
         token = context.tokens.issue(entries, now + lease_us)
         journal.leased(entries, token, now)
         context.jobs.lease(entries, token)
@@ -121,7 +120,7 @@ def next_work(
     else:
         data = flags & DATA
         reply.pairs = [
-            Pair(entry.key, entry.value_type, warm_value(entry) if data else b"", entry.uri or b"")
+            Pair(entry.key, entry.value_type, entry.warm_value() if data else b"", entry.uri or b"")
             for entry in entries
         ]
     return reply
@@ -194,7 +193,7 @@ def ends_batch(context: Context, request: Request, first: Domain, domain: Domain
     """
     if request.timeout or request.flags & OVERWRITE:
         return False
-    return context.lease_us_of(domain) != context.lease_us_of(first)
+    return context.tokens.lease_us_of(domain) != context.tokens.lease_us_of(first)
 
 
 def _overhead(request: Request) -> int:

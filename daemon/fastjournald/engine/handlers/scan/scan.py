@@ -13,7 +13,7 @@ from collections.abc import Hashable
 
 from fastjournal import limits
 from fastjournal.limits import MERGE_WORK, REQUEST_WORK
-from fastjournal.protocol import Query, Reply, ReplyEncoder, Request
+from fastjournal.protocol import QUERY_MASK, Reply, ReplyEncoder, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
 from fastjournald.engine.handlers.get import get_key
@@ -40,9 +40,9 @@ def get(
 ) -> str | Reply | Missing | Scan:
     """Return the pair under a key; for many keys a scan, which is carried out in steps."""
     listens = request.flags & LISTEN
-    if context.subscriptions and not listens:
+    if context.store.changes.wanted and not listens:
         context.subscriptions.end(session, request.identifier)
-    if request.query == Query.KEY:
+    if not request.flags & QUERY_MASK:
         return get_key(context, session, request, now, unreadable)
     plan = plan_of(context, request)
     if isinstance(plan, str):
