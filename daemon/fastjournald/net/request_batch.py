@@ -161,7 +161,12 @@ class RequestBatch:
         while at < end:
             request = requests[at]
             function = request.function
-            if function in BULK_HANDLERS and (done := self._handle_bulk(at, work_over, now)):
+            if (
+                at + 1 < end
+                and requests[at + 1].function == function
+                and function in BULK_HANDLERS
+                and (done := self._handle_bulk(at, work_over, now))
+            ):
                 at += done
             else:
                 at += 1
