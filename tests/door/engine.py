@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastjournald.engine import engine as engine_module
 from fastjournald.engine.authorization import OPEN, RIGHTS, Grant, Grants
 from fastjournald.engine.context import Context
 from fastjournald.engine.engine import Engine, Missing, Scan, Settings, new_journal
