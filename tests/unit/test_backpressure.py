@@ -300,7 +300,7 @@ def test_backpressure_is_for_what_makes_the_log_grow() -> None:
     ) -> bool:
         kind = None if value is None else ValueType.STRING
         asked = Request(function, 1, key=b"k", timeout=timeout, value_type=kind, value=value or b"")
-        return grows([asked])
+        return grows([asked], {b"standing": "entry"}.get)
 
     assert one_grows(Function.SET)
     assert one_grows(Function.NEXT)
@@ -313,6 +313,18 @@ def test_backpressure_is_for_what_makes_the_log_grow() -> None:
     assert one_grows(Function.RELEASE, timeout=1, value=b"boom")
     assert not one_grows(Function.RELEASE, timeout=1)
     assert not one_grows(Function.DELETE, timeout=1, value=b"of no use")
+
+
+def test_backpressure_is_for_deletes_that_only_leave_tombstones() -> None:
+    def one_grows(key: bytes, flags: Flag, timeout: int | None = None) -> bool:
+        asked = Request(Function.DELETE, 1, int(flags), key=key, timeout=timeout)
+        return grows([asked], {b"standing": "entry"}.get)
+
+    assert one_grows(b"missing", Flag.PERSIST)
+    assert not one_grows(b"standing", Flag.PERSIST)
+    assert not one_grows(b"missing", Flag(0))
+    assert not one_grows(b"missing", Flag.PERSIST | Flag.OVERWRITE)
+    assert not one_grows(b"missing", Flag.PERSIST | Flag.WORKED_ON, timeout=1)
 
 
 def test_backpressure_looks_at_the_log_a_few_times_a_segment() -> None:

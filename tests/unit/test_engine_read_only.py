@@ -45,6 +45,8 @@ def full(s: Subject) -> Subject:
         request(Function.KICK, b"buried"),
         request(Function.PAUSE, b"a", ttl=1),
         request(Function.TOUCH, JOB, ttl=1),
+        request(Function.BURY, b"buried", b"another reason"),
+        request(Function.DELETE, b"missing", flags=Flag.PERSIST),
         request(Function.GET, JOB, timeout=SECOND),
         request(Function.GET, JOB, timeout=START + SECOND, flags=Flag.UPDATE_TIMEOUT),
         request(Function.GET, b"", uri=b"", timeout=SECOND),

@@ -107,7 +107,9 @@ def test_read_only_engine_takes_functions_that_end_work(full: Subject) -> None:
     assert full.kick(b"b:1:0:x") == 0
     assert full.kick_domain(b"b") == 0
     assert full.bury(b"b:1:0:x") == ""
-    assert full.bury(b"b:1:0:x", reason=b"another") == ""
+    assert full.bury(b"b:1:0:x") == ""
+    # it would take another record of the whole entry, again and again
+    assert full.bury(b"b:1:0:x", reason=b"another") == "read-only"
     assert full.pause(b"c", 0) == ""
     assert full.stats(b"c")["paused_until"] == 0
 

@@ -109,7 +109,7 @@ class RequestBatch:
         self._requests = requests
         self._at = 0
         self._bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
-        if self._shared.backpressure.closed and grows(requests):
+        if self._shared.backpressure.closed and grows(requests, self._engine.store.find):
             return self._wait_room(size, RequestBatch._start)
         return self._start(session, now)
 
@@ -326,7 +326,9 @@ class RequestBatch:
         left = self._requests[self._at :]
         if not left or self._growing_bytes or not self._shared.backpressure.closed:
             return None
-        return self._wait_room(bytes_of(left), then) if grows(left) else None
+        if not grows(left, self._engine.store.find):
+            return None
+        return self._wait_room(bytes_of(left), then)
 
     def _wait_room(self, size: int, then: _State) -> Step:
         """Wait, holding what was decoded."""

@@ -64,6 +64,8 @@ def bury(
         if entry is None:
             return ErrorCode.NOT_FOUND.value
     is_again = entry.state == EntryState.BURIED and request.value != entry.reason
+    if is_again and context.read_only:
+        return READ_ONLY
     if is_again and isinstance(entry.value, Cold):
         # another reason takes another record of the whole entry
         why_not = unreadable.get(entry.job_id)

@@ -13,6 +13,7 @@ from fastjournald.engine.handlers.arguments import (
     LOCKED,
     OVERWRITE,
     PERSIST,
+    READ_ONLY,
     WORKED_ON,
     token_of,
 )
@@ -34,7 +35,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     skewed = timestamp > now + context.settings.clock_skew_us_max
     if entry is None:
         if token is None and not skewed:
-            _mark_deleted(context, request, now)
+            return _mark_deleted(context, request, now)
         return ErrorCode.NOT_FOUND.value
     if skewed and token is None:
         return CLOCK_SKEW
@@ -95,13 +96,17 @@ def complete(context: Context, requests: list[Request], now: int) -> int:
     return number
 
 
-def _mark_deleted(context: Context, request: Request, now: int) -> None:
+def _mark_deleted(context: Context, request: Request, now: int) -> str:
     """Nothing stands under the key: leave a tombstone, or with OVERWRITE remove one."""
     tombstones = context.store.tombstones
     if request.flags & OVERWRITE:
         if tombstones.discard(request.key):
             context.journal.tombstone_erased(request.key, now)
-        return
+        return ErrorCode.NOT_FOUND.value
+    if context.read_only and request.flags & PERSIST:
+        # its record frees nothing, and whoever asks may name any number of keys
+        return READ_ONLY
     tombstones.put(request.key, request.timestamp, now)
     if request.flags & PERSIST:
         context.journal.tombstone(request.key, request.timestamp, now)
+    return ErrorCode.NOT_FOUND.value
