@@ -1,10 +1,11 @@
-"""Memory of a waiting entry: ``python -m tests.bench.bench_memory [ENTRIES] [--random]``.
+"""Memory of a waiting entry: ``python -m tests.bench.bench_memory [ENTRIES] [--random] [--parts]``.
 
 Entries with a canonical journal key of 50 bytes, a URI of 45 bytes and a value of 100 bytes go
 through decoder, handlers and journal as in the daemon; the log itself is left out. Measured is the
 resident memory of the process, less what it was before, over the number of entries: keys, values,
 all indexes and the allocator's losses included. Each entry comes before all others in the order of
-work, or with ``--random`` anywhere.
+work, or with ``--random`` anywhere. With ``--parts`` each object of an entry is listed: the bytes
+that it has, and those that the allocator takes for it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import gc
 import random
+import sys
+from collections import Counter
 from pathlib import Path
 
 from fastjournal.protocol import Flag, Function, Request, ServerConnection, encode_request
@@ -21,6 +24,7 @@ ENTRIES_DEFAULT = 1_000_000
 WINDOW = 256
 NOW_US = 1_790_000_000_000_000
 PAGE_BYTES = 4096
+ALLOCATED_STEP = 16
 
 
 def resident_bytes() -> int:
@@ -37,8 +41,41 @@ def frame(number: int, instant: int) -> bytes:
     )
 
 
-def measure(entries: int, *, in_order: bool) -> dict[str, float]:
-    """Return bytes for each entry."""
+def allocated_bytes(size: int) -> int:
+    """Return what the allocator takes for an object: of small ones whole steps of 16 bytes."""
+    return -(-size // ALLOCATED_STEP) * ALLOCATED_STEP
+
+
+def parts_of(engine: Engine) -> dict[str, tuple[float, float]]:
+    """Return the bytes of an entry by object, and what the allocator takes for it."""
+    sizes: Counter[str] = Counter()
+    taken: Counter[str] = Counter()
+
+    def count(what: str, held: object) -> None:
+        size = sys.getsizeof(held)
+        sizes[what] += size
+        taken[what] += allocated_bytes(size)
+
+    for entry in engine.store.keys:
+        for what, held in (
+            ("value", entry.value),
+            ("key", entry.key),
+            ("URI", entry.uri),
+            ("packed facts", entry.facts),
+            ("entry object", entry),
+        ):
+            count(what, held)
+    for shard in engine.store.keys._shards:
+        count("key table: slots of key and URI", shard)
+    for domain in engine.store.scheduler.domains.values():
+        for sublist in (*domain.ready._lists, *domain.ready._keys):
+            count("ready list: references to entry and facts", sublist)
+    number = engine.store.entries
+    return {what: (size / number, taken[what] / number) for what, size in sizes.items()}
+
+
+def measure(entries: int, *, in_order: bool) -> tuple[float, Engine]:
+    """Return bytes for each entry, and the engine that holds them."""
     gc.disable()
     instants = [NOW_US - number for number in range(entries)]
     if not in_order:
@@ -54,7 +91,7 @@ def measure(entries: int, *, in_order: bool) -> dict[str, float]:
             engine.handle(None, request, NOW_US)
     if engine.store.entries != entries:
         raise RuntimeError(f"{engine.store.entries} entries, not {entries}")
-    return {"entries": entries, "bytes_per_entry": (resident_bytes() - before) / entries}
+    return (resident_bytes() - before) / entries, engine
 
 
 def main() -> None:
@@ -62,12 +99,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the memory of waiting entries.")
     parser.add_argument("entries", type=int, nargs="?", default=ENTRIES_DEFAULT)
     parser.add_argument("--random", action="store_true", help="in no order")
+    parser.add_argument("--parts", action="store_true", help="list each object of an entry")
     given = parser.parse_args()
-    result = measure(given.entries, in_order=not given.random)
-    print(
-        f"{result['entries']:,} waiting entries with a 100-byte value: "
-        f"{result['bytes_per_entry']:,.0f} bytes each"
-    )
+    each, engine = measure(given.entries, in_order=not given.random)
+    print(f"{given.entries:,} waiting entries with a 100-byte value: {each:,.0f} bytes each")
+    if given.parts:
+        parts = parts_of(engine)
+        for what, (size, taken) in parts.items():
+            print(f"  {what}: {size:,.1f}, allocated {taken:,.1f}")
+        named = sum(taken for _, taken in parts.values())
+        print(f"  all else (pools, arenas, buffers): {each - named:,.1f}")
 
 
 if __name__ == "__main__":
