@@ -1,4 +1,4 @@
-"""Every link between the pages of docs/ and README.md leads to a page, and to a heading on it."""
+"""Links, modules and make targets that README.md and docs/ name: each of them is there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.source_measures import PACKAGES, modules, modules_of_tests
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+
+DOTTED = re.compile(rf"\b((?:{'|'.join(PACKAGES)}|tests)(?:\.[a-z]\w*)+)(?:\.([A-Z]\w*))?")
+"""Name of a module, or of something in it."""
+
+MAKE = re.compile(r"(?:`|^    )make ([a-z]+(?:-[a-z]+)*)\b", re.MULTILINE)
+OTHER_ENDINGS = {"md", "toml", "service", "example", "cli"}
+"""Ends of file names that look like names of modules: ``fastjournald.toml``."""
 
 
 def text_of(page: Path) -> str:
@@ -39,3 +48,26 @@ def test_there_are_links_to_look_at() -> None:
     found = [link for page in PAGES for link in LINK.findall(text_of(page))]
     assert len(found) > 50
     assert any(anchor for _, anchor in found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_modules_named_on_a_page_exist(page: Path) -> None:
+    known = {**modules(), **modules_of_tests()}
+    gone = []
+    for name, member in DOTTED.findall(page.read_text(encoding="utf-8")):
+        home, _, last = name.rpartition(".")
+        module = known.get(name) or known.get(home)
+        inside = member or ("" if name in known else last)
+        if last in OTHER_ENDINGS:
+            continue
+        if module is None or not re.search(rf"\b{inside}\b", module.path.read_text("utf-8")):
+            gone.append(name)
+    assert not gone
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_named_on_a_page_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    tiers = {f"test-{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert set(MAKE.findall(page.read_text(encoding="utf-8"))) <= targets | tiers
