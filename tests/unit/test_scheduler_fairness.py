@@ -38,7 +38,11 @@ class Daemon:
     def add(self, domain: bytes, count: int = 1) -> None:
         """Work for a domain that is due."""
         for number in range(count):
-            self.ask(Function.SET, b"%b:1:0:%d-%d" % (domain, self.now, number), value_type=0)
+            self.now += 1
+            key = b"%b:1:0:%d-%d" % (domain, self.now, number)
+            request = Request(Function.SET, timestamp=self.now, key=key, value_type=0)
+            assert self.engine.handle("s", request, self.now) is not None
+        assert not self.engine.counters.errors
 
     def next(self, count: int = BATCH) -> list[bytes]:
         """The domains whose entries a NEXT for any domain hands out, in order."""
