@@ -158,12 +158,20 @@ def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None
     assert sorted(segment_name(6) in (row["_corrupt"] or "") for row in rows) == [False, True]
 
 
+@pytest.fixture(scope="module")
+def cleaned_log(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a log with compacted segments that is whole."""
+    directory = tmp_path_factory.mktemp("cleaned")
+    write_cleaned_log(directory)
+    assert read(spark, directory, "entries").count() == 28
+    return directory
+
+
 @pytest.mark.parametrize("change", ["header", "record", "older", "another", "gone"])
 def test_chain_of_segments_is_checked_by_the_view_entries(
-    spark: SparkSession, tmp_path: Path, change: str
+    spark: SparkSession, cleaned_log: Path, tmp_path: Path, change: str
 ) -> None:
-    write_cleaned_log(tmp_path)
-    assert read(spark, tmp_path, "entries").count() == 28
+    shutil.copytree(cleaned_log, tmp_path, dirs_exist_ok=True)
     harm_first_segment(tmp_path, change)
     with pytest.raises(LogCorruptError, match=segment_name(1)):
         read(spark, tmp_path, "entries")
