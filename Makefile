@@ -13,6 +13,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Processes of `make test`, one more than processors, at most 8: one of them waits for a timeout of a
+# daemon or for a process most of the time.
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 7 ? cores + 1 : 8)))
+
 # Where install-systemd puts things: systemd/install describes these.
 export PREFIX DESTDIR BINDIR SYSCONFDIR
 
@@ -58,7 +62,7 @@ demo: $(DEMO_NEEDS) ## the whole path on real data; ARGS=--no-spark leaves Spark
 
 .PHONY: test
 test: $(VENV)/.ready ## run the tests; ARGS="-k word" chooses some, test-unit (or -docs, ...) one tier
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-%: $(VENV)/.ready
 	$(MAKE) test ARGS="tests/$* $(ARGS)"

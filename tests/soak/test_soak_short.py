@@ -12,7 +12,7 @@ from tests.soak.soak import GROWTH_BYTES_MAX, grown_bytes, run
 def test_everybody_is_answered_every_job_is_completed_once_and_memory_is_flat(
     memory_limit: str,
 ) -> None:
-    assert run(15, 1, "--memory-limit", memory_limit) == ""
+    assert run(10, 1, "--memory-limit", memory_limit) == ""
 
 
 def test_every_function_takes_part() -> None:
