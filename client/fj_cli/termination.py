@@ -1,12 +1,13 @@
-"""Termination of a command by SIGTERM or SIGHUP: unwind it first, so that temporary files go.
+"""Termination of a command by SIGTERM or SIGHUP: unwind it, so that what is half done goes.
 
 SIGINT does so by itself: it is an exception. By the other two a process ends where it stands.
+Exit codes are those of a shell: 128 and the number of the signal.
 """
 
 from __future__ import annotations
 
-import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -14,29 +15,51 @@ from types import FrameType
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
-class _TerminatedError(BaseException):
+class TerminatedError(BaseException):
     """A signal asks the process to end."""
+
+
+class _Asked:
+    """Signal that has come, and whether it has to wait."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.waits = False
+
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """Unwind, unless that has to wait; from now on a signal ends the process at once."""
+        self.number = number
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_DFL)
+        if not self.waits:
+            raise TerminatedError
+
+
+_asked = _Asked()
 
 
 @contextmanager
 def unwound() -> Iterator[None]:
-    """Unwind the block at a signal, then end the process by it; a second one ends it at once."""
-    asked: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        asked.append(number)
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
-        raise _TerminatedError
-
+    """Unwind the block at a signal, then exit; a second signal ends the process at once."""
     heard = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in heard:
-        signal.signal(number, stop)
+        signal.signal(number, _asked.stop)
     try:
         yield
-    except _TerminatedError:
-        os.kill(os.getpid(), asked[0])
-        raise
+    except TerminatedError:
+        sys.exit(128 + _asked.number)
     finally:
         for number in heard:
             signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def done_first() -> Iterator[None]:
+    """Let a signal wait until the block is done, which takes no time: to start a process."""
+    _asked.waits = True
+    try:
+        yield
+    finally:
+        _asked.waits = False
+    if _asked.number:
+        raise TerminatedError

@@ -91,7 +91,7 @@ sys.exit(run(sys.argv[1:]))
     assert [path.name for path in out.iterdir()] != []
     process.send_signal(number)
     process.communicate(timeout=60)
-    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    assert process.returncode == 128 + number
     assert list(scratch.iterdir()) == []
     assert list(out.iterdir()) == []
 

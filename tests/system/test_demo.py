@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from fj_cli.demo.changes import Change, Slice, expected_executions, load_changes, slices
 from fj_cli.demo.services import installed
@@ -81,6 +88,41 @@ def test_a_demo_that_fails_keeps_what_tells_why(tmp_path: Path) -> None:
     assert f"are in {kept}" in run.stderr
     assert (kept / "fastjournald.log").stat().st_size > 0
     assert str(kept / "fastjournald.log") in run.stderr
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Return an empty directory with a path that leaves room for that of a socket."""
+    with tempfile.TemporaryDirectory(prefix="fj") as path:
+        yield Path(path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_demo_that_a_signal_ends_leaves_no_process_and_no_directory(
+    short_path: Path, number: signal.Signals
+) -> None:
+    run = subprocess.Popen(
+        [installed("fj-cli"), "demo", "--no-spark", "--delay=3650d"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(short_path)},
+    )
+    deadline = time.monotonic() + 60
+    while not list(short_path.glob("fastjournal-demo-*/fj-forwarder.log")):
+        assert run.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    (directory,) = short_path.glob("fastjournal-demo-*")
+    run.send_signal(number)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 128 + number, said
+    assert list(short_path.glob("fastjournal-demo-*")) == []
+    left = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if bytes(directory) in path.read_bytes():
+                left.append(path)
+    assert left == []
 
 
 def test_a_demo_does_not_touch_a_directory_that_is_there(tmp_path: Path) -> None:

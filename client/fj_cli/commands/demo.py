@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import click
 
 from fj_cli.options import REFUSED, Duration
 from fj_cli.output import note
+from fj_cli.termination import TerminatedError, unwound
 
 
 @click.command("demo")
@@ -48,17 +50,18 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
         except FileExistsError as error:
             raise click.UsageError(f"--directory: {directory} is there already") from error
     good = False
-    try:
-        good = _play(directory, delay // 1_000_000, seed, spark=not no_spark)
-    except KeyboardInterrupt:
-        good = temporary  # nobody asks what happened
-        raise
-    finally:
-        if temporary and good:
-            shutil.rmtree(directory)
-            note(f"{directory} is removed; --directory keeps log, report and all")
-        elif not good:
-            note(f"log files and data of this run are in {directory}")
+    with unwound():
+        try:
+            good = _play(directory, delay // 1_000_000, seed, spark=not no_spark)
+        except (KeyboardInterrupt, TerminatedError):
+            good = temporary  # nobody asks what happened
+            raise
+        finally:
+            if temporary and good:
+                shutil.rmtree(directory)
+                note(f"{directory} is removed; --directory keeps log, report and all")
+            elif not good:
+                note(f"log files and data of this run are in {directory}")
     if not good:
         sys.exit(REFUSED)
 
@@ -83,7 +86,9 @@ def _play(directory: Path, delay_s: int, seed: int, *, spark: bool) -> bool:
             progress.update(events_bar, completed=events)
             progress.update(jobs_bar, completed=completed)
 
-        result = Play(directory, delay_s=delay_s, seed=seed, on_progress=show).run()
+        play = Play(directory, delay_s=delay_s, seed=seed, on_progress=show)
+        with closing(play):
+            result = play.run()
     if spark:
         command = [installed("fj-nightly"), f"--snapshot={result.snapshot}"]
         status = subprocess.run([*command, f"--output={directory / 'report'}"], check=False)

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from fastjournal.spool.status import spool_status
 from fj_cli.demo.changes import SECOND_US, expected_executions, load_changes, slices
 from fj_cli.demo.players import Player, Spooled, Terms, Worked, produce, work
 from fj_cli.demo.services import POLL_SECONDS, Daemon, DemoError, Service, forwarder
+from fj_cli.termination import done_first
 
 PRODUCERS = 3
 WORKERS = 2
@@ -82,6 +84,7 @@ class Play:
         self._random = random.Random(seed)
         self._on_progress = on_progress
         self._daemon = Daemon(directory)
+        self._players: list[Player] = []
         self._slot_bytes: dict[str, int] = {}
         self._completed: Counter[tuple[bytes, int]] = Counter()
         self._entries = 0
@@ -107,8 +110,8 @@ class Play:
             shift_s=shift_s,
             producers=PRODUCERS,
         )
-        producers = [Player(produce, terms, number) for number in range(PRODUCERS)]
-        workers = [Player(work, terms, number) for number in range(WORKERS)]
+        producers = [self._player(produce, terms, number) for number in range(PRODUCERS)]
+        workers = [self._player(work, terms, number) for number in range(WORKERS)]
         started = time.monotonic()
         sending = forwarder(self._directory, self._spool, self._daemon.address)
         with self._daemon, sending:
@@ -128,7 +131,7 @@ class Play:
                 self._work_off(workers, piece.due_s, kill=while_working)
                 self._on_progress(piece.end, self._completed.total())
             seconds = time.monotonic() - started
-            for player in producers + workers:
+            for player in self._players:
                 player.close()
             with SyncClient(self._daemon.address) as client:
                 stats = client.stats()
@@ -148,6 +151,18 @@ class Play:
             spooled_bytes=sum(self._slot_bytes.values()),
             snapshot=snapshot,
         )
+
+    def close(self) -> None:
+        """End all producers and workers: until then they write into the directory."""
+        for player in self._players:
+            player.end()
+
+    def _player(
+        self, role: Callable[[Connection, Terms, int], None], terms: Terms, number: int
+    ) -> Player:
+        with done_first():
+            self._players.append(Player(role, terms, number))
+        return self._players[-1]
 
     # --- one slice ------------------------------------------------------------------------------
 

@@ -94,6 +94,11 @@ class Player:
         self._pipe.close()
         self._process.join()
 
+    def end(self) -> None:
+        """End it, where it was not closed."""
+        self._process.terminate()
+        self._process.join()
+
 
 def produce(pipe: Connection, terms: Terms, number: int) -> None:
     """Spool every n-th event of the slices that are asked for; never wait for a network."""

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from fastjournal.errors import FastjournalError
+from fj_cli.termination import done_first
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -48,7 +49,8 @@ class Service:
 
     def start(self) -> None:
         """Start it."""
-        with self._log.open("ab") as log:
+        # else it could run and be known to nobody
+        with self._log.open("ab") as log, done_first():
             self._process = subprocess.Popen(self._command, stderr=log, stdout=log)
 
     def kill(self) -> None:
