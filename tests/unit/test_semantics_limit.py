@@ -54,6 +54,13 @@ def test_limit_interval_counts_from_a_hand_out_before_the_limit(s: Subject) -> N
     assert s.jobs(b"a") == [JOB_2]
 
 
+def test_limit_interval_of_any_length_begins_with_a_hand_out(s: Subject) -> None:
+    fill(s)
+    assert limit(s, interval_us=2**63 - 1) == ""
+    assert s.jobs(b"a") == [JOB]
+    assert s.next(b"a").timeout == START + 2**63 - 1
+
+
 def test_limit_interval_lets_a_batch_take_one(s: Subject) -> None:
     fill(s)
     limit(s, interval_us=SECOND)

@@ -132,7 +132,8 @@ class DomainLimits:
             self.end_interval(name)
         interval = self.of(name).interval_us
         end = min(handed_out + interval, INSTANT_MAX)
-        if not interval or end <= now:
+        if not interval or not handed_out or end <= now:
+            # nothing is known of a hand-out at instant 0
             return 0
         self._last[name] = handed_out, end
         self._ends.add((end, name))
