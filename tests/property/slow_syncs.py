@@ -27,7 +27,9 @@ from tests.unit.test_session_bounds import Room
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-ENCODERS = ("encode_reply", "encode_success", "encode_successes", "encode_error")
+ENCODERS = (
+    *("encode_reply", "encode_reply_to", "encode_success", "encode_successes", "encode_error"),
+)
 
 
 class TrioClock:
