@@ -284,7 +284,7 @@ def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> Non
 
 
 SATURATING_CLIENTS = 6
-SATURATING_BATCHES = 10
+SATURATING_BATCHES = 6
 SATURATING_SEGMENT_BYTES = 64 * 1024
 
 
