@@ -125,6 +125,7 @@ class Server:
             LogFailedError: The log failed; no client was told OK for what it lost.
         """
         try:
+            self.runtime.commit.start()
             await self._serve(ready, stopped)
         finally:
             self.runtime.commit.close()

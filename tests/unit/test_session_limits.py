@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Hashable
 from typing import Any
@@ -312,10 +313,8 @@ async def test_connections_over_the_limit_are_told_busy_and_many_more_just_end()
             assert (await peer.ask(NOP)).code == ""
 
 
-async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    house = ServerFixture()
+def hold_matches(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Hold matches that take long; return what tells that one has begun, and what lets it go on."""
     begun, goes_on = threading.Event(), threading.Event()
     run = LongMatches.run
 
@@ -325,15 +324,28 @@ async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
         run(matches)
 
     monkeypatch.setattr(LongMatches, "run", held)
+    return begun, goes_on
+
+
+SLOW_SCAN = request(
+    Function.GET,
+    b"(a{1,30}){1,30}[0-9]+b$",
+    flags=Flag.DATA | Query.REGEX << QUERY_SHIFT,
+    count=0,
+)
+
+
+async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = ServerFixture()
+    begun, goes_on = hold_matches(monkeypatch)
     async with house.open():
         busy, other = await house.connect(), await house.connect()
         keys = [b"a" * 100 + b"%d" % number + b"b" * (number % 2) for number in range(40)]
         for key in keys:
             assert (await busy.ask(set_(key))).error == ""
-        flags = Flag.DATA | Query.REGEX << QUERY_SHIFT
-        await busy.send(
-            request(Function.GET, b"(a{1,30}){1,30}[0-9]+b$", flags=flags, count=0), NOP
-        )
+        await busy.send(SLOW_SCAN, NOP)
         assert await trio.to_thread.run_sync(begun.wait, SILENCE_S)
         assert (await other.ask(NOP)).error == ""
         goes_on.set()
@@ -341,3 +353,19 @@ async def test_scan_with_matches_that_take_long_goes_on_while_a_thread_matches(
         assert found is not None
         assert {pair.key for pair in found.pairs or ()} == set(keys[1::2])
         assert await busy.reply() is not None
+
+
+async def test_sync_thread_takes_no_descriptor_once_the_server_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Descriptors may have run out when the first sync is slow."""
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", -1.0)
+    house = ServerFixture()
+    async with house.open():
+        peer = await house.connect()
+
+        def run_out(*_arguments: int) -> int:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr("os.eventfd", run_out)
+        assert (await peer.ask(set_(b"a:1:0:x"))).code == ""

@@ -192,6 +192,10 @@ class GroupCommit:
             self.writer.roll()
             return list(self.writer.sealed)
 
+    def start(self) -> None:
+        """Take what a slow sync needs of the system, while it has that."""
+        self._thread.start()
+
     def close(self) -> None:
         """End the thread; before the writer is closed, whose file the thread syncs."""
         self._thread.close()

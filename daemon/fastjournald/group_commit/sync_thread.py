@@ -3,7 +3,8 @@
 A thread pool takes locks, limiters and a task switch for each call, more than a fast fdatasync
 takes. This thread waits at a queue, and wakes the event loop by an eventfd.
 
-It starts at the first call, and ends with ``close``; the next call starts another one.
+It starts with ``start``, at the latest at the first call, and ends with ``close``; the next call
+starts another one.
 """
 
 from __future__ import annotations
@@ -53,8 +54,7 @@ class SyncThread:
         Raises:
             BaseException: The error that ``call`` raised.
         """
-        if self._thread is None:
-            self._start()
+        self.start()
         job = _Job(call)
         self._jobs.put(job)
         # a half-done sync is of no use to anyone: the wait has no checkpoint for a cancellation
@@ -74,7 +74,10 @@ class SyncThread:
             os.close(self._done)
             self._done = -1
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread, if it does not run: later the system may have no descriptor for it."""
+        if self._thread is not None:
+            return
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(
             target=_work, args=(self._jobs, self._done), name="fastjournald-sync", daemon=True

@@ -309,15 +309,15 @@ class PolledTransport:
 
     async def _carry_on(self, step: Step) -> None:
         """Carry out steps until the session listens to the client, or to the end."""
-        listens = False
+        steps, listens = self._steps, False
         try:
             with self._life:
                 try:
                     while step is not RECEIVE and step is not CLOSE:
-                        await self._steps.carry_out(step)
+                        await (steps.commit() if step is COMMIT else steps.carry_out(step))
                         step = self._next_step()
                     if step is CLOSE:
-                        await self._steps.close()
+                        await steps.close()
                     # it may have been cut behind the last wait
                     listens = step is RECEIVE and not self._life.cancel_called
                 except trio.BrokenResourceError:

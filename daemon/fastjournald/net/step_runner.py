@@ -12,7 +12,6 @@ from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.steps import (
-    COMMIT,
     FLUSH,
     MATCH,
     PASS_ON,
@@ -74,7 +73,7 @@ class StepRunner:
             await self._sender.send_settled()
 
     async def carry_out(self, step: Step) -> None:
-        """Carry out a step, but for RECEIVE and CLOSE."""
+        """Carry out a step, but for RECEIVE, COMMIT and CLOSE."""
         session, services = self._session, self._services
         match step:
             case WaitTurn(expected):
@@ -87,8 +86,6 @@ class StepRunner:
                 session.take_reply(await services.run_scan(scan, self._is_lost, session.share))
             case TakeSnapshot(request):
                 session.take_reply(await services.take_snapshot(session, request))
-            case _ if step is COMMIT:
-                await self.commit()
             case _ if step is PASS_ON:
                 await services.pass_on(session.share)
             case _ if step is FLUSH:

@@ -23,7 +23,7 @@ from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.step_runner import LINGER_SECONDS, StepRunner
-from fastjournald.net.steps import CLOSE, RECEIVE
+from fastjournald.net.steps import CLOSE, COMMIT, RECEIVE
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
@@ -97,6 +97,8 @@ class Transport:
         while (step := session.next_step(clock.now_us())) is not CLOSE:
             if step is RECEIVE:
                 await self._receive()
+            elif step is COMMIT:
+                await steps.commit()
             else:
                 await steps.carry_out(step)
 
