@@ -27,7 +27,7 @@ from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
 
-POLLS = True
+POLLS = False
 """Whether one task serves all plain connections, and not a task each. Tests look at both."""
 
 
