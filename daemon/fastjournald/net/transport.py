@@ -62,6 +62,7 @@ class Transport:
         self._runtime = runtime
         self._sender = Sender(session, stream, runtime, services, nursery)
         self._steps = StepRunner(session, self._sender, stream, runtime, services, peer)
+        self._evict = None if runtime.engine.store.values is None else services.evict
         self._life = trio.CancelScope()
         self._receiving = trio.CancelScope()
         self._receive_until = math.inf
@@ -94,11 +95,18 @@ class Transport:
     async def converse(self) -> None:
         """Receive, let the session decide, wait until that is durable, send: again and again."""
         session, clock, steps = self.session, self._runtime.clock, self._steps
+        commit, writer = self._runtime.commit, self._runtime.writer
         while (step := session.next_step(clock.now_us())) is not CLOSE:
             if step is RECEIVE:
                 await self._receive()
             elif step is COMMIT:
-                await steps.commit()
+                if writer.settled < session.mark:
+                    await commit.wait_settled(session.mark)
+                session.committed()
+                if self._evict is not None:
+                    self._evict()
+                if session.outbox.pieces:
+                    await self._sender.send_settled()
             else:
                 await steps.carry_out(step)
 
