@@ -14,8 +14,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import cast
 
 import click
@@ -44,6 +44,8 @@ EXIT_USAGE = 64
 EXIT_IO = 74
 EXIT_LOCKED = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 SWITCH_SECONDS = 0.0005
 """How long a thread that syncs the log waits for the interpreter at most: by default 5 ms, three
@@ -144,12 +146,31 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
         server = Server(config, engine, writer, disk, clock, security)
-        trio.run(_serve, server, Reloader(server, given, load), early_hangups)
+        with _stops_noted() as early_stops:
+            trio.run(_serve, server, Reloader(server, given, load), early_hangups, early_stops)
     LOG.info("event=stopped")
     return 0
 
 
-async def _serve(server: Server, reloader: Reloader, early_hangups: set[int]) -> None:
+@contextmanager
+def _stops_noted() -> Iterator[list[int]]:
+    """Note the signals that stop the daemon while nobody receives them, and ignore those behind.
+
+    The process is about to end then, and none of them may change its exit code.
+    """
+    stops: list[int] = []
+    for each in STOP_SIGNALS:
+        signal.signal(each, lambda number, _frame: stops.append(number))
+    try:
+        yield stops
+    finally:
+        for each in STOP_SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+
+
+async def _serve(
+    server: Server, reloader: Reloader, early_hangups: set[int], early_stops: list[int]
+) -> None:
     config = server.runtime.config
     stopped = trio.Event()
 
@@ -160,7 +181,9 @@ async def _serve(server: Server, reloader: Reloader, early_hangups: set[int]) ->
             write_ready_file(config.ready_file, addresses)
         sdnotify.notify("READY=1\nSTATUS=Serving requests")
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGHUP) as signals:
+        for early in early_stops:
+            signal.raise_signal(early)
 
         async def watch_signals() -> None:
             # to the end: a second one changes nothing

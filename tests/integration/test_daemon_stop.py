@@ -7,6 +7,8 @@ import signal
 import socket
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,20 @@ def test_two_signals_end_it_as_one_does(tmp_path: Path) -> None:
             os.kill(daemon.pid, signal.SIGTERM)
             assert client.rest() == []
         assert daemon.stop() == 0
+
+
+def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) -> None:
+    with DaemonProcess(tmp_path) as daemon:
+        process = os.pidfd_open(daemon.pid)
+        try:
+            with ThreadPoolExecutor(1) as pool, suppress(ProcessLookupError):
+                code = pool.submit(daemon.stop)
+                while not code.done():
+                    signal.pidfd_send_signal(process, signal.SIGTERM)
+        finally:
+            os.close(process)
+        assert code.result() == 0
+    assert daemon.said().count("event=stopped") == 1
 
 
 def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:

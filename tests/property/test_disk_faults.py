@@ -203,10 +203,13 @@ class Script:
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     """The daemon sets what belongs to a process."""
-    hangup, switching = signal.getsignal(signal.SIGHUP), sys.getswitchinterval()
+    numbers = (signal.SIGHUP, signal.SIGTERM, signal.SIGINT)
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    switching = sys.getswitchinterval()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield
-    signal.signal(signal.SIGHUP, hangup)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     sys.setswitchinterval(switching)
     resource.setrlimit(resource.RLIMIT_NOFILE, files)
     gc.unfreeze()
