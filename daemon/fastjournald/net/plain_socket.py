@@ -35,18 +35,20 @@ class PlainSocket(trio.abc.HalfCloseableStream):
         """Send all of it."""
         left = memoryview(data)
         while left:
-            await trio.lowlevel.wait_writable(self.socket)
+            await self.wait_send_all_might_not_block()
             with suppress(BlockingIOError), _translating():
                 left = left[self.socket.send(left) :]
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return when it may be worth trying."""
+        self._check_open()
         await trio.lowlevel.wait_writable(self.socket)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Receive something; empty: the client sends no more."""
         assert max_bytes is not None
         while True:
+            self._check_open()
             await trio.lowlevel.wait_readable(self.socket)
             with suppress(BlockingIOError), _translating():
                 return self.socket.recv(max_bytes)
@@ -62,6 +64,11 @@ class PlainSocket(trio.abc.HalfCloseableStream):
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
+
+    def _check_open(self) -> None:
+        # who begins to wait only now has no descriptor to wait for, which trio does not expect
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
 
     async def aclose(self) -> None:
         """Close it."""
