@@ -89,7 +89,7 @@ pages: $(VENV)/.ready ## write the parts of docs/ that are made from declaration
 	$(BIN)/python -m tests.docs.decision_pages
 
 .PHONY: bench
-bench: $(VENV)/.ready ## measure speed and memory, beside beanstalkd where it is installed
+bench: $(VENV)/.ready ## measure speed and memory, beside Redis and beanstalkd where installed
 	for file in tests/bench/bench_*.py; do \
 		echo "== $$file"; $(BIN)/python -m "tests.bench.$$(basename "$$file" .py)" $(ARGS); done
 

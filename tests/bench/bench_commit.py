@@ -27,7 +27,7 @@ from pathlib import Path
 
 from fastjournal.client.core.address import parse_address
 from fastjournal.protocol import Flag, Function, Request, encode_request
-from tests.bench.bench_beanstalkd import BODY, DIRECTORY, SUCCESS_BYTES
+from tests.bench.one_connection import BODY, DIRECTORY, SUCCESS_BYTES
 
 ROUNDS = 5
 ROUND_SECONDS = 1.5

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench.bench_beanstalkd import BATCH, WINDOW, Ours
+from tests.bench.one_connection import BATCH, WINDOW, Connection
 
 WARM_UP = 2 * WINDOW
 REQUESTS = 10 * WINDOW
@@ -116,7 +116,7 @@ class CountedDaemon:
         self._process.wait(START_SECONDS)
 
 
-LOADS: dict[str, tuple[int, Callable[[Ours], object]]] = {
+LOADS: dict[str, tuple[int, Callable[[Connection], object]]] = {
     f"SET with URI, windows of {WINDOW}": (REQUESTS, lambda ours: ours.put(REQUESTS)),
     f"a job of a NEXT of {BATCH} and its DELETE": (REQUESTS, lambda ours: ours.take(REQUESTS)),
     f"SET with URI, windows of {SMALL_WINDOW}": (FEW, lambda ours: ours.put(FEW, SMALL_WINDOW)),
@@ -136,7 +136,7 @@ def measure(python: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
         daemon = CountedDaemon(python, Path(directory))
         try:
-            client = Ours(daemon.wait_ready())
+            client = Connection(daemon.wait_ready())
             client.put(WARM_UP)
             client.take(WARM_UP)
             client.put(1, 1)

@@ -31,7 +31,7 @@ from typing import Any
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import OsDisk
 from fastjournal.protocol import ClientConnection, Flag, Function, Request, encode_request
-from tests.bench.bench_beanstalkd import BATCH, BODY, DIRECTORY, WINDOW
+from tests.bench.one_connection import BATCH, BODY, DIRECTORY, WINDOW
 from tests.door.admission import MemoryBudget, TurnBudget
 from tests.door.engine import Engine, Handouts, Settings, engine_module, new_journal
 from tests.door.net import COMMIT, RECEIVE, Session, Shared

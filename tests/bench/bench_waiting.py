@@ -31,8 +31,8 @@ from fastjournal.protocol import (
     Request,
     encode_request,
 )
-from tests.bench.bench_beanstalkd import BATCH, BODY, DELETE, WINDOW, WORKED_ON, Ours
 from tests.bench.bench_instructions import CountedDaemon
+from tests.bench.one_connection import BATCH, BODY, DELETE, WINDOW, WORKED_ON, Connection
 
 ENTRIES_DEFAULT = 100_000
 COUNTED = 10 * WINDOW
@@ -40,7 +40,7 @@ INSTANTS = 10**9
 """The first so many microseconds of time: all are over, so everything is ready."""
 
 
-class Producer(Ours):
+class Producer(Connection):
     """A client whose SETs come in the order of work, or in none.
 
     Args:

@@ -1,0 +1,198 @@
+"""Servers of the benchmark: fastjournald and its peers, each a process on a directory of its own.
+
+A peer that is not installed is left out, and said. Every server is told to sync a write before it
+answers (``always``), or every second or so (``interval``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import redis
+
+from tests.bench.peers.redis_queue import COMPLETE, ENQUEUE, LEASE
+from tests.integration.daemon_process import installed
+
+START_S = 600.0
+"""A start with a large log takes long."""
+
+STOP_S = 120.0
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Server(ABC):
+    """A server in a process of its own.
+
+    Args:
+        directory: Where its files go.
+        policy: ``always`` or ``interval``.
+    """
+
+    name: str
+    """Column of the table."""
+    protocol: str
+    """Protocol of the load generator."""
+    program: str
+    """Command that has to be on PATH."""
+    has_scans = False
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        self.directory = directory / f"{self.protocol}-{policy}"
+        self.directory.mkdir()
+        self.policy = policy
+        self.port = free_port()
+        self.scripts = ""
+        """SHA-1 of its scripts, as the load generator takes them."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def is_installed(cls) -> bool:
+        """Whether it can be started here."""
+        return shutil.which(cls.program) is not None
+
+    def start(self, *, lax: bool = False) -> float:
+        """Start it, and return the seconds until it takes requests.
+
+        Args:
+            lax: Sync nothing, to fill it faster. Where that needs no restart, nothing is lost.
+        """
+        started = time.perf_counter()
+        with open(self.directory / "output", "ab") as output:
+            self._process = subprocess.Popen(
+                self.command(lax), cwd=self.directory, stdout=output, stderr=output
+            )
+        deadline = time.monotonic() + START_S
+        while not self.is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start: see {self.directory}/output")
+            time.sleep(0.002)
+        return time.perf_counter() - started
+
+    def stop(self) -> None:
+        """End it in order."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(STOP_S)
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that it has had."""
+        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def resident_bytes(self) -> int:
+        """Return its resident memory."""
+        pages = int(Path(f"/proc/{self._pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def _pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @abstractmethod
+    def command(self, lax: bool) -> list[str]:
+        """Return the command that starts it."""
+
+    def is_ready(self) -> bool:
+        """Whether it takes requests."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port)).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+class Fastjournald(Server):
+    """The installed daemon."""
+
+    name, protocol, program, has_scans = "fastjournald", "fj", "python3", True
+
+    def command(self, lax: bool) -> list[str]:
+        """Return the command that starts it."""
+        return [
+            installed("fastjournald"),
+            *("--listen", f"127.0.0.1:{self.port}", "--cmdlog-path", str(self.directory / "log")),
+            *("--cmdlog-sync", "os" if lax else self.policy),
+        ]
+
+
+class RedisStreams(Server):
+    """Redis with an append-only file; jobs are entries of a stream."""
+
+    name, protocol, program = "Redis, streams", "redis", "redis-server"
+
+    def command(self, lax: bool) -> list[str]:
+        """Return the command that starts it."""
+        sync = "no" if lax else {"always": "always", "interval": "everysec"}[self.policy]
+        return [
+            *(self.program, "--bind", "127.0.0.1", "--port", str(self.port), "--save", ""),
+            *("--dir", str(self.directory), "--appendonly", "yes", "--appendfsync", sync),
+        ]
+
+    def is_ready(self) -> bool:
+        """Whether it has loaded its file."""
+        client = redis.Redis(port=self.port)
+        try:
+            client.ping()
+        except (redis.ConnectionError, redis.BusyLoadingError):
+            return False
+        self.prepare(client)
+        client.close()
+        return True
+
+    def prepare(self, client: redis.Redis) -> None:
+        """Make what the load needs."""
+        if not client.exists("jobs"):
+            client.xgroup_create("jobs", "workers", id="0", mkstream=True)
+
+
+class RedisScripts(RedisStreams):
+    """Redis with the queue of ``redis_queue``: the job that a SET with a URI is."""
+
+    name, protocol, has_scans = "Redis, Lua", "lua", True
+
+    def prepare(self, client: redis.Redis) -> None:
+        """Load the scripts."""
+        shas = [client.script_load(script) for script in (ENQUEUE, LEASE, COMPLETE)]
+        self.scripts = ",".join(str(sha) for sha in shas)
+
+
+class Beanstalkd(Server):
+    """Debian's beanstalkd with a binlog."""
+
+    name, protocol, program = "beanstalkd", "beanstalkd", "beanstalkd"
+
+    def command(self, lax: bool) -> list[str]:
+        """Return the command that starts it."""
+        sync = ["-F"] if lax else ["-f", {"always": "0", "interval": "1000"}[self.policy]]
+        return [
+            *(self.program, "-l", "127.0.0.1", "-p", str(self.port)),
+            *("-b", str(self.directory), *sync),
+        ]
+
+
+SERVERS = (Fastjournald, RedisStreams, RedisScripts, Beanstalkd)
+
+
+def free_port() -> int:
+    """Return a port that nothing listens on, and that no client gets while its server restarts."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_768):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            else:
+                return port
+    raise RuntimeError("no free port below those that clients get")
