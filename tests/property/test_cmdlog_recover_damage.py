@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastjournal.cmdlog.format.envelope import pack
@@ -165,6 +165,8 @@ edits = st.lists(
 
 
 @given(edits)
+@example([(1, 0, 0, two_segments()[0][1:103])])
+@example([(1, 8, 0, b"?" + two_segments()[0][8:103])])
 def test_any_damage_is_told_changes_nothing_and_can_be_repaired(
     changes: list[tuple[int, int, int, bytes]],
 ) -> None:

@@ -188,7 +188,8 @@ class _LogInspector:
         why = "" if first is None else why_misplaced(number, first.previous, self._present)
         if why:
             # none of its records counts: they stand where it was copied from
-            copied = CorruptRegion(HEADER_BYTES, len(data), why)
+            start = min(HEADER_BYTES, scan.usable_bytes)
+            copied = CorruptRegion(start, len(data), why)
             return data, Scan(len(data), [], [copied], readable=False)
         for start, end in unreadable:
             scan.readable = False

@@ -30,7 +30,7 @@ from fastjournal.cmdlog.format.operation_records import (
 from fastjournal.cmdlog.format.partial_decode import is_operation
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, Scan
+from fastjournal.cmdlog.recovery.scan import Scan
 from fastjournal.errors import LogCorruptError
 
 Told: TypeAlias = SegmentStart | SegmentRewritten | SegmentRemoved
@@ -55,19 +55,22 @@ class Break(NamedTuple):
 
 
 def segment_start(data: bytes, scan: Scan) -> SegmentStart | None:
-    """Return the first record of a segment; None: it is another, or it cannot be understood.
+    """Return the first valid record of a segment; None: it is another, or cannot be understood.
+
+    Damage may stand before it: a repair takes that out.
 
     Args:
         data: The segment.
         scan: Scan of it.
     """
-    if not scan.runs or scan.runs[0].start != HEADER_BYTES:
+    if not scan.runs:
         return None
-    body = scan.runs[0].bodies[0]
+    first = scan.runs[0]
+    body = first.bodies[0]
     if data[body] != Command.ADD or not is_operation(data, body):
         return None
     try:
-        operation = unpack_operation(decode_record(data, HEADER_BYTES)[0].payload)
+        operation = unpack_operation(decode_record(data, first.start)[0].payload)
     except (LogCorruptError, msgspec.MsgspecError, ValueError):
         return None
     return operation if isinstance(operation, SegmentStart) else None
