@@ -139,7 +139,8 @@ def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]
         LogCorruptError: A segment is missing, or was cut or replaced.
     """
     present = {segment.number: Seal(segment.bytes, 0) for segment in directory.segments}
-    for found in chain.breaks(present | dict(files)):
+    there = present | dict(files)
+    for found in (*chain.copies(there), *chain.breaks(there)):
         raise LogCorruptError(
             found.message,
             path=f"{directory.path}/{segment_name(found.number)}",

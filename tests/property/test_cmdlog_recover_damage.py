@@ -166,6 +166,7 @@ edits = st.lists(
 
 @given(edits)
 @example([(1, 0, 0, two_segments()[0][1:103])])
+@example([(1, 103, 0, two_segments()[0][:103])])
 @example([(1, 8, 0, b"?" + two_segments()[0][8:103])])
 def test_any_damage_is_told_changes_nothing_and_can_be_repaired(
     changes: list[tuple[int, int, int, bytes]],

@@ -92,6 +92,9 @@ class Chain:
     def take(self, segment: int, told: Told) -> None:
         """Take a record that stands in a segment."""
         if isinstance(told, SegmentStart):
+            if segment in self.previous:
+                # only the first record of a segment tells this: damage has put another one there
+                return
             self.previous[segment] = told.previous
             if told.bytes:
                 self.seals[told.previous] = [Seal(told.bytes, told.crc32c)]
@@ -105,8 +108,8 @@ class Chain:
             before = [] if told.done else self.seals.get(told.number, [])
             self.seals[told.number] = [*before, Seal(told.bytes, told.crc32c)]
 
-    def breaks(self, present: Mapping[int, Seal]) -> Iterator[Break]:
-        """Yield the segments that are copies of others, then those that are missing or differ.
+    def copies(self, present: Mapping[int, Seal]) -> Iterator[Break]:
+        """Yield the segments that are copies of others, for who has not asked ``segment_start``.
 
         Args:
             present: Segments that are there, by number.
@@ -115,6 +118,13 @@ class Chain:
             why = why_misplaced(number, previous, present)
             if why:
                 yield Break(number, missing=False, message=why)
+
+    def breaks(self, present: Mapping[int, Seal]) -> Iterator[Break]:
+        """Yield the segments that are missing or differ, ascending.
+
+        Args:
+            present: Segments that are there, by number.
+        """
         there = {0, *present} | self.removed
         missing = {number for number in self.previous.values() if number not in there}
         missing |= {number for number in self.seals if number not in there}
