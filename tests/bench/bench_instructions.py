@@ -118,6 +118,10 @@ class CountedDaemon:
 
 LOADS: dict[str, tuple[int, Callable[[Connection], object]]] = {
     f"SET with URI, windows of {WINDOW}": (REQUESTS, lambda ours: ours.put(REQUESTS)),
+    f"SET that moves a waiting entry, windows of {WINDOW}": (
+        REQUESTS,
+        lambda ours: ours.put_again(REQUESTS),
+    ),
     f"a job of a NEXT of {BATCH} and its DELETE": (REQUESTS, lambda ours: ours.take(REQUESTS)),
     f"SET with URI, windows of {SMALL_WINDOW}": (FEW, lambda ours: ours.put(FEW, SMALL_WINDOW)),
     f"a job of a NEXT of {SMALL_WINDOW} and its DELETE": (

@@ -67,6 +67,11 @@ class Connection:
                 missing -= len(self._socket.recv(missing))
         return count / (time.perf_counter() - started)
 
+    def put_again(self, count: int, window: int = WINDOW) -> float:
+        """Return SETs a second that move the entries of the last so many resources."""
+        self._serial -= count
+        return self.put(count, window)
+
     def take(self, count: int, batch: int = BATCH) -> float:
         """Return entries leased and completed a second: one NEXT, then their DELETEs at once."""
         connection = ClientConnection()

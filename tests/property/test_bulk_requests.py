@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -117,3 +118,19 @@ def test_a_key_or_uri_that_stands_ends_the_bulk() -> None:
     assert engine.handle_bulk([same_uri], START) == []
     assert engine.handle_bulk([same_key], START) == []
     assert engine.handle_bulk([other, new], START) == []
+
+
+def test_bulk_looks_at_no_request_behind_the_first_that_it_leaves() -> None:
+    engine = EngineSubject(Rules()).engine
+    moved = [request(Function.SET, b"a:1:0:%d" % n, b"v", uri=b"u") for n in range(250)]
+    assert len(engine.handle_bulk(moved[:2], START)) == 1
+    looked_at: list[int] = []
+
+    class Noted(list[Request]):
+        def __getitem__(self, place: Any) -> Any:
+            if isinstance(place, int):
+                looked_at.append(place)
+            return super().__getitem__(place)
+
+    assert engine.handle_bulk(Noted(moved), START, 7, 200) == []
+    assert set(looked_at) == {7}

@@ -309,6 +309,34 @@ def test_abandoned_request_is_answered_with_its_identifier(client: Client, stops
 # --- marks ------------------------------------------------------------------------------------
 
 
+def test_window_of_sets_that_move_entries_tries_few_bulks(
+    daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def window(instant: int) -> list[Request]:
+        return [
+            request(Function.SET, b"a:1:%d:%d" % (instant, n), b"v", uri=b"u%d" % n, identifier=n)
+            for n in range(200)
+        ]
+
+    tried: list[int] = []
+    handle_bulk = daemon.engine.handle_bulk
+
+    def noted(requests: list[Request], now: int, start: int, stop: int) -> list[bytes]:
+        done = handle_bulk(requests, now, start, stop)
+        tried.append(len(done))
+        return done
+
+    monkeypatch.setattr(daemon.engine, "handle_bulk", noted)
+    assert [reply.code for reply in client.ask(*window(0))] == [""] * 200
+    assert sum(tried) > 190
+    del tried[:]
+    daemon.now += 1
+    moves = client.ask(*window(1), request(Function.NOP, identifier=999))
+    assert [reply.identifier for reply in moves] == [*range(200), 999]
+    assert sum(tried) == 0
+    assert 0 < len(tried) < 10
+
+
 def test_no_reply_leaves_before_its_mark_is_settled(daemon: Daemon, client: Client) -> None:
     assert client.run() is RECEIVE
     client.session.receive_data(encode(set_(b"k")))

@@ -127,28 +127,37 @@ class Engine:
             self._requests[function] -= 1
         return outcome
 
-    def handle_bulk(self, requests: list[Request], now: int) -> list[bytes]:
+    def handle_bulk(
+        self, requests: list[Request], now: int, start: int = 0, stop: int | None = None
+    ) -> list[bytes]:
         """Carry out requests of a session together, from the first on, where that is cheaper.
+
+        None is looked at behind the first that is not carried out: where few are, this costs
+        little, however many wait.
 
         Args:
             requests: As decoded, some of one function at first.
             now: As for ``handle``.
+            start: Place of the first.
+            stop: Place behind the last that may be carried out; None: all.
 
         Returns:
             The encoded replies of those that were carried out: perhaps of none.
         """
         context, store = self.context, self.store
-        function = requests[0].function
+        function = requests[start].function
         bulk = BULK_HANDLERS.get(function)
         if bulk is None or context.grants is not None:
             return []
         now = self._tick(now)
         self._advance_if_due(now)
-        alike = list(takewhile(lambda request: request.function == function, requests))
-        number = bulk(context, alike, now)
+        places = range(start, len(requests) if stop is None else min(stop, len(requests)))
+        asked = map(requests.__getitem__, places)
+        number = bulk(context, takewhile(lambda request: request.function == function, asked), now)
         store.work += REQUEST_WORK * number
         self._requests[function] += number
-        return encode_successes([request.identifier for request in alike[:number]], now)
+        done = requests[start : start + number]
+        return encode_successes([request.identifier for request in done], now)
 
     def _refused(self, request: Request, error: str) -> bytes:
         self.counters.count_refused(request.function, error)

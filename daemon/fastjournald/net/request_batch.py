@@ -72,6 +72,10 @@ class RequestBatch:
         self._requests: list[Request] = []
         self._at = 0
         """Number of the request that is next."""
+        self._bulk_from = 0
+        """Number of the request from which on a bulk may be tried."""
+        self._bulk_misses = 0
+        """Bulks since the last that was of use."""
         self._bytes = 0
         """Bytes of the requests in memory."""
         self._held = 0
@@ -107,7 +111,7 @@ class RequestBatch:
             now: The present.
         """
         self._requests = requests
-        self._at = 0
+        self._at = self._bulk_from = self._bulk_misses = 0
         self._bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
         if self._shared.backpressure.closed and grows(requests, self._engine.store.find):
             return self._wait_room(size, RequestBatch._start)
@@ -162,7 +166,7 @@ class RequestBatch:
             request = requests[at]
             function = request.function
             if (
-                at + 1 < end
+                self._bulk_from <= at < end - 1
                 and requests[at + 1].function == function
                 and function in BULK_HANDLERS
                 and (done := self._handle_bulk(at, work_over, now))
@@ -196,13 +200,22 @@ class RequestBatch:
         return self._end(session, now)
 
     def _handle_bulk(self, at: int, work_over: int, now: int) -> int:
-        """Carry out requests from ``at`` on that are alike together, if any; return how many."""
+        """Carry out requests from ``at`` on that are alike together, if any; return how many.
+
+        A bulk of none or one is dearer than a request alone. So the next one is tried twice as far
+        away each time: a window of SETs that move entries, not one of which is new, tries few.
+        """
         work = max(work_over - self._engine.store.work, 0)
         # the last one may begin as long as there is room and work left for a part of it
         number = 1 + min(work // limits.REQUEST_WORK, self._reply_room // SUCCESS_BYTES)
-        replies = self._engine.handle_bulk(self._requests[at : at + number], now)
+        replies = self._engine.handle_bulk(self._requests, now, at, at + number)
         self._replies += replies
         self._reply_room -= SUCCESS_BYTES * len(replies)
+        if len(replies) > 1:
+            self._bulk_misses = 0
+        else:
+            self._bulk_misses += 1
+            self._bulk_from = at + (1 << self._bulk_misses)
         return len(replies)
 
     def _pause(self, session: Hashable, now: int) -> Step:

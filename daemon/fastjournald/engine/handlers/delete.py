@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request
@@ -60,7 +60,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     return ""
 
 
-def complete(context: Context, requests: list[Request], now: int) -> int:
+def complete(context: Context, requests: Iterable[Request], now: int) -> int:
     """Carry out DELETEs of jobs whose leases go on, from the first on; return how many.
 
     It ends before one that does more, or that has to be refused: ``delete`` carries that out.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
@@ -99,7 +99,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def set_new(context: Context, requests: list[Request], now: int) -> int:
+def set_new(context: Context, requests: Iterable[Request], now: int) -> int:
     """Bulk insert: carry out SETs that put in new entries, from the first on; return how many.
 
     It ends before one that does more, or that has to be refused: ``set_`` carries that out.

@@ -10,7 +10,7 @@ is asked again after them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from importlib import import_module
 from inspect import signature
 from pkgutil import walk_packages
@@ -30,7 +30,7 @@ __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
 Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
 Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
 ValueHandler: TypeAlias = Callable[[Context, Hashable, Request, int, Unreadable], Outcome]
-BulkHandler: TypeAlias = Callable[[Context, list[Request], int], int]
+BulkHandler: TypeAlias = Callable[[Context, Iterable[Request], int], int]
 
 
 def _functions() -> Iterator[tuple[str, Handler]]:
