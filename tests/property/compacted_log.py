@@ -11,6 +11,7 @@ from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError
 from fastjournal.protocol import decode_reply
 from fastjournal.protocol.constants import Flag, Function
 from fastjournal.protocol.messages import Reply, Request
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.workq_rules import WorkqState, assert_workq_accepts
 from tests.door.compaction import DURABLE, NOW, TURN, Blocking, candidates, compact_segment
@@ -19,8 +20,8 @@ from tests.door.engine import Missing, Scan, evict_values
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry
 from tests.property.cold_values import fetch
-from tests.property.crashing_daemon import Dump, VirtualClock, dump
-from tests.property.subject import SECOND, request
+from tests.property.crashing_daemon import Dump, dump
+from tests.property.subject import SECOND, START, request
 
 LOG = "/log"
 NOTHING_LEFT_BYTES = 2000
@@ -38,7 +39,7 @@ class CompactedLog:
         self.config = Config(
             cmdlog_path=LOG, **{"cmdlog_seg_size": 4096, **options}
         )  # all of them are numbers
-        self.clock = VirtualClock()
+        self.clock = ManualClock(START)
         self.disk = SimulatedDisk()
         self.disk.mkdir(LOG)
         self.settings = self.config.settings()
@@ -199,7 +200,7 @@ class CompactedLog:
     def assert_replays(self) -> None:
         """A restart from what is on the disk gives the same."""
         self.flush()
-        state, clock = self.state(), VirtualClock()
+        state, clock = self.state(), ManualClock(START)
         clock.now = self.clock.now
         engine, _ = recover_engine(
             self.disk.kill(), self.config, self.settings, clock, seed=bytes(8)

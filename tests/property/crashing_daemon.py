@@ -20,6 +20,7 @@ from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.errors import FastjournalError, LogCorruptError, LogFailedError, LogLockedError
 from fastjournal.protocol import ClientConnection, ErrorCode, decode_request, encode_request
 from fastjournal.protocol.messages import Pair
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.compaction import DURABLE, NOW, TURN, Blocking, Compaction, compact_segment
 from tests.door.config import Config
@@ -131,17 +132,6 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
     return Dump(entries, pauses, limits, tombstones, engine.context.tokens.count % 1000)
 
 
-class VirtualClock:
-    """Stands still until somebody moves it."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def now_us(self) -> int:
-        """Return the instant."""
-        return self.now
-
-
 class CrashingDaemon:
     """Engine, log and disk, and what clients may believe.
 
@@ -155,7 +145,7 @@ class CrashingDaemon:
         self.draw = random.Random(seed)
         self.config = config
         self.exact = exact
-        self.clock = VirtualClock()
+        self.clock = ManualClock(START)
         self.disk = SimulatedDisk(seed)
         self.disk.mkdir(LOG)
         self.tokens: list[tuple[bytes, int]] = []

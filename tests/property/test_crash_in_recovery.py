@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from fastjournal.cmdlog.recovery.scan import scan_segment
 from fastjournal.cmdlog.writer import LogWriter
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.config import Config
 from tests.door.recovery import recover_engine
-from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, VirtualClock, dump
+from tests.property.crashing_daemon import LOG, CrashingDaemon, Dump, dump
 
 SEEDS = 12
 NAME = f"{LOG}/000000001.log"
 CONFIG = Config(cmdlog_path=LOG, cmdlog_seg_size=100_000, tombstone_ttl=3600)
 
 
-def start(disk: SimulatedDisk, clock: VirtualClock) -> tuple[Dump, LogWriter]:
+def start(disk: SimulatedDisk, clock: ManualClock) -> tuple[Dump, LogWriter]:
     """Start a daemon; return what it found, and the writer with what it has to say."""
     engine, writer = recover_engine(disk, CONFIG, CONFIG.settings(), clock, seed=b"another!")
     engine.check()

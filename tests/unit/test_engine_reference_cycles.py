@@ -11,11 +11,12 @@ import pytest
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.protocol import Flag, Function, ValueType, decode_request, encode_request
 from fastjournal.protocol.messages import Request
+from fastjournal.testing.clock import ManualClock
 from fastjournal.testing.disk import SimulatedDisk
 from tests.door.config import Config
 from tests.door.engine import Engine, Settings
 from tests.door.recovery import recover_engine
-from tests.property.crashing_daemon import LOG, VirtualClock
+from tests.property.crashing_daemon import LOG
 from tests.property.subject import SECOND, START, request
 
 REQUESTS = 6000
@@ -69,7 +70,7 @@ def any_request(draw: random.Random, now: int, tokens: list[tuple[bytes, int]]) 
     )
 
 
-def exercise(engine: Engine, writer: LogWriter, clock: VirtualClock, seed: int) -> set[str]:
+def exercise(engine: Engine, writer: LogWriter, clock: ManualClock, seed: int) -> set[str]:
     """Let an engine do everything; return the error codes that came."""
     draw = random.Random(seed)
     came = set()
@@ -92,7 +93,7 @@ def exercise(engine: Engine, writer: LogWriter, clock: VirtualClock, seed: int) 
 
 @pytest.mark.usefixtures("no_collector")
 def test_engine_leaves_no_reference_cycle_behind() -> None:
-    disk, clock = SimulatedDisk(), VirtualClock()
+    disk, clock = SimulatedDisk(), ManualClock(START)
     disk.mkdir(LOG)
     config = Config(cmdlog_path=LOG, cmdlog_seg_size=20_000, max_attempts=3)
     settings = Settings(attempts_max=3, tombstones_max=50, lease_us_default=20 * SECOND)
@@ -107,7 +108,7 @@ def test_engine_leaves_no_reference_cycle_behind() -> None:
 
 @pytest.mark.usefixtures("no_collector")
 def test_recovered_engine_is_as_free_of_cycles() -> None:
-    disk, clock = SimulatedDisk(), VirtualClock()
+    disk, clock = SimulatedDisk(), ManualClock(START)
     disk.mkdir(LOG)
     config = Config(cmdlog_path=LOG, cmdlog_seg_size=20_000)
     engine, writer = recover_engine(disk, config, Settings(), clock, seed=bytes(8))
