@@ -284,10 +284,16 @@ class HeldDisk(SlowDisk):
         assert self._goes_on.wait(SILENCE_S)
 
 
-async def test_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def on_slow_disk(monkeypatch: pytest.MonkeyPatch) -> tuple[Log, HeldDisk]:
+    """Return a log whose syncs run in the thread, and the disk that holds them."""
     log = Log()
     slow = HeldDisk(log, monkeypatch)
     await slow.wait_slow(log)
+    return log, slow
+
+
+async def test_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, slow = await on_slow_disk(monkeypatch)
     before = log.syncs
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.client, "alone")
@@ -304,9 +310,7 @@ async def test_next_batch_gathers_while_a_thread_syncs(monkeypatch: pytest.Monke
 async def test_large_batch_is_written_while_a_thread_syncs_and_made_durable_by_the_next_sync(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = Log()
-    slow = HeldDisk(log, monkeypatch)
-    await slow.wait_slow(log)
+    log, slow = await on_slow_disk(monkeypatch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.client, "alone")
         await slow.wait_begun()
@@ -371,9 +375,7 @@ async def test_segment_is_not_sealed_while_a_thread_syncs_it(
 async def test_failure_in_the_thread_reaches_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = Log()
-    slow = HeldDisk(log, monkeypatch)
-    await slow.wait_slow(log)
+    log, slow = await on_slow_disk(monkeypatch)
     slow.during_sync = lambda: None
     log.disk.fail_at(1, "sync")
     await log.clients(10)
@@ -384,9 +386,7 @@ async def test_failure_in_the_thread_reaches_all_who_wait(
 async def test_write_that_fails_while_a_thread_syncs_fails_all_who_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    log = Log()
-    slow = HeldDisk(log, monkeypatch)
-    await slow.wait_slow(log)
+    log, slow = await on_slow_disk(monkeypatch)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.client, "alone")
         await slow.wait_begun()
