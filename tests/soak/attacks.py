@@ -18,7 +18,7 @@ from fastjournal.clock import unique_timestamp
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX
 from fastjournal.protocol.constants import QUERY_SHIFT, Flag, Function, Query
 from fastjournal.protocol.messages import Reply, Request
-from tests.soak.peer import LISTEN, LostError, Peer
+from tests.soak.peer import LISTEN, Peer
 
 SECOND = 1_000_000
 ENTRIES = 250
@@ -176,10 +176,7 @@ class Attacks:
     async def _say_nothing(self) -> None:
         async with self._connect() as peer:
             with trio.move_on_after(self._chance.uniform(0, 3)):
-                try:
-                    await peer.stream.receive_some(1)
-                except trio.BrokenResourceError:
-                    raise LostError from None
+                await peer.wait()
 
     async def _leave_long_tombstones(self) -> None:
         async with self._connect() as peer:

@@ -218,39 +218,31 @@ class Load:
         async with self.connect() as peer:
             many = encode_request(self._request(Function.STATS, b"")) * 1000
             with trio.move_on_after(self.chance.uniform(0.1, 8)):
-                try:
-                    while not self.done.is_set():
-                        await peer.stream.send_all(many)
-                except trio.BrokenResourceError:
-                    raise LostError from None
+                while not self.done.is_set():
+                    await peer.send_bytes(many)
 
     async def _send_garbage(self) -> None:
         async with self.connect() as peer:
             start = self.chance.choice((b"", b"FJ", b"FJ\0\1", b"FJ\0\1\0\2"))
-            try:
-                await peer.stream.send_all(start + self.chance.randbytes(2000))
-                await peer.stream.send_eof()
-            except trio.BrokenResourceError:
-                raise LostError from None
+            await peer.send_bytes(start + self.chance.randbytes(2000))
+            await peer.send_end()
             while True:
                 self.codes[(await peer.reply()).code] += 1
 
     async def _send_half(self) -> None:
         async with self.connect() as peer:
             whole = encode_request(self._request(Function.SET, b"half", value=bytes(200_000)))
-            try:
-                await peer.stream.send_all(whole[: self.chance.randrange(1, len(whole))])
-            except trio.BrokenResourceError:
-                raise LostError from None
+            await peer.send_bytes(whole[: self.chance.randrange(1, len(whole))])
             with trio.move_on_after(self.chance.uniform(0.1, 5)):
                 self.codes[(await peer.reply()).code] += 1
 
     async def _send_single_bytes(self) -> None:
         async with self.connect() as peer:
             for byte in encode_request(self._request(Function.GET, b"soak-001", flags=Flag.DATA)):
-                await peer.stream.send_all(bytes([byte]))
+                await peer.send_bytes(bytes([byte]))
                 await trio.sleep(0.001)
-            # on a loaded machine they come too slowly for --request-timeout
+            # on a loaded machine they come too slowly for --request-timeout: the daemon says so and
+            # ends the connection, which the next byte finds
             self._count(await peer.reply(), {"not-found", *GIVEN_UP}, "GET in single bytes")
 
     # --- the end ----------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import trio
 
 from fastjournal.protocol import ClientConnection, encode_request
@@ -18,19 +21,40 @@ class LostError(Exception):
     """The daemon has closed the connection."""
 
 
+@contextmanager
+def _lost() -> Iterator[None]:
+    """Raise :class:`LostError` where the block finds the connection ended by the daemon."""
+    try:
+        yield
+    except trio.BrokenResourceError:
+        raise LostError from None
+
+
 class Peer:
     """A connection."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
+        self._stream = stream
         self._connection = ClientConnection()
 
     async def send(self, *requests: Request) -> None:
         """Send requests in one piece."""
-        try:
-            await self.stream.send_all(b"".join(encode_request(request) for request in requests))
-        except trio.BrokenResourceError:
-            raise LostError from None
+        await self.send_bytes(b"".join(encode_request(request) for request in requests))
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send bytes as they are, a whole request or not."""
+        with _lost():
+            await self._stream.send_all(data)
+
+    async def send_end(self) -> None:
+        """End the sending half of the connection."""
+        with _lost():
+            await self._stream.send_eof()
+
+    async def wait(self) -> None:
+        """Wait until the daemon sends or ends the connection; what it sends is lost."""
+        with _lost():
+            await self._stream.receive_some(1)
 
     async def reply(self) -> Reply:
         """Return the next reply; notifications are passed over."""
@@ -41,10 +65,8 @@ class Peer:
                     if not event.flags & LISTEN:
                         return event
                     continue
-                try:
-                    data = await self.stream.receive_some(65536)
-                except trio.BrokenResourceError:
-                    raise LostError from None
+                with _lost():
+                    data = await self._stream.receive_some(65536)
                 if not data:
                     raise LostError
                 self._connection.receive_data(data)
