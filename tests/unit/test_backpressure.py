@@ -202,6 +202,40 @@ async def test_backpressure_holds_nobody_where_cleaning_does_not_go_on(
         assert not pressure.closed
 
 
+async def test_backpressure_holds_nobody_who_begins_to_wait_when_writers_are_free_again(
+    pressure: Backpressure,
+) -> None:
+    """A session decides to wait; a task of its transport begins the wait a turn later."""
+    pressure.end()
+    assert not pressure.closed
+    async with trio.open_nursery() as nursery:
+        gone = await in_order(pressure, [10**9, 1], nursery)
+        assert gone == [0, 1]
+        assert (pressure.waiting, pressure.waited) == (0, 0)
+        pressure.turn_over(10**9)
+        nursery.cancel_scope.cancel()
+
+
+async def test_backpressure_that_ends_before_a_session_waits_holds_it_not(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
+    async with room.open():
+        pressure = room.server.runtime.backpressure
+        peer = await overgrow(room)
+        wait_turn = pressure.wait_turn
+
+        async def end_and_wait(size: int) -> None:
+            pressure.end()
+            await wait_turn(size)
+
+        monkeypatch.setattr(pressure, "wait_turn", end_and_wait)
+        room.clock.now += 1
+        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.now)
+        assert (await peer.ask(write)).code == ""
+        assert pressure.waiting == 0
+
+
 def test_backpressure_holds_nobody_where_the_log_is_never_compacted(log: CompactedLog) -> None:
     pressure = Backpressure(log.engine, log.writer, compacts=False)
     pressure.look()

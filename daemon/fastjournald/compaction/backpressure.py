@@ -68,6 +68,9 @@ class Backpressure:
     async def wait_turn(self, size: int) -> None:
         """Wait until a batch of so many bytes may be carried out; ``turn_over`` ends the turn."""
         self._asked += size
+        if not self.closed:
+            # writers got free after the session decided to wait: nobody would admit it now
+            self._granted = max(self._granted, self._asked)
         if self._asked <= self._granted:
             self._gone = self._asked
             self._going += size
