@@ -168,6 +168,68 @@ async def test_two_who_want_the_log_to_themselves_take_turns() -> None:
     assert len(log.told) == 20
 
 
+async def test_exclusive_waits_for_one_leader_however_many_clients_wait_again_at_once(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    VirtualSyncs(monkeypatch)
+    log = Log()
+    syncs_meanwhile: list[int] = []
+    syncs = 0
+    sync_in_thread = log.commit._sync_in_thread
+
+    async def counted(*, writable: bool) -> float:
+        nonlocal syncs
+        syncs += 1
+        return await sync_in_thread(writable=writable)
+
+    monkeypatch.setattr(log.commit, "_sync_in_thread", counted)
+
+    async def client() -> None:
+        while True:
+            await log.client("c")
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(client)
+        for number in range(20):
+            # at any phase of a sync
+            await trio.sleep(0.007 + number / 5000)
+            before = syncs
+            with trio.fail_after(1):
+                async with log.commit.exclusive():
+                    syncs_meanwhile.append(syncs - before)
+            await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+    assert max(syncs_meanwhile) <= 1
+    assert len(log.told) > 1000
+
+
+async def test_claimant_of_the_log_that_is_cancelled_holds_up_nobody() -> None:
+    log = Log()
+    async with trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope() for _ in range(3)]
+        inside: list[int] = []
+
+        async def claim(number: int) -> None:
+            with scopes[number]:
+                async with log.commit.exclusive():
+                    inside.append(number)
+                    await trio.lowlevel.checkpoint()
+
+        async with log.commit.exclusive():
+            for number in range(3):
+                nursery.start_soon(claim, number)
+                await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(log.client, "a")
+            await trio.testing.wait_all_tasks_blocked()
+            # one that still waits, and one that has been handed the lead by then
+            scopes[1].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+        scopes[0].cancel()
+    assert inside == [0, 2]
+    assert log.told == ["a OK"]
+
+
 async def test_error_inside_the_exclusive_part_gives_the_log_back() -> None:
     log = Log()
     with pytest.raises(KeyError):

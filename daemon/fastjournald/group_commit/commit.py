@@ -106,6 +106,8 @@ class GroupCommit:
         self._writing = False
         """Whether one of them is about to."""
         self._others = trio.lowlevel.ParkingLot()
+        self._claimants = trio.lowlevel.ParkingLot()
+        """Tasks that wait for ``exclusive``, in order; the lead goes to them before all others."""
         self._expected = 0
         """Appended bytes once the clients of the last batch are back."""
         self._gather_until = 0.0
@@ -171,9 +173,13 @@ class GroupCommit:
 
     @asynccontextmanager
     async def exclusive(self) -> AsyncIterator[None]:
-        """Keep all others from writing and syncing, for a roll of the segment."""
-        while self._led:
-            await self._others.park()
+        """Keep all others from writing and syncing, for a roll of the segment.
+
+        The lead is handed over in the order of the calls. Else a task that leads again as soon as
+        it has led, for clients that always wait, would keep it from all others.
+        """
+        if self._led:
+            await self._claimants.park()
         self._led = True
         try:
             yield
@@ -218,7 +224,11 @@ class GroupCommit:
             self._end_leading()
 
     def _end_leading(self) -> None:
-        self._led = False
+        if self._claimants:
+            # nobody may lead before it runs: the commit stays led
+            self._claimants.unpark()
+        else:
+            self._led = False
         if self._others:
             self._others.unpark_all()
 
