@@ -17,6 +17,9 @@ ARGS ?=
 # daemon or for a process most of the time.
 WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 7 ? cores + 1 : 8)))
 
+# Figures of `make bench-peers`, of all rounds.
+PEERS ?= build/peers.json
+
 # Where install-systemd puts things: systemd/install describes these.
 export PREFIX DESTDIR BINDIR SYSCONFDIR
 
@@ -92,6 +95,16 @@ pages: $(VENV)/.ready ## write the parts of docs/ that are made from declaration
 bench: $(VENV)/.ready ## measure speed and memory, beside Redis and beanstalkd where installed
 	for file in tests/bench/bench_*.py; do \
 		echo "== $$file"; $(BIN)/python -m "tests.bench.$$(basename "$$file" .py)" $(ARGS); done
+
+.PHONY: bench-peers
+bench-peers: $(VENV)/.ready ## compare with Redis and beanstalkd (25 minutes), and write it into docs/performance.md
+	mkdir -p $(dir $(PEERS))
+	$(BIN)/python -m tests.bench.bench_peers --json $(PEERS) $(ARGS)
+	$(BIN)/python -m tests.bench.peers.page $(PEERS)
+
+.PHONY: bench-peers-page
+bench-peers-page: $(VENV)/.ready ## write docs/performance.md from the figures of the last make bench-peers
+	$(BIN)/python -m tests.bench.peers.page $(PEERS)
 
 .PHONY: soak
 soak: $(VENV)/.ready ## load a daemon for an hour and watch its memory; ARGS="--seconds 60"

@@ -1,19 +1,23 @@
 /* Load generator of bench_peers: closed-loop clients of three protocols, every reply checked.
  *
- *   load PROTOCOL PORT FIRST ROLE [ROLE ...]
+ *   load PROTOCOL PORT FIRST BEFORE ROLE [ROLE ...]
  *
- * PROTOCOL  fj, redis (streams), lua (the scripts of queue.py on Redis) or beanstalkd.
+ * PROTOCOL  fj, redis (streams), lua (the scripts of redis_queue.py on Redis) or beanstalkd.
  * PORT      TCP port on 127.0.0.1.
  * FIRST     Number of the first job that this process puts; each job has a number of its own.
+ * BEFORE    Number of the first job that an earlier process put: its URIs are those of `move`.
  * ROLE      KIND:CONNECTIONS:WINDOW:COUNT. COUNT 0: goes on until all other roles are done.
  *   put     Jobs with a 100-byte body; WINDOW requests are sent before the first reply is awaited.
+ *   move    As put, but with the URIs of the waiting jobs from BEFORE on: each moves one (fj, lua).
  *   take    Lease WINDOW jobs with one request, or with WINDOW pipelined ones where the protocol has
  *           no other; then complete them all.
+ *   empty   Ask for a job COUNT times, and find none.
  *   scan    Pages of WINDOW keys, from the first key to the last, again and again (fj, lua).
  *
- * One thread waits for all sockets with poll(2). It prints one line of JSON: for each role its
- * operations, seconds, and the latencies of its windows, leases or pages in microseconds. A reply
- * that is not the one of success ends it with status 1: no figure is made of errors.
+ * One thread waits for all sockets with poll(2). It prints one line of JSON: the seconds that it ran,
+ * its own processor time of these, and for each role its operations, seconds, and the latencies of its
+ * windows, leases or pages in microseconds. A reply that is not the one of success ends it with status
+ * 1: no figure is made of errors.
  */
 
 #define _GNU_SOURCE
@@ -29,6 +33,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -38,10 +43,11 @@
 #define ROLES_MAX 8
 #define RECEIVE_BYTES (256 * 1024)
 
-enum kind { PUT, TAKE, SCAN };
-enum phase { PUTTING, LEASING, COMPLETING, SCANNING };
+enum kind { PUT, MOVE, TAKE, EMPTY, SCAN, KINDS };
+enum phase { PUTTING, LEASING, COMPLETING, FINDING_NONE, SCANNING };
 
-static const char *const kind_names[] = {"put", "take", "scan"};
+static const char *const kind_names[] = {"put", "move", "take", "empty", "scan"};
+static const enum phase first_phases[] = {PUTTING, PUTTING, LEASING, FINDING_NONE, SCANNING};
 
 struct buffer {
     char *data;
@@ -71,16 +77,17 @@ struct client {
 
 struct protocol {
     const char *name;
+    int has_uris;
     void (*put)(struct client *, unsigned count);
     void (*lease)(struct client *, unsigned count);
     void (*complete)(struct client *);
-    void (*scan)(struct client *);
+    void (*scan)(struct client *); /* NULL: it has none */
     /* Take one reply; return its bytes, 0 if it is not whole yet. */
     size_t (*reply)(struct client *, const char *, size_t);
 };
 
 static const struct protocol *protocol;
-static uint64_t next_number;
+static uint64_t next_number, move_back; /* move_back: from a job to the one that it moves */
 static char body[BODY_BYTES];
 static struct role roles[ROLES_MAX];
 static unsigned role_count;
@@ -146,6 +153,15 @@ static void add_job(struct client *client, const char *name, size_t size) {
     client->job_count++;
 }
 
+static void check_body(const char *data, size_t size) {
+    if (size != BODY_BYTES || memcmp(data, body, BODY_BYTES)) fail("another body of %zu bytes", size);
+}
+
+/* Number in the URI of a job that is put. */
+static uint64_t uri_number(const struct client *client, uint64_t number) {
+    return client->role->kind == MOVE ? number - move_back : number;
+}
+
 /* Take the next job's name at *at. */
 static const char *job_at(const struct client *client, size_t *at, uint32_t *size) {
     memcpy(size, client->jobs.data + *at, sizeof *size);
@@ -198,7 +214,8 @@ static void fj_put(struct client *client, unsigned count) {
         int size = snprintf(text, sizeof text, "example.org:128:%016" PRIu64 ":%" PRIu64,
                             UINT64_C(1000000000000000) + number, number);
         short_bytes(&client->out, text, (size_t)size);
-        size = snprintf(text, sizeof text, "https://example.org/some/page/%" PRIu64 ".html", number);
+        size = snprintf(text, sizeof text, "https://example.org/some/page/%" PRIu64 ".html",
+                        uri_number(client, number));
         short_bytes(&client->out, text, (size_t)size);
         big(&client->out, BODY_BYTES + 1, 1);
         big(&client->out, 1, 1);
@@ -277,11 +294,15 @@ static size_t fj_reply(struct client *client, const char *data, size_t size) {
         if (!field_at(data, size, &at, key_width, &key, &key_size)) return 0;
         if (flags & TWO_KEYS && !field_at(data, size, &at, key_width, &field, &length)) return 0;
         if (value_width && !field_at(data, size, &at, value_width, &field, &length)) return 0;
-        if (client->phase == LEASING && length != BODY_BYTES + 1) fail("a body of %zu bytes", length);
+        if (client->phase == LEASING) {
+            if (!value_width) fail("a job without a body");
+            check_body(field + 1, length - 1);
+        }
         if (flags & META) at += 68;
         add_job(client, key, key_size);
     }
     if (at > size) return 0;
+    if (client->phase == FINDING_NONE && pairs) fail("a job is left");
     uint16_t identifier = (uint16_t)big_at(data + 4, 2);
     if (identifier != client->expected++) fail("a reply to request %u came too early", identifier);
     if (client->phase == LEASING) client->token = token;
@@ -398,6 +419,8 @@ static size_t redis_reply(struct client *client, const char *data, size_t size) 
         resp_bulk(data, &at, &length);
     } else if (client->phase == COMPLETING) {
         if (resp_head(data, &at, ':') != (long)client->job_count) fail("not all were completed");
+    } else if (client->phase == FINDING_NONE) {
+        if (resp_head(data, &at, '*') >= 0) fail("a job is left");
     } else {
         client->jobs.used = client->job_count = 0;
         if (resp_head(data, &at, '*') != 1 || resp_head(data, &at, '*') != 2) fail("no work is left");
@@ -408,14 +431,14 @@ static size_t redis_reply(struct client *client, const char *data, size_t size) 
             add_job(client, name, length);
             if (resp_head(data, &at, '*') != 2) fail("a job has other fields");
             resp_bulk(data, &at, &length);
-            resp_bulk(data, &at, &length);
-            if (length != BODY_BYTES) fail("a body of %zu bytes", length);
+            const char *text = resp_bulk(data, &at, &length);
+            check_body(text, length);
         }
     }
     return end;
 }
 
-/* --- the scripts of queue.py on Redis --------------------------------------------------------------- */
+/* --- the scripts of redis_queue.py on Redis --------------------------------------------------------------- */
 
 static void evalsha(struct client *client, const char *sha, unsigned arguments) {
     print(&client->out, "*%u\r\n", 3 + arguments);
@@ -431,7 +454,8 @@ static void lua_put(struct client *client, unsigned count) {
         uint64_t number = next_number++;
         evalsha(client, enqueue_sha, 6);
         bulk(&client->out, text,
-             (size_t)snprintf(text, sizeof text, "https://example.org/some/page/%" PRIu64 ".html", number));
+             (size_t)snprintf(text, sizeof text, "https://example.org/some/page/%" PRIu64 ".html",
+                              uri_number(client, number)));
         word(&client->out, "128");
         number_word(&client->out, UINT64_C(1000000000000000) + number);
         number_word(&client->out, number);
@@ -488,13 +512,17 @@ static size_t lua_reply(struct client *client, const char *data, size_t size) {
             }
             return end;
         }
+        if (client->phase == FINDING_NONE) {
+            if (left != 1) fail("a job is left");
+            return end;
+        }
         if (left < 3) fail("no work is left");
         client->token = strtoull(resp_bulk(data, &at, &length), NULL, 10);
         for (; left > 1; left -= 2) {
             const char *name = resp_bulk(data, &at, &length);
             add_job(client, name, length);
-            resp_bulk(data, &at, &length);
-            if (length != BODY_BYTES) fail("a body of %zu bytes", length);
+            const char *text = resp_bulk(data, &at, &length);
+            check_body(text, length);
         }
     }
     return end;
@@ -515,7 +543,9 @@ static void beanstalkd_put(struct client *client, unsigned count) {
 static void beanstalkd_lease(struct client *client, unsigned count) {
     client->jobs.used = client->job_count = 0;
     client->replies_left = count;
-    while (count--) append(&client->out, "reserve\r\n", 9);
+    /* without a wait where none is to be found */
+    const char *command = client->phase == LEASING ? "reserve\r\n" : "reserve-with-timeout 0\r\n";
+    while (count--) append(&client->out, command, strlen(command));
 }
 
 static void beanstalkd_complete(struct client *client) {
@@ -531,7 +561,7 @@ static size_t beanstalkd_reply(struct client *client, const char *data, size_t s
     const char *end = memchr(data, '\n', size);
     if (!end) return 0;
     size_t line = (size_t)(end - data) + 1;
-    const char *wanted = (const char *[]){"INSERTED ", "RESERVED ", "DELETED\r"}[client->phase];
+    const char *wanted = (const char *[]){"INSERTED ", "RESERVED ", "DELETED\r", "TIMED_OUT\r"}[client->phase];
     if (strncmp(data, wanted, strlen(wanted))) fail("beanstalkd replied: %.*s", (int)line, data);
     if (client->phase != LEASING) return line;
     const char *name = data + strlen("RESERVED ");
@@ -539,15 +569,16 @@ static size_t beanstalkd_reply(struct client *client, const char *data, size_t s
     if (!space) fail("beanstalkd replied: %.*s", (int)line, data);
     if (strtoul(space, NULL, 10) != BODY_BYTES) fail("a body of other size");
     if (line + BODY_BYTES + 2 > size) return 0;
+    check_body(data + line, BODY_BYTES);
     add_job(client, name, (size_t)(space - name));
     return line + BODY_BYTES + 2;
 }
 
 static const struct protocol protocols[] = {
-    {"fj", fj_put, fj_lease, fj_complete, fj_scan, fj_reply},
-    {"redis", redis_put, redis_lease, redis_complete, NULL, redis_reply},
-    {"lua", lua_put, lua_lease, lua_complete, lua_scan, lua_reply},
-    {"beanstalkd", beanstalkd_put, beanstalkd_lease, beanstalkd_complete, NULL, beanstalkd_reply},
+    {"fj", 1, fj_put, fj_lease, fj_complete, fj_scan, fj_reply},
+    {"redis", 0, redis_put, redis_lease, redis_complete, NULL, redis_reply},
+    {"lua", 1, lua_put, lua_lease, lua_complete, lua_scan, lua_reply},
+    {"beanstalkd", 0, beanstalkd_put, beanstalkd_lease, beanstalkd_complete, NULL, beanstalkd_reply},
 };
 
 /* --- the loop ---------------------------------------------------------------------------------------- */
@@ -560,11 +591,11 @@ static void go_on(struct client *client) {
     client->asked = (unsigned)asked;
     client->asked_ns = monotonic_ns();
     role->started += asked;
-    client->phase = (enum phase[]){PUTTING, LEASING, SCANNING}[role->kind];
+    client->phase = first_phases[role->kind];
     if (!asked) return;
-    if (role->kind == PUT) protocol->put(client, client->asked);
-    else if (role->kind == TAKE) protocol->lease(client, client->asked);
-    else protocol->scan(client);
+    if (client->phase == PUTTING) protocol->put(client, client->asked);
+    else if (client->phase == SCANNING) protocol->scan(client);
+    else protocol->lease(client, client->asked);
 }
 
 static void note_latency(struct client *client) {
@@ -643,7 +674,10 @@ static uint32_t quantile(const struct role *role, double share) {
 
 static void report(void) {
     double seconds = (double)(monotonic_ns() - began_ns) / 1e9;
-    printf("[");
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    printf("{\"seconds\":%.6f,\"processor_seconds\":%.6f,\"roles\":[", seconds,
+           (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) + (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6);
     for (unsigned at = 0; at < role_count; at++) {
         struct role *role = &roles[at];
         qsort(role->latencies, role->latency_count, sizeof *role->latencies, by_size);
@@ -651,7 +685,7 @@ static void report(void) {
                at ? "," : "", kind_names[role->kind], role->done, role->count ? role->seconds : seconds,
                quantile(role, 0.5), quantile(role, 0.99), quantile(role, 1.0));
     }
-    printf("]\n");
+    printf("]}\n");
 }
 
 static int connected(int port) {
@@ -670,8 +704,8 @@ static void read_role(const char *text) {
     struct role *role = &roles[role_count++];
     if (sscanf(text, "%7[a-z]:%u:%u:%" SCNu64, kind, &role->connections, &role->window, &role->count) != 4)
         fail("%s is no KIND:CONNECTIONS:WINDOW:COUNT", text);
-    for (role->kind = PUT; strcmp(kind, kind_names[role->kind]); role->kind++)
-        if (role->kind == SCAN) fail("%s is neither put, take nor scan", kind);
+    for (role->kind = PUT; role->kind < KINDS && strcmp(kind, kind_names[role->kind]);) role->kind++;
+    if (role->kind == KINDS) fail("%s is no kind of role", kind);
     if (!role->window || !role->connections) fail("%s: a window and a connection at least", text);
 }
 
@@ -679,17 +713,19 @@ int main(int argc, char **argv) {
     static struct client clients[CONNECTIONS_MAX];
     static struct pollfd sockets[CONNECTIONS_MAX];
     unsigned count = 0;
-    if (argc < 5) fail("load PROTOCOL PORT FIRST ROLE [ROLE ...]");
+    if (argc < 6) fail("load PROTOCOL PORT FIRST BEFORE ROLE [ROLE ...]");
     for (size_t at = 0; at < sizeof protocols / sizeof *protocols; at++)
         if (!strcmp(argv[1], protocols[at].name)) protocol = &protocols[at];
     if (!protocol) fail("%s is no protocol", argv[1]);
     next_number = strtoull(argv[3], NULL, 10);
+    move_back = next_number - strtoull(argv[4], NULL, 10);
     memset(body, 'x', sizeof body);
     const char *shas = getenv("LOAD_SCRIPTS");
     if (shas) sscanf(shas, "%40[0-9a-f],%40[0-9a-f],%40[0-9a-f]", enqueue_sha, lease_sha, complete_sha);
-    for (int at = 4; at < argc; at++) read_role(argv[at]);
+    for (int at = 5; at < argc; at++) read_role(argv[at]);
     for (unsigned at = 0; at < role_count; at++) {
         if (roles[at].kind == SCAN && !protocol->scan) fail("%s has no scans", protocol->name);
+        if (roles[at].kind == MOVE && !protocol->has_uris) fail("%s has no URIs", protocol->name);
         for (unsigned number = 0; number < roles[at].connections; number++) {
             if (count == CONNECTIONS_MAX) fail("more than %d connections", CONNECTIONS_MAX);
             clients[count].fd = sockets[count].fd = connected(atoi(argv[2]));

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import urllib.request
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -25,8 +27,6 @@ START_S = 600.0
 """A start with a large log takes long."""
 
 STOP_S = 120.0
-
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server(ABC):
@@ -43,6 +43,8 @@ class Server(ABC):
     """Protocol of the load generator."""
     program: str
     """Command that has to be on PATH."""
+    has_uris = False
+    """A job that is asked for again moves the waiting one."""
     has_scans = False
 
     def __init__(self, directory: Path, policy: str) -> None:
@@ -85,9 +87,9 @@ class Server(ABC):
             process.wait(STOP_S)
 
     def processor_seconds(self) -> float:
-        """Return the processor time that it has had."""
-        fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        """Return the processor time that it has had, with that of threads that have ended."""
+        # clock_getcpuclockid(3) of Linux
+        return time.clock_gettime((~self._pid << 3) | 2)
 
     def resident_bytes(self) -> int:
         """Return its resident memory."""
@@ -115,7 +117,12 @@ class Server(ABC):
 class Fastjournald(Server):
     """The installed daemon."""
 
-    name, protocol, program, has_scans = "fastjournald", "fj", "python3", True
+    name, protocol, program = "fastjournald", "fj", "python3"
+    has_uris = has_scans = True
+
+    def __init__(self, directory: Path, policy: str) -> None:
+        super().__init__(directory, policy)
+        self._http_port = free_port()
 
     def command(self, lax: bool) -> list[str]:
         """Return the command that starts it."""
@@ -123,7 +130,15 @@ class Fastjournald(Server):
             installed("fastjournald"),
             *("--listen", f"127.0.0.1:{self.port}", "--cmdlog-path", str(self.directory / "log")),
             *("--cmdlog-sync", "os" if lax else self.policy),
+            *("--http", f"127.0.0.1:{self._http_port}"),
         ]
+
+    def turns(self) -> dict[float, int]:
+        """Return how many turns of the event loop took at most so many seconds, by bucket."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http_port}/metrics") as reply:
+            text = reply.read().decode()
+        found = re.findall(r'fastjournal_turn_seconds_bucket\{le="([^"]+)"\} ([0-9.e+]+)', text)
+        return {float(bound): int(float(number)) for bound, number in found}
 
 
 class RedisStreams(Server):
@@ -159,7 +174,8 @@ class RedisStreams(Server):
 class RedisScripts(RedisStreams):
     """Redis with the queue of ``redis_queue``: the job that a SET with a URI is."""
 
-    name, protocol, has_scans = "Redis, Lua", "lua", True
+    name, protocol = "Redis, Lua", "lua"
+    has_uris = has_scans = True
 
     def prepare(self, client: redis.Redis) -> None:
         """Load the scripts."""
@@ -180,13 +196,30 @@ class Beanstalkd(Server):
             *("-b", str(self.directory), *sync),
         ]
 
+    def is_ready(self) -> bool:
+        """Whether it has read its binlog: it listens before, and answers afterwards."""
+        try:
+            connection = socket.create_connection(("127.0.0.1", self.port))
+        except ConnectionRefusedError:
+            return False
+        with connection:
+            connection.settimeout(START_S)
+            connection.sendall(b"list-tubes\r\n")
+            return connection.recv(64).startswith(b"OK ")
+
 
 SERVERS = (Fastjournald, RedisStreams, RedisScripts, Beanstalkd)
 
 
+_PORTS = iter(range(20_000 + os.getpid() % 10_000, 32_768))
+
+
 def free_port() -> int:
-    """Return a port that nothing listens on, and that no client gets while its server restarts."""
-    for port in range(20_000 + os.getpid() % 10_000, 32_768):
+    """Return a port that nothing listens on, each time another one.
+
+    No client gets it while its server restarts.
+    """
+    for port in _PORTS:
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -1,0 +1,101 @@
+"""Rows of a large queue: growth, memory and start of servers with many waiting jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.bench.peers import latency
+from tests.bench.peers.generator import Generator
+from tests.bench.peers.machine import note_limits
+from tests.bench.peers.rounds import rounds_until
+from tests.bench.peers.rows import Aim, Measurements, Row
+from tests.bench.peers.servers import SERVERS, Beanstalkd, Server
+
+SMALL = 10_000
+"""Waiting jobs of the small queue that growth is measured against."""
+
+ROWS = (
+    Row("growth", f"enqueue at many jobs against {SMALL:,}", "ratio", (Aim(0.85, least=True),)),
+    Row("memory", "resident memory of a waiting job", "bytes", (Aim(480),)),
+    Row("start", "start, a waiting job", "us", (Aim(6),)),
+)
+
+
+def measure_filled(
+    generator: Generator,
+    directory: Path,
+    rounds: int,
+    jobs: int,
+    keys: Collection[str],
+    into: Measurements,
+    *,
+    seconds: float,
+) -> None:
+    """Fill each server with waiting jobs, and measure it once in a round, behind a start.
+
+    The server with few jobs goes on all the time.
+
+    Args:
+        generator: Loads the servers.
+        directory: Files of the servers.
+        rounds: Rounds that count.
+        jobs: Waiting jobs.
+        keys: Rows that are measured.
+        into: Gets the values.
+        seconds: Fewer rounds are measured if they took longer.
+    """
+    end = time.monotonic() + seconds
+    if not any(row.key in keys for row in ROWS + latency.ROWS):
+        return
+    with ExitStack() as stack:
+        pairs = []
+        for kind in SERVERS:
+            if kind.is_installed():
+                (small_directory := directory / f"{kind.protocol}-small").mkdir()
+                small, large = kind(small_directory, "always"), kind(directory, "always")
+                stack.callback(small.stop)
+                stack.callback(large.stop)
+                if "growth" in keys:
+                    fill(generator, small, SMALL)
+                    small.start()
+                grown = fill(generator, large, jobs)
+                if "memory" in keys:
+                    into.add("memory", large.name, "bytes", grown / jobs)
+                pairs.append((small, large))
+        for _ in rounds_until(end, rounds):
+            note_limits(directory, into)
+            for small, large in pairs:
+                start_seconds = large.start()
+                if "start" in keys:
+                    into.add("start", large.name, "us", start_seconds / jobs * 1e6)
+                if "growth" in keys:
+                    few, many = enqueue_rate(generator, small), enqueue_rate(generator, large)
+                    into.add("growth", large.name, "ratio", many / few)
+                latency.measure_latency(generator, large, keys, into)
+                large.stop()
+
+
+def fill(generator: Generator, server: Server, jobs: int) -> int:
+    """Enqueue jobs without syncs, stop the server, and return the resident bytes that they took.
+
+    A scan of all keys comes before, so that the index that it needs counts too.
+    """
+    server.start(lax=True)
+    empty = server.resident_bytes()
+    generator.run(server, f"put:1:256:{jobs}")
+    if server.has_scans:
+        generator.run(server, f"scan:1:256:{max(jobs // 256, 1)}")
+    grown = server.resident_bytes() - empty
+    server.stop()
+    return grown
+
+
+def enqueue_rate(generator: Generator, server: Server) -> float:
+    """Return enqueues a second; what they enqueue is taken again."""
+    count = 2_560 if isinstance(server, Beanstalkd) else 20_480
+    rate = generator.run(server, f"put:1:256:{count}").roles[0].rate
+    generator.run(server, f"take:1:64:{count}")
+    return rate
