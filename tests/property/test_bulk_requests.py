@@ -10,6 +10,7 @@ import pytest
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.constants import Flag, Query
 from fastjournal.protocol.messages import Reply
+from tests.door.engine import Engine
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import Choices, draw_session
 from tests.property.subject import LOG, SECOND, START, EngineSubject, decoded, request
@@ -25,6 +26,8 @@ class Twin:
         self.bulk = bulk
         self.together = 0
         """Requests that were carried out in bulk."""
+        self.moved = 0
+        """SETs among them that took the URI of a waiting entry."""
         self.told: list[object] = []
 
     def ask(self, requests: list[Request], now: int) -> list[Reply | None]:
@@ -32,8 +35,14 @@ class Twin:
         subject, at = self.subject, 0
         replies: list[Reply | None] = []
         while at < len(requests):
+            find, waiting = subject.engine.store.find, set[int]()
+            for number, asked in enumerate(requests[at:] if self.bulk else []):
+                if asked.second_key is not None and find(asked.second_key) is not None:
+                    waiting.add(number)
             done = subject.engine.handle_bulk(requests[at:], now) if self.bulk else []
             if done:
+                if requests[at].function == Function.SET:
+                    self.moved += len(waiting.intersection(range(len(done))))
                 subject.check()
                 subject.evict()
                 replies += [reply for data in done for reply in decoded(data)]
@@ -87,17 +96,21 @@ def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
     # where values leave memory, the log is written after each request, and other segments begin
     assert cold or twins[0].log() == twins[1].log()
     assert twins[1].together > 50
+    assert twins[1].moved > 5
 
 
 def new_jobs(draw: random.Random, now: int) -> list[Request]:
-    """Return SETs that mostly put in something new."""
+    """Return SETs that mostly put in something new, or move what waits."""
     jobs = []
     for _ in range(draw.randint(1, 8)):
-        number = draw.randrange(200)
+        number = draw.randrange(60)
+        # mostly in the same domain, and as late as before
+        domain = b"abc"[number % 3] if draw.random() < 0.8 else b"a"[0]
+        due = now + SECOND if draw.random() < 0.1 + 0.6 * (number % 2) else now % 2
         jobs.append(
             request(
                 Function.SET,
-                b"%c:%d:%d:%d" % (draw.choice(b"abc"), draw.randint(1, 3), now % 2, number),
+                b"%c:%d:%d:%d" % (domain, draw.randint(1, 3), due, draw.randrange(900)),
                 b"v" * draw.choice([1, 50, 5000]),
                 uri=b"uri/%d" % number if draw.random() < 0.7 else None,
                 flags=draw.choice([Flag.PERSIST, Flag.PERSIST, 0]),
@@ -108,22 +121,71 @@ def new_jobs(draw: random.Random, now: int) -> list[Request]:
     return jobs
 
 
-def test_a_key_or_uri_that_stands_ends_the_bulk() -> None:
+def waiting_engine(*requests: Request) -> Engine:
+    """Return an engine in which these SETs were carried out."""
     engine = EngineSubject(Rules()).engine
-    new = request(Function.SET, b"a:1:0:x", b"v", uri=b"u")
-    same_uri = request(Function.SET, b"a:1:0:y", b"v", uri=b"u")
-    same_key = request(Function.SET, b"u", b"v")
-    other = request(Function.NOP)
-    assert len(engine.handle_bulk([new, same_uri], START)) == 1
-    assert engine.handle_bulk([same_uri], START) == []
-    assert engine.handle_bulk([same_key], START) == []
-    assert engine.handle_bulk([other, new], START) == []
+    for asked in requests:
+        engine.handle("another", asked, START)
+    return engine
+
+
+STANDING = request(Function.SET, b"a:1:0:x", b"v", uri=b"u", flags=Flag.PERSIST)
+LATER = START + SECOND
+MOVED = request(Function.SET, b"a:2:1:y", b"w", uri=b"u", flags=Flag.PERSIST, at=START)
+
+
+def test_bulk_insert_moves_a_waiting_entry_of_the_same_domain() -> None:
+    engine = waiting_engine(STANDING)
+    assert len(engine.handle_bulk([MOVED], START + 1)) == 1
+    moved = engine.store.find(b"u")
+    assert moved is not None
+    assert (moved.key, moved.created, moved.modified) == (b"a:2:1:y", START, START + 1)
+    assert moved.extra.first_due == START
+    assert engine.store.find(STANDING.key) is None
+    assert engine.store.tombstones.get(STANDING.key, START + 1) == START
+    engine.check()
+
+
+def test_bulk_insert_moves_an_entry_once() -> None:
+    engine = waiting_engine(STANDING)
+    again = request(Function.SET, b"a:1:0:z", b"v", uri=b"u", flags=Flag.PERSIST, at=START)
+    same_key = request(Function.SET, STANDING.key, b"v", uri=b"v", at=START)
+    assert len(engine.handle_bulk([MOVED, again], START)) == 1
+    assert len(engine.handle_bulk([again, same_key], START)) == 1
+    engine.check()
+
+
+def moving(key: bytes, uri: bytes | None = b"u", **fields: Any) -> Request:
+    """Return a SET that takes the URI of ``STANDING``, if that is ``uri``."""
+    return request(Function.SET, key, b"w", **{"uri": uri, "flags": Flag.PERSIST, **fields})
+
+
+@pytest.mark.parametrize(
+    ("before", "asked"),
+    [
+        pytest.param([], moving(b"a:1:0:x", at=START + 1), id="overwrites"),
+        pytest.param([], moving(b"b:1:0:y"), id="another domain"),
+        pytest.param([], moving(b"y"), id="plain key"),
+        pytest.param([], moving(b"u", None), id="further key"),
+        pytest.param([], moving(b"a:1:0:y", b"a:1:0:x"), id="primary key"),
+        pytest.param([], moving(b"a:1:%d:y" % LATER), id="delays what is ready"),
+        pytest.param([], moving(b"a:1:0:y", flags=0), id="not persistent"),
+        pytest.param([], moving(b"a:1:0:y", at=START - 1), id="stale"),
+        pytest.param([request(Function.NEXT)], MOVED, id="leased"),
+        pytest.param([request(Function.LINK, b"a:1:0:x", uri=b"link")], MOVED, id="linked"),
+        pytest.param([request(Function.LOCK, b"a:1:0:x", timeout=SECOND)], MOVED, id="locked"),
+    ],
+)
+def test_bulk_insert_leaves_a_set_that_does_more(before: list[Request], asked: Request) -> None:
+    engine = waiting_engine(STANDING, *before)
+    assert engine.handle_bulk([asked], START + 1) == []
+    engine.handle(SESSION, asked, START + 1)
+    engine.check()
 
 
 def test_bulk_looks_at_no_request_behind_the_first_that_it_leaves() -> None:
-    engine = EngineSubject(Rules()).engine
-    moved = [request(Function.SET, b"a:1:0:%d" % n, b"v", uri=b"u") for n in range(250)]
-    assert len(engine.handle_bulk(moved[:2], START)) == 1
+    engine = waiting_engine(STANDING)
+    moved = [moving(b"b:1:0:%d" % n) for n in range(250)]
     looked_at: list[int] = []
 
     class Noted(list[Request]):

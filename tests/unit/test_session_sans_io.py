@@ -309,12 +309,12 @@ def test_abandoned_request_is_answered_with_its_identifier(client: Client, stops
 # --- marks ------------------------------------------------------------------------------------
 
 
-def test_window_of_sets_that_move_entries_tries_few_bulks(
+def test_window_of_sets_that_change_the_domain_tries_few_bulks(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def window(instant: int) -> list[Request]:
+    def window(domain: bytes) -> list[Request]:
         return [
-            request(Function.SET, b"a:1:%d:%d" % (instant, n), b"v", uri=b"u%d" % n, identifier=n)
+            request(Function.SET, b"%s:1:0:%d" % (domain, n), b"v", uri=b"u%d" % n, identifier=n)
             for n in range(200)
         ]
 
@@ -327,11 +327,11 @@ def test_window_of_sets_that_move_entries_tries_few_bulks(
         return done
 
     monkeypatch.setattr(daemon.engine, "handle_bulk", noted)
-    assert [reply.code for reply in client.ask(*window(0))] == [""] * 200
+    assert [reply.code for reply in client.ask(*window(b"a"))] == [""] * 200
     assert sum(tried) > 190
     del tried[:]
     daemon.now += 1
-    moves = client.ask(*window(1), request(Function.NOP, identifier=999))
+    moves = client.ask(*window(b"b"), request(Function.NOP, identifier=999))
     assert [reply.identifier for reply in moves] == [*range(200), 999]
     assert sum(tried) == 0
     assert 0 < len(tried) < 10

@@ -130,14 +130,17 @@ class Store:
     def insert_new(self, entries: list[Entry], now: int) -> None:
         """Bulk insert: put entries into their indexes that stand under their keys already.
 
-        They have nothing but keys and value, and nobody listens to changes.
+        They have no links and do not expire, and nobody listens to changes.
         """
         if self.values is not None:
             for entry in entries:
                 self.values.add(entry)
         self.entries += len(entries)
         plain = self.scheduler.plain
-        blocked = bool(self.leased_uris or self.locked)
+        leased = self.leased_uris
+        blocked = bool(self.locked) or (
+            bool(leased) and any(entry.uri in leased for entry in entries)
+        )
         waiting = []
         for entry in entries:
             if entry.domain is plain:
@@ -179,6 +182,16 @@ class Store:
         entry.move_to(_ABSENT)
         self.entries -= 1
         self.scheduler.leave(entry.domain)
+
+    def remove_replaced(self, replaced: list[tuple[Entry, int]], now: int) -> None:
+        """Bulk removal of waiting entries, each by a SET with this timestamp that took its URI.
+
+        Their records have been removed from the log already.
+        """
+        remove, put_tombstone = self.remove, self.tombstones.put
+        for entry, timestamp in replaced:
+            remove(entry, now)
+            put_tombstone(entry.key, timestamp, now)
 
     def put_key(self, key: bytes, entry: Entry) -> None:
         """Let an entry that is there already stand under one more key. O(1)."""

@@ -16,6 +16,7 @@ or lease is free of reference cycles, so the garbage collector can stay off.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
@@ -57,6 +58,21 @@ class SortedEntries(SortedKeyList):  # type: ignore[misc] # it has no types
         self._len -= 1
         self._index.clear()
         return entry
+
+    def remove(self, entry: Any) -> None:
+        """Take out an entry, which is in it: no other has its key."""
+        key = self._key(entry)
+        place = bisect_left(self._maxes, key)
+        keys = self._keys[place]
+        at = bisect_left(keys, key)
+        if len(keys) <= self.DEFAULT_LOAD_FACTOR // 2 or at == len(keys) - 1:
+            # the list may have to be merged, or has another last key then
+            self._delete(place, at)
+            return
+        assert keys[at] == key
+        del keys[at], self._lists[place][at]
+        self._len -= 1
+        self._index.clear()
 
     def add_all(self, entries: list[Any]) -> None:
         """Add entries, at least one. They mostly come last, in order: then it is one step for all.

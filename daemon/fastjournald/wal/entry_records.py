@@ -59,17 +59,16 @@ class EntryRecords:
         self._usage.live[segment] += size
         self.live_bytes += size
 
-    def add_new(self, entries: list[Entry], position: int, sizes: list[int]) -> None:
-        """Take up the records that carry new entries, one behind the other from a position on."""
-        segment, size = position >> OFFSET_BITS, sum(sizes)
+    def add_new(self, entries: list[Entry], positions: list[int], sizes: list[int]) -> None:
+        """Take up the records of one append that carry new entries, at least one."""
+        segment, size = positions[0] >> OFFSET_BITS, sum(sizes)
         if segment != self._segment:
             self._segment = segment
             self._usage.begins(entries[0].job_id, segment)
         self._usage.live[segment] += size
         self.live_bytes += size
-        for entry, size in zip(entries, sizes, strict=True):
+        for entry, position, size in zip(entries, positions, sizes, strict=True):
             entry.facts += pack_record(position >> 8, position & 0xFF, size)
-            position += size
 
     def remove(self, entry: Entry) -> bytes:
         """Drop the record of an entry, which is dead; return the id of its job."""

@@ -14,7 +14,8 @@ The journal has an encoder (``wal.record_encoder``), an index of the records tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TypeAlias
 
 from fastjournal.cmdlog.format import workq
@@ -106,11 +107,41 @@ class Journal:
             entry.extra.starts = 0
         records.add(entry, self._append(data, 1, now), len(data), erases=erases)
 
-    def stored_new(self, entries: list[Entry], now: int) -> None:
-        """Write entries that have nothing but keys and value, in one append (bulk insert)."""
+    def stored_new(
+        self, entries: list[Entry], now: int, replaced: Mapping[int, tuple[Entry, int]]
+    ) -> None:
+        """Write entries that have nothing but keys, value and first due date, in one append.
+
+        Args:
+            entries: Which.
+            now: The present.
+            replaced: Place in ``entries`` to the persistent entry whose URI that one took, which is
+                gone, and the timestamp of its tombstone.
+        """
         parts = self._encode.new_entries(entries, now)
+        sizes = list(map(len, parts))
+        places = list(accumulate(sizes[:-1], initial=0))
+        if replaced:
+            parts, places = self._with_removals(parts, now, replaced)
         position = self._append(b"".join(parts), len(parts), now)
-        self.records.add_new(entries, position, list(map(len, parts)))
+        self.records.add_new(entries, [position + place for place in places], sizes)
+
+    def _with_removals(
+        self, parts: list[bytes], now: int, replaced: Mapping[int, tuple[Entry, int]]
+    ) -> tuple[list[bytes], list[int]]:
+        """Return records with the removal of what each replaces behind it, and their places."""
+        remove, records, places, place = self.records.remove, list[bytes](), list[int](), 0
+        done = [(remove(old), old.key, timestamp) for old, timestamp in replaced.values()]
+        removals = iter(self._encode.completions(done, now, 1))
+        for number, record in enumerate(parts):
+            places.append(place)
+            records.append(record)
+            place += len(record)
+            if number in replaced:
+                removal = next(removals)
+                records.append(removal)
+                place += len(removal)
+        return records, places
 
     def copied_forward(self, entry: Entry, now: int, taken: tuple[int, ...] | None) -> None:
         """Compaction writes a live entry anew: no record about it from before matters any more."""
@@ -154,8 +185,9 @@ class Journal:
 
         Each by a request of its own: their records are one append, but no batch.
         """
-        remove, completion = self.records.remove, self._encode.completion
-        parts = [completion(remove(each), each.key, at, now) for each, at in entries]
+        remove = self.records.remove
+        done = [(remove(entry), entry.key, timestamp) for entry, timestamp in entries]
+        parts = self._encode.completions(done, now)
         self._append(b"".join(parts), len(parts), now)
 
     def _dead_letter_over(
@@ -200,11 +232,11 @@ class Journal:
 
     def popped(self, entries: list[Entry], now: int) -> None:
         """NEXT removed these entries; each leaves a tombstone with its own timestamp."""
-        parts = [
-            self._encode.completion(self.records.remove(each), each.key, each.timestamp, now)
-            for each in entries
-            if each.run is not None
+        remove = self.records.remove
+        done = [
+            (remove(each), each.key, each.timestamp) for each in entries if each.run is not None
         ]
+        parts = self._encode.completions(done, now)
         if parts:
             self._append_group(parts, now)
 

@@ -19,6 +19,12 @@ from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
 from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry, Extra
 from fastjournald.wal.workq_headers import WorkqHeaders
 
+# plain integers: a list that is indexed by a member of an enum takes the slow way
+_ADD, _SCHEDULE = Command.ADD.value, Command.SCHEDULE.value
+_COMPLETE, _FAIL = Command.COMPLETE.value, Command.FAIL.value
+_DELETE, _EXPIRE = Command.DELETE.value, Command.EXPIRE.value
+_START, _TIMEOUT = Command.START_ATTEMPT.value, Command.TIMEOUT_ATTEMPT.value
+
 _pack_serial = Struct(">Q").pack
 _SERIAL_BASE = 1 << 63
 """The variant bits of a UUIDv4."""
@@ -132,12 +138,12 @@ class RecordEncoder:
         )
         domain = entry.domain.name
         if domain:
-            command, begins = Command.SCHEDULE, not_before
+            command, begins = _SCHEDULE, not_before
             if not_before <= now - SCHEDULED_US_BACK:
                 begins = now
             start = encode_time(begins)
         else:
-            command, begins, start = Command.ADD, now, NO_TIME
+            command, begins, start = _ADD, now, NO_TIME
         header = None
         if not extra.expires:
             header = self._headers_known.get((domain, entry.facts[0]))
@@ -154,9 +160,9 @@ class RecordEncoder:
         )
 
     def new_entries(self, entries: list[Entry], now: int) -> list[bytes]:
-        """Return the records of entries as ``entry`` does, of such as have only keys and value.
+        """Return the records of entries as ``entry`` does, set at this instant.
 
-        They were created at this instant.
+        They have nothing but keys, value, and perhaps the instant at which they were first due.
         """
         time, assign, known = self._time_at(now), self._ids.assign, self._headers_known
         earliest = now - SCHEDULED_US_BACK
@@ -164,11 +170,11 @@ class RecordEncoder:
         records = []
         for entry in entries:
             facts, domain = entry.facts, entry.domain.name
-            _, not_before, arrival, timestamp, _, value_type = unpack_facts(facts)
+            _, not_before, arrival, timestamp, created, value_type = unpack_facts(facts)
             payload = MAGIC + encode_fields(
                 (
-                    *(entry.key, entry.uri, (), value_type, entry.value, timestamp, now, now),
-                    *(arrival, not_before, 0, 0, 0, 0, 0, None, 0),
+                    *(entry.key, entry.uri, (), value_type, entry.value, timestamp, created, now),
+                    *(arrival, not_before, 0, 0, 0, 0, 0, None, entry.extra.first_due),
                 )
             )
             header = known.get((domain, facts[0]))
@@ -178,11 +184,12 @@ class RecordEncoder:
                 begins = not_before if not_before > earliest else now
                 if begins != begun:
                     begun, start = begins, encode_time(begins)
-                command, starts = Command.SCHEDULE, start
+                command, starts = _SCHEDULE, start
             else:
-                command, starts = Command.ADD, NO_TIME
+                command, starts = _ADD, NO_TIME
+            born = time if created == now else encode_time(created)
             job_id = assign(entry, arrival)
-            records.append(encode_job(command, time, job_id, header, payload, starts, time))
+            records.append(encode_job(command, time, job_id, header, payload, starts, born))
         return records
 
     def operation(self, operation: Operation, now: int) -> bytes:
@@ -196,29 +203,39 @@ class RecordEncoder:
         """Return the record that a job is complete, and that it leaves a tombstone."""
         time = self._time_of_removal(now, replaced)
         result = MAGIC + encode_fields((timestamp, key))
-        return encode_result(Command.COMPLETE, time, job_id, result)
+        return encode_result(_COMPLETE, time, job_id, result)
+
+    def completions(
+        self, done: list[tuple[bytes, bytes, int]], now: int, replaced: int = REPLACED_BY_NONE
+    ) -> list[bytes]:
+        """Return the records as ``completion`` does, of job ids, keys and timestamps."""
+        time = self._time_of_removal(now, replaced)
+        return [
+            encode_result(_COMPLETE, time, job_id, MAGIC + encode_fields((timestamp, key)))
+            for job_id, key, timestamp in done
+        ]
 
     def deletion(self, job_id: bytes, now: int, replaced: int = REPLACED_BY_NONE) -> bytes:
         """Return the record that a job is gone without trace."""
-        return encode_simple(Command.DELETE, self._time_of_removal(now, replaced), job_id)
+        return encode_simple(_DELETE, self._time_of_removal(now, replaced), job_id)
 
     def failure(self, job_id: bytes, reason: bytes, now: int) -> bytes:
         """Return the record that a job failed: its entry is buried."""
         result = pack(Failure(reason))
-        return encode_result(Command.FAIL, self._time_at(now), job_id, result)
+        return encode_result(_FAIL, self._time_at(now), job_id, result)
 
     def expiry(self, job_id: bytes, now: int) -> bytes:
         """Return the record that the life of a job is over."""
-        return encode_simple(Command.EXPIRE, self._time_at(now), job_id)
+        return encode_simple(_EXPIRE, self._time_at(now), job_id)
 
     def starts(self, job_ids: Iterable[bytes], now: int) -> list[bytes]:
         """Return the records that an attempt of each of these jobs starts."""
         time = self._time_at(now)
-        return [encode_simple(Command.START_ATTEMPT, time, job_id) for job_id in job_ids]
+        return [encode_simple(_START, time, job_id) for job_id in job_ids]
 
     def timeout(self, job_id: bytes, now: int) -> bytes:
         """Return the record that an attempt of a job is over."""
-        return encode_simple(Command.TIMEOUT_ATTEMPT, self._time_at(now), job_id)
+        return encode_simple(_TIMEOUT, self._time_at(now), job_id)
 
     def _time_at(self, now: int) -> bytes:
         if now != self._now:

@@ -213,6 +213,8 @@ def operation_head(ttr_ms: int = 1) -> bytes:
     return encode_head(OPERATION_NAME.encode(), ttr_ms, OPERATION_TTL_MS, 0, 0, 0)
 
 
+_ADD = Command.ADD.value
+
 _HEAD = operation_head()
 
 
@@ -228,7 +230,7 @@ def encode_operation(
         head: From ``operation_head``.
     """
     payload = MAGIC + encode_fields(operation)
-    return encode_job(Command.ADD, time, job_id, head, payload, NO_TIME, time)
+    return encode_job(_ADD, time, job_id, head, payload, NO_TIME, time)
 
 
 def unpack_operation(payload: bytes) -> Operation:

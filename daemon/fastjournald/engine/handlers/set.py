@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.packed_entry import pack_facts
+from fastjournal.cmdlog.format.packed_entry import pack_facts, unpack_facts
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
@@ -26,6 +26,7 @@ from fastjournald.tables.entry import Entry, Extra
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.scheduler import Scheduler
 
+_READY, _DELAYED = EntryState.READY, EntryState.DELAYED
 _TYPE_MAX = int(max(ValueType))
 _NO_VALUE = f"{ErrorCode.BAD_VALUE} a SET needs a value; void is type 0 without data"
 _BAD_TYPE = f"{ErrorCode.BAD_VALUE} value types are 0 to {_TYPE_MAX}"
@@ -99,10 +100,11 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def set_new(context: Context, requests: Iterable[Request], now: int) -> int:
-    """Bulk insert: carry out SETs that put in new entries, from the first on; return how many.
+def set_waiting(context: Context, requests: Iterable[Request], now: int) -> int:
+    """Bulk insert: carry out SETs that put in new entries or move waiting ones; return how many.
 
-    It ends before one that does more, or that has to be refused: ``set_`` carries that out.
+    It carries them out from the first on, and ends before one that does more, or that has to be
+    refused: ``set_`` carries that out.
     """
     store = context.store
     if context.read_only or store.changes.wanted:
@@ -110,12 +112,13 @@ def set_new(context: Context, requests: Iterable[Request], now: int) -> int:
     find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
     add_keys, next_serial = store.keys.add, context.journal.ids.next_serial
     latest = now + context.settings.clock_skew_us_max
-    entries, persistent = [], []
+    entries, persistent = list[Entry](), list[Entry]()
+    replaced = list[tuple[Entry, int]]()
+    recorded: dict[int, tuple[Entry, int]] = {}
     for request in requests:
         key, uri, flags = request.key, request.second_key, request.flags
         if (
             find(key) is not None
-            or (uri is not None and find(uri) is not None)
             or flags & LISTEN
             or request.timeout
             or request.ttl
@@ -125,21 +128,72 @@ def set_new(context: Context, requests: Iterable[Request], now: int) -> int:
             or _validate(request)
         ):
             break
-        domain, priority, not_before = _place(scheduler, key)
-        facts = pack_facts(
-            priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
-        )
-        entry = Entry(facts, key, uri, request.value, domain)
+        holder = None if uri is None else find(uri)
+        if holder is None:
+            domain, priority, not_before = _place(scheduler, key)
+            facts = pack_facts(
+                priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
+            )
+            entry = Entry(facts, key, uri, request.value, domain)
+        else:
+            moved = _moved(context, request, holder, now)
+            if moved is None:
+                break
+            entry = moved
+            replaced.append((holder, request.timestamp))
+            if holder.run is not None:
+                recorded[len(persistent)] = replaced[-1]
         # at once: the next one may have the same keys
         add_keys(entry)
         entries.append(entry)
         if flags & PERSIST:
             persistent.append(entry)
     if persistent:
-        context.journal.stored_new(persistent, now)
+        context.journal.stored_new(persistent, now, recorded)
     if entries:
         store.insert_new(entries, now)
+    if replaced:
+        store.remove_replaced(replaced, now)
     return len(entries)
+
+
+def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry | None:
+    """Return the entry that takes the URI of a waiting one in the same domain.
+
+    None: the SET does more than that, or the turn of the domain depends on the order in which
+    entries come and go.
+    """
+    state, domain = holder.state, holder.domain
+    _, _, _, standing_timestamp, created, _ = unpack_facts(holder.facts)
+    if (
+        state not in (_READY, _DELAYED)
+        or holder.key in context.store.locked
+        # it can be found under no other key that a SET may take
+        or holder.extra.links
+        or holder.key == request.second_key
+        or request.timestamp < standing_timestamp
+        or (holder.run is not None and not request.flags & PERSIST)
+        or (parts := split_journal_key(request.key)) is None
+        or parts[0] != domain.name
+    ):
+        return None
+    not_before, first_due = _postponed(context, holder, parts[2], now)
+    if not_before > now and state == _READY:
+        return None
+    facts = pack_facts(
+        parts[1],
+        not_before,
+        context.journal.ids.next_serial(),
+        request.timestamp,
+        created,
+        request.value_type or 0,
+    )
+    entry = Entry(facts, request.key, request.second_key, request.value, domain)
+    if created != now:
+        entry.changed = entry.seen = now
+    if first_due:
+        entry.extra = Extra(first_due=first_due)
+    return entry
 
 
 def _listen(context: Context, session: Hashable, request: Request) -> str:
@@ -303,7 +357,7 @@ def _place(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
 def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
     """Return when work may start that puts off a waiting entry, and when that was first due."""
     postpone = context.settings.postpone_us_max
-    if waiting.state not in (EntryState.READY, EntryState.DELAYED):
+    if waiting.state not in (_READY, _DELAYED):
         return not_before, 0
     first_due = waiting.extra.first_due or max(waiting.not_before, waiting.created)
     if not postpone:

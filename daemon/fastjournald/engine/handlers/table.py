@@ -22,7 +22,7 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.delete import complete
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
-from fastjournald.engine.handlers.set import set_new
+from fastjournald.engine.handlers.set import set_waiting
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
@@ -66,7 +66,7 @@ def _find_value_handlers() -> dict[int, ValueHandler]:
 
 
 BULK_HANDLERS: dict[int, BulkHandler] = {
-    int(Function.SET): set_new,
+    int(Function.SET): set_waiting,
     int(Function.DELETE): complete,
 }
 """Carry out several requests of one function together, from the first on, as far as each does what
