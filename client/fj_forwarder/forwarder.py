@@ -26,6 +26,7 @@ from fastjournal.errors import (
 from fastjournal.limits import RECEIVE_BYTES_MAX, RESCAN_US, SLOT_SECONDS
 from fastjournal.protocol import ClientConnection
 from fastjournal.sdnotify import notify
+from fastjournal.stop_signals import STOP_SIGNALS, raise_noted
 from fj_forwarder.delivery import Delivery
 from fj_forwarder.delivery_engine import DeliveryEngine
 from fj_forwarder.servers import Servers
@@ -60,11 +61,18 @@ class Forwarder:
     Args:
         settings: Options of the forwarder.
         holds_spool: Whether the lock is still that of the directory, which somebody may delete.
+        early_stops: Stop signals that came before it receives them, see ``stop_signals``.
     """
 
-    def __init__(self, settings: Settings, holds_spool: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        holds_spool: Callable[[], bool] = lambda: True,
+        early_stops: list[int] | None = None,
+    ) -> None:
         self._settings = settings
         self._holds_spool = holds_spool
+        self._early_stops = [] if early_stops is None else early_stops
         self._is_taken_away = False
         self._engine = DeliveryEngine(
             in_flight_max=settings.in_flight_max, random=Random(settings.seed)
@@ -293,7 +301,8 @@ class Forwarder:
                 self._scope.cancel()
 
     async def _stop_on_signal(self, task_status: trio.TaskStatus[None]) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+            raise_noted(self._early_stops)
             task_status.started()
             async for number in signals:
                 log.info("%s: stopping", signal.Signals(number).name)

@@ -35,6 +35,7 @@ from fastjournal.spool.slots import (
     write_directory,
 )
 from fastjournal.stdio import drop_what_fails, prepare_stdio
+from fastjournal.stop_signals import stops_noted
 from fj_forwarder.forwarder import IN_FLIGHT_MAX, Forwarder, Settings
 
 EXIT_USAGE: Final = 64
@@ -135,11 +136,12 @@ def command(
     )
     status = 0
     try:
-        is_done = False
-        while not is_done:
-            write_directory(spool, shared_by)
-            with _forwarder_lock(spool) as holds_spool:
-                is_done = trio.run(Forwarder(settings, holds_spool).run)
+        with stops_noted() as early_stops:
+            is_done = False
+            while not is_done:
+                write_directory(spool, shared_by)
+                with _forwarder_lock(spool) as holds_spool:
+                    is_done = trio.run(Forwarder(settings, holds_spool, early_stops).run)
     except* SpoolError as errors:
         error = _first(errors)
         click.echo(safe_text(f"fj-forwarder: {error}"), err=True)

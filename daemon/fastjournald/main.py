@@ -14,8 +14,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import cast
 
 import click
@@ -30,6 +30,7 @@ from fastjournal.errors import ConfigError, FastjournalError, LogLockedError
 from fastjournal.loglines import configure_log
 from fastjournal.printable import safe_text
 from fastjournal.stdio import drop_what_fails, prepare_stdio
+from fastjournal.stop_signals import STOP_SIGNALS, raise_noted, stops_noted
 from fastjournald.config.command_line import OPTIONS
 from fastjournald.config.options import Config, load_config
 from fastjournald.config_check import problems
@@ -44,8 +45,6 @@ EXIT_USAGE = 64
 EXIT_IO = 74
 EXIT_LOCKED = 75
 EXIT_INTERRUPTED = 128 + signal.SIGINT
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 SWITCH_SECONDS = 0.0005
 """How long a thread that syncs the log waits for the interpreter at most: by default 5 ms, three
@@ -146,26 +145,10 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
         server = Server(config, engine, writer, disk, clock, security)
-        with _stops_noted() as early_stops:
+        with stops_noted() as early_stops:
             trio.run(_serve, server, Reloader(server, given, load), early_hangups, early_stops)
     LOG.info("event=stopped")
     return 0
-
-
-@contextmanager
-def _stops_noted() -> Iterator[list[int]]:
-    """Note the signals that stop the daemon while nobody receives them, and ignore those behind.
-
-    The process is about to end then, and none of them may change its exit code.
-    """
-    stops: list[int] = []
-    for each in STOP_SIGNALS:
-        signal.signal(each, lambda number, _frame: stops.append(number))
-    try:
-        yield stops
-    finally:
-        for each in STOP_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
 
 
 async def _serve(
@@ -182,8 +165,7 @@ async def _serve(
         sdnotify.notify("READY=1\nSTATUS=Serving requests")
 
     with trio.open_signal_receiver(*STOP_SIGNALS, signal.SIGHUP) as signals:
-        for early in early_stops:
-            signal.raise_signal(early)
+        raise_noted(early_stops)
 
         async def watch_signals() -> None:
             # to the end: a second one changes nothing

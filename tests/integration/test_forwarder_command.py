@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -246,6 +246,26 @@ def test_records_that_come_later_wake_it_and_sigterm_stops_it_well(tmp_path: Pat
         for _ in range(5):
             ledger.wait_applied([spool.append(domain="d")])
         assert daemon.connections == 1
+
+
+def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with (
+        ScriptedDaemon(ledger.answer, unix_path=str(tmp_path / "sock")) as daemon,
+        Spool(tmp_path / "s") as spool,
+    ):
+        process = Program(command(tmp_path / "s", daemon.address))
+        descriptor = os.pidfd_open(process.pid)
+        try:
+            ledger.wait_applied([spool.append(domain="d")])
+            with suppress(ProcessLookupError):
+                while process.poll() is None:
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            os.close(descriptor)
+            process.kill()
+            process.wait()
 
 
 def test_it_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> None:
