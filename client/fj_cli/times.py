@@ -37,11 +37,11 @@ def parse_duration(text: str) -> int:
     """Return the microseconds of a duration.
 
     Raises:
-        BadRequestError: It is none, or over 2**64 - 1 microseconds.
+        BadRequestError: It is none, over 2**64 - 1 microseconds, or rounds to 0 and is not 0.
     """
     stripped = text.strip()
     if _NUMBER.fullmatch(stripped):
-        return _whole(text, Decimal(stripped) * 1_000_000, _DURATION_HINT)
+        return _whole_duration(text, Decimal(stripped) * 1_000_000)
     total, position = Decimal(0), 0
     while position < len(stripped):
         part = _PART.match(stripped, position)
@@ -51,7 +51,7 @@ def parse_duration(text: str) -> int:
         position = part.end()
     if not stripped or position < len(stripped):
         raise BadRequestError(f"{text!r} is no duration", hint=_DURATION_HINT)
-    return _whole(text, total, _DURATION_HINT)
+    return _whole_duration(text, total)
 
 
 def parse_instant(text: str, now_us: int) -> int:
@@ -104,6 +104,14 @@ def format_instant(us: int) -> str:
         return f"@{us / 1_000_000:.0f}"
     unit = "microseconds" if us % 1_000 else "milliseconds" if us % 1_000_000 else "seconds"
     return moment.isoformat(timespec=unit).replace("+00:00", "Z")
+
+
+def _whole_duration(text: str, us: Decimal) -> int:
+    whole = _whole(text, us, _DURATION_HINT)
+    if us and not whole:
+        # 0 has a meaning of its own: no limit, a default
+        raise BadRequestError(f"{text!r} rounds to 0 microseconds", hint="write 0, or 1us or more")
+    return whole
 
 
 def _whole(text: str, us: Decimal, hint: str) -> int:

@@ -50,6 +50,19 @@ def test_duration_in_another_form_is_refused_with_an_example(text: str) -> None:
     assert repr(text) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "text", ["0.0000001s", "0.0000001", "0.4us", "0s0.5us", "0." + "0" * 99 + "1"]
+)
+def test_duration_that_rounds_to_0_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError, match=r"rounds to 0 microseconds \(write 0, or 1us"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "0.000w0us"])
+def test_duration_of_0_is_0(text: str) -> None:
+    assert parse_duration(text) == 0
+
+
 @pytest.mark.parametrize("text", ["18446744073709551616us", "99999999999999999999w", "9" * 500])
 def test_duration_over_64_bits_is_refused(text: str) -> None:
     with pytest.raises(BadRequestError, match="outside the range"):

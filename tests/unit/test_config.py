@@ -203,6 +203,16 @@ def test_bad_value_names_the_option_and_where_it_stands(
     assert attribute in said
 
 
+def test_default_interval_that_rounds_to_0_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(capsys, "--cmdlog-path", "/log", "--default-interval", "0.0000004")
+    assert "--default-interval 4e-07: it rounds to 0 microseconds" in said
+
+
+def test_default_interval_of_a_microsecond_is_one() -> None:
+    config = load_config(None, {"cmdlog_path": "/log", "default_interval": 0.000001})
+    assert config.settings().interval_us_default == 1
+
+
 NUMBERS = sorted(name for name, (_, _, expected) in OPTIONS.items() if isinstance(expected, int))
 
 

@@ -148,9 +148,19 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
         raise ConfigError("--cmdlog-path DIR is missing", hint="name the directory of the log")
     if not config.listen:
         raise ConfigError("--listen: at least one address is needed")
+    _check_interval(config)
     _check_http(config)
     _check_access(config)
     return config
+
+
+def _check_interval(config: Config) -> None:
+    """Refuse a limit that would be none."""
+    if config.default_interval and not config.settings().interval_us_default:
+        raise ConfigError(
+            f"--default-interval {config.default_interval:g}: it rounds to 0 microseconds",
+            hint="give 0 for none, or 0.000001 or more",
+        )
 
 
 def _check_http(config: Config) -> None:
