@@ -224,11 +224,11 @@ takes 15 MB while it is made."""
 MERGED_KEYS = 100
 """Keys that are merged into the key index in one pass, up to 5 us each."""
 
-PENDING_KEYS_MAX = 50_000
-"""Keys that wait to be merged, while there is no idle moment. A larger set is rehashed at once,
-which would take over 2 ms."""
+PENDING_KEYS_MAX = 1000
+"""Keys that wait to be merged, while there is no idle moment: the first page of a scan waits until
+they are merged, for some milliseconds beside other requests."""
 
-RELIEVED_KEYS = 1000
+RELIEVED_KEYS = 500
 """Keys merged after the requests of a session: more than its share adds."""
 
 SCAN_LEASES_MAX = 1000

@@ -49,6 +49,8 @@ PLACES = {
     "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",
     "fastjournald.observability.metric_values": "STATM",
     "fastjournald.server": "STOP_SECONDS_MAX",
+    "fastjournald.tables.key_index": "index.BLOCK_KEYS_MAX BLOCK_KEYS_MIN RUN_KEYS_MIN",
+    "fastjournald.tables.key_index_build": "build.BLOCK_KEYS_MAX build._UNSORTED_KEYS_MAX",
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",

@@ -81,7 +81,7 @@ class KeyTable:
 
     def _note(self, index: KeyIndex, keys: list[bytes]) -> None:
         """Note keys that came or went, to be merged into the index."""
-        index.pending.update(keys)
+        index.pending += keys
         if len(index.pending) > PENDING_KEYS_MAX:
             self._signals.bits |= KEYS
 

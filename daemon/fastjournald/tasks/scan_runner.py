@@ -6,7 +6,7 @@ a round waits for one slice at most. They take their slices in turns, so a short
 a long one. Only so many gather replies at a time, because these are memory; the others wait to
 begin.
 
-The index that they go through is also brought up to date here, while no request comes.
+The index that they go through is built and brought up to date here, while no request comes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fastjournal.protocol import ErrorCode, encode_error
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import LongMatches, Missing, Scan
 from fastjournald.runtime import Runtime
+from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
 SLICE_WORK = 2500
@@ -41,6 +42,9 @@ STOP_SECONDS = 1.0
 
 IDLE_LOOK_SECONDS = 0.05
 """The daemon is idle when so long no request came: then the index is brought up to date."""
+
+BUILD_PAUSE_SECONDS = 0.01
+"""The same while the index is built, and the pause between two slices where it is not idle."""
 
 HANG_UP_SLICES = 100
 """Between two looks whether the client is still there."""
@@ -69,7 +73,6 @@ class ScanRunner:
         self._matching = trio.CapacityLimiter(1)
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
-        self._scanned = trio.Event()
 
     # --- scans ----------------------------------------------------------------------------------
 
@@ -84,7 +87,6 @@ class ScanRunner:
         Raises:
             BrokenResourceError: The client is not there any more.
         """
-        self._scanned.set()
         runtime = self._runtime
         runtime.counters.scans += 1
         reply: bytes | None = None
@@ -185,17 +187,27 @@ class ScanRunner:
         return not self._runtime.counters.scans and self._requests == requests
 
     async def keep_index(self) -> None:
-        """Bring the index up to date whenever no request came for a while."""
-        await self._scanned.wait()
+        """Build the index before a scan asks for it, and bring it up to date, in idle slices.
+
+        A daemon that is never idle builds it all the same, with a tenth of its time.
+        """
+        index = self._runtime.engine.store.keys.sorted_keys()
         while True:
             requests = self._requests
-            await trio.sleep(IDLE_LOOK_SECONDS)
-            index = self._runtime.engine.store.keys.sorted_keys()
+            await trio.sleep(BUILD_PAUSE_SECONDS if index.building else IDLE_LOOK_SECONDS)
+            if index.building or self._is_idle_since(requests):
+                self._merge_slice(index)
             while not index.idle() and self._is_idle_since(requests):
-                begin = perf_counter()
-                while perf_counter() - begin < SLICE_SECONDS and index.merge(limits.MERGED_KEYS):
-                    pass
                 await trio.lowlevel.checkpoint()
+                self._merge_slice(index)
+
+    def _merge_slice(self, index: KeyIndex) -> None:
+        begin = perf_counter()
+        while perf_counter() - begin < SLICE_SECONDS:
+            merged = index.merge(limits.MERGED_KEYS)
+            if not merged:
+                break
+            self._runtime.engine.store.work += merged * limits.MERGE_WORK
 
 
 def _is_in_vain(outcome: object, before: object) -> TypeGuard[Missing]:

@@ -1,0 +1,97 @@
+"""Processor time of the key index: the build, keys that come in order, keys that go.
+
+    python -m tests.bench.bench_key_index [JOBS]
+
+The index alone, with two keys of each job, in one process. Processor time of the thread, so that
+other work on the machine counts only by the caches that it takes.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+from collections.abc import Iterable
+from time import thread_time
+
+from tests.door.tables import KeyIndex
+
+STEP_KEYS = 100
+RELIEVED_KEYS = 500
+PENDING_KEYS_MAX = 1000
+
+
+class Keys:
+    """Keys in 256 shards, like those of the key table, and their index."""
+
+    def __init__(self) -> None:
+        self.shards: list[dict[bytes, None]] = [{} for _ in range(256)]
+        self.index = KeyIndex(self.shards, self.__contains__)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.shards[hash(key) & 255]
+
+    def add(self, key: bytes) -> None:
+        self.shards[hash(key) & 255][key] = None
+
+    def remove(self, key: bytes) -> None:
+        del self.shards[hash(key) & 255][key]
+
+
+def keys_of(number: int) -> tuple[bytes, bytes]:
+    return (
+        b"example.org:128:%016d:%d" % (1_000_000_000_000_000 + number, number),
+        b"https://example.org/some/page/%d.html" % number,
+    )
+
+
+def show(what: str, seconds: float, keys: int, worst: float) -> None:
+    print(f"{what:28} {seconds / keys * 1e6:6.2f} us a key, longest call {worst * 1e3:5.2f} ms")
+
+
+def build(keys: Keys, number: int) -> None:
+    worst = 0.0
+    started = before = thread_time()
+    while keys.index.merge(STEP_KEYS):
+        worst = max(worst, (after := thread_time()) - before)
+        before = after
+    show("build", thread_time() - started, number, worst)
+
+
+def change(what: str, keys: Keys, jobs: Iterable[int], *, come: bool) -> None:
+    total = worst = 0.0
+    count = 0
+    for job in jobs:
+        for key in keys_of(job):
+            (keys.add if come else keys.remove)(key)
+            keys.index.pending.append(key)
+            count += 1
+        if len(keys.index.pending) > PENDING_KEYS_MAX:
+            started = thread_time()
+            keys.index.relieve(RELIEVED_KEYS)
+            seconds = thread_time() - started
+            total += seconds
+            worst = max(worst, seconds)
+    show(what, total, count, worst)
+
+
+def main() -> None:
+    """Build the index of many keys, then let keys come and go."""
+    jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    gc.disable()
+    keys = Keys()
+    for job in range(jobs):
+        for key in keys_of(job):
+            keys.add(key)
+    build(keys, 2 * jobs)
+    some = jobs // 10
+    change("come, in order", keys, range(jobs, jobs + some), come=True)
+    change("go, in order", keys, range(some), come=False)
+    change("go, at random", keys, random.sample(range(some, jobs), some), come=False)
+    while keys.index.merge(STEP_KEYS):
+        pass
+    assert list(keys.index) == sorted(key for shard in keys.shards for key in shard)
+
+
+if __name__ == "__main__":
+    main()
