@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -55,6 +56,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the Spark tests: they take longest."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Return the scheduler of `make test`."""
+    from tests.work_units import WorkUnits
+
+    return WorkUnits(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 @pytest.fixture(params=["poller", "tasks"])
