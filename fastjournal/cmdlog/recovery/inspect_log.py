@@ -36,6 +36,8 @@ from fastjournal.cmdlog.format.segments import (
 )
 from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.block_replay import BlockReplay
+from fastjournal.cmdlog.recovery.entry_blocks import entry_blocks
 from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
@@ -208,9 +210,10 @@ class _LogInspector:
         for run in scan.runs:
             index = 0
             final = last and run is scan.runs[-1]
+            blocks = BlockReplay(replay, run, entry_blocks(data, number, run))
             while index < len(run):
                 stop = index + _PROGRESS_RECORDS
-                index = replay.replay(run, index, stop, last=final)
+                index = blocks.replay(index, stop, last=final)
                 self._tell(number, run.offset(min(index, len(run))))
         if self._budget is not None:
             self._budget.after_segment(number)

@@ -63,14 +63,15 @@ class Replay:
         state: Live state so far.
         damage: Records of the current segment that are valid but cannot be understood.
         cut: Offset of the head of the unfinished group at which the last segment ends, else None.
+        records: Replay of records of the current segment, one call each.
     """
 
     def __init__(self, state: ReplayState | None = None) -> None:
         self.state = ReplayState() if state is None else state
         self.damage: list[CorruptRegion] = []
         self.cut: int | None = None
-        self._records = RecordReplay(self.state)
-        self._removals = self._records.removals
+        self.records = RecordReplay(self.state)
+        self._removals = self.records.removals
         self._replayed: Run | None = None
 
     @property
@@ -94,7 +95,7 @@ class Replay:
             doubtful: From ``doubtful_removals``, where it has damage.
         """
         self.damage = []
-        self._records.start_segment(number, data, doubtful)
+        self.records.start_segment(number, data, doubtful)
 
     def apply(
         self, data: bytes, position: int, *, ours: bool, token: int | None = None, doubt: int = 0
@@ -111,13 +112,10 @@ class Replay:
         Raises:
             LogCorruptError: It cannot be understood.
         """
-        self._records.apply_alone(data, position, ours=ours, token=token, doubt=doubt)
+        self.records.apply_alone(data, position, ours=ours, token=token, doubt=doubt)
 
     def replay(self, run: Run, first: int = 0, stop: int | None = None, *, last: bool) -> int:
         """Replay records ``first`` to about ``stop`` of a run of the current segment.
-
-        One loop, not stages: see docs/performance.md for the records a second that it replays, and
-        tests/bench/bench_recovery.py; a call for each record takes a quarter of them.
 
         Args:
             run: From ``scan_segment``.
@@ -128,7 +126,18 @@ class Replay:
         Returns:
             The index to go on with; the length of the run when it is done, or when ``cut`` is set.
         """
-        records = self._records
+        index = self.replay_stretch(run, first, len(run) if stop is None else stop, last=last)
+        if self.cut is None:
+            self.state.drop_tombstones()
+        return index
+
+    def replay_stretch(self, run: Run, first: int, stop: int, *, last: bool) -> int:
+        """Replay some records, and leave too many tombstones where they are; see ``replay``.
+
+        One loop, not stages: see docs/performance.md for the records a second that it replays, and
+        tests/bench/bench_recovery.py; a call for each record takes a quarter of them.
+        """
+        records = self.records
         removals = self._removals
         state = self.state
         data = records.data
@@ -136,7 +145,7 @@ class Replay:
         bodies = run.bodies
         ends = run.ends
         count = len(ends)
-        stop = count if stop is None else min(stop, count)
+        stop = min(stop, count)
         jobs = state.jobs
         keys = state.keys
         tombstones = state.tombstones
@@ -232,12 +241,11 @@ class Replay:
                 self._apply(start, body, end)
             index += 1
         state.records += index - first
-        state.drop_tombstones()
         return index
 
     def _apply(self, start: int, body: int, end: int) -> None:
         try:
-            self._records.apply(start, body, end)
+            self.records.apply(start, body, end)
         except LogCorruptError as error:
             self._damaged(start, end, error.message)
 
@@ -245,7 +253,7 @@ class Replay:
         self.damage.append(CorruptRegion(start, end, reason))
         assert self._replayed is not None
         removals = self._removals
-        removals.doubtful |= doubtful_behind(self._records.data, self._replayed, end)
+        removals.doubtful |= doubtful_behind(self.records.data, self._replayed, end)
 
     # --- operations and groups ------------------------------------------------------------------
 
@@ -253,7 +261,7 @@ class Replay:
         """Apply the operation whose payload is at ``at``; return the index of its last record."""
         end = run.ends[index]
         try:
-            operation = unpack_operation(self._records.data[at : end - JOB_TAIL_BYTES])
+            operation = unpack_operation(self.records.data[at : end - JOB_TAIL_BYTES])
         except (msgspec.MsgspecError, ValueError) as error:
             self._damaged(start, end, f"an operation cannot be read: {error}")
             return index
@@ -263,11 +271,11 @@ class Replay:
             if operation.following >= len(run) - index:
                 self._unfinished(run.offset(index), last=last)
         else:
-            self._records.apply_operation(operation, start, end)
+            self.records.apply_operation(operation, start, end)
         return index
 
     def _replay_lease(self, run: Run, head: int, lease: Lease, *, last: bool) -> int:
-        data = self._records.data
+        data = self.records.data
         state = self.state
         jobs = state.jobs
         superseded = state.superseded

@@ -45,7 +45,7 @@ NO_COLD_FIELDS: Final[ColdFields] = _NoColdFields()
 """Cold fields of all entries that have none."""
 
 
-class ReplayedEntry(Packed, gc=False):
+class ReplayedEntry(Packed, array_like=True, gc=False):
     """An entry as the log leaves it, and the job that carries it.
 
     The priority is that of the key: in ``facts`` stands a guess until the daemon has loaded the
