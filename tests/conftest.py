@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
+from tests.spark.java_machine import JavaMachine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # A test run says the same thing twice. HYPOTHESIS_PROFILE=explore looks further instead.
 settings.register_profile(
@@ -54,8 +59,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the Spark tests: they take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Begin with the Spark tests: they take longest. Those of other processes come last of them."""
+
+    def turn(item: pytest.Item) -> int:
+        return 2 if item.get_closest_marker("spark") is None else "spark" not in item.fixturenames
+
+    items.sort(key=turn)
+
+
+@pytest.fixture(scope="session")
+def java_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaMachine]:
+    machine = JavaMachine(tmp_path_factory.mktemp("spark"))
+    yield machine
+    machine.stop_session()
+
+
+@pytest.fixture(scope="module")
+def spark(java_machine: JavaMachine) -> SparkSession:
+    """Spark session that is shared by all tests of this process."""
+    return java_machine.session()
 
 
 @pytest.hookimpl(optionalhook=True)

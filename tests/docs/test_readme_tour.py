@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import blocks, run_script, with_patience
+from tests.spark.java_machine import JavaMachine
 from tests.system.staging import ROOT
 
 DAEMON = "fastjournald --cmdlog-path /tmp/tour/log &"
@@ -29,11 +30,15 @@ def script(directory: str) -> str:
 
 
 @pytest.mark.spark
-def test_every_block_of_the_tour_does_what_the_readme_says() -> None:
+def test_every_block_of_the_tour_does_what_the_readme_says(java_machine: JavaMachine) -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
         socket = f"unix:{directory}/socket"
         status, shown = run_script(
-            script(directory), Path(directory), errors=False, FASTJOURNAL_SERVER=socket
+            script(directory),
+            Path(directory),
+            errors=False,
+            FASTJOURNAL_SERVER=socket,
+            **java_machine.lend(),
         )
         assert status == 0, shown
         assert "urgent\nversion 3\n" in shown

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fastjournal.clock import unique_timestamp
+from fastjournal.cmdlog.recovery.recover import recover
 from fastjournal.cmdlog.snapshot import verify_snapshot
 from fastjournal.disk import OsDisk
 from fastjournal.protocol.constants import Flag, Function
@@ -25,6 +26,9 @@ from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import installed, run_program
 from tests.integration.raw_client import SILENCE_S, RawClient, build, set_request
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OPTIONS = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "50")
 OF_A_CRASH = {"leftover", "empty", "torn", "unfinished"}
@@ -261,10 +265,9 @@ def test_0_never_cleans(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> None:
-    from fastjournal.cmdlog.recovery.recover import recover
-    from fastjournal.spark.session import SMALL_OPTIONS, start_session
-
+def test_spark_finds_in_a_cleaned_log_what_recovery_finds(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     churn = Churn()
     with DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1") as daemon:
         with RawClient(daemon.address) as client:
@@ -274,12 +277,8 @@ def test_spark_finds_in_a_cleaned_log_what_recovery_finds(tmp_path: Path) -> Non
         assert daemon.stop() == 0
     log = tmp_path / "log"
     state = recover(OsDisk(), str(log), now_us=unique_timestamp()).state
-    session = start_session("local[2]", name="cleaned", options=SMALL_OPTIONS)
-    try:
-        frame = session.read.format("fastjournal").option("view", "entries").load(str(log))
-        found = {bytes(row["key"]): bytes(row["value"]) for row in frame.collect()}
-    finally:
-        session.stop()
+    frame = spark.read.format("fastjournal").option("view", "entries").load(str(log))
+    found = {bytes(row["key"]): bytes(row["value"]) for row in frame.collect()}
     assert found == {job.key: job.value for job in state.jobs.values()} == churn.told
 
 
