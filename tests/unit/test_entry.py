@@ -8,7 +8,7 @@ from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, ORDER_BYTES, pac
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import SEGMENT_NUMBER_MAX, pack_position
 from fastjournal.limits import INSTANT_MAX
-from tests.door.tables import ARRIVAL_MAX, NOTHING, Domain, Entry, Extra
+from tests.door.tables import ARRIVAL_MAX, NOTHING, Domain, Entry, Extra, Times
 from tests.door.wal import Journal
 
 HIGHEST = (255, INSTANT_MAX, ARRIVAL_MAX, INSTANT_MAX - 1, INSTANT_MAX - 2, 7)
@@ -86,6 +86,22 @@ def test_null_object_of_cold_fields_cannot_be_written_to() -> None:
     assert (entry.token, NOTHING.token) == (5, 0)
     assert entry.own() is entry.extra
     assert entry.extra == Extra(token=5)
+
+
+def test_entry_that_was_only_read_has_times_and_no_other_cold_field() -> None:
+    entry = an_entry(1, 2, 3, 4, 5, 6)
+    entry.accessed = 9
+    assert type(entry.extra) is Times
+    assert (entry.accessed, entry.modified) == (9, entry.created)
+    unset = Extra(seen=9)
+    for name in Extra.__struct_fields__:
+        assert getattr(entry.extra, name) == getattr(unset, name)
+    with pytest.raises(AttributeError):
+        entry.extra.token = 5
+    entry.modified = 8
+    assert type(entry.extra) is Times
+    entry.own().token = 5
+    assert entry.extra == Extra(changed=8, seen=9, token=5)
 
 
 def test_id_in_the_record_is_that_of_the_entry() -> None:

@@ -276,7 +276,10 @@ class Store:
 
     def access(self, entry: Entry, now: int) -> None:
         """Note that an entry is read. O(1)."""
-        entry.seen = now
+        extra = entry.extra
+        if extra is NOTHING:
+            extra = entry.own_times()
+        extra.seen = now
         if self.values is not None:
             self.values.touch(entry)
 

@@ -115,9 +115,10 @@ class _Loading:
             else:
                 state = _DELAYED
             changed = job.changed
-            entry = Entry(
-                facts, key, uri, job.value, domain, changed, changed, NOTHING, state, kept_id
-            )
+            entry = Entry(facts, key, uri, job.value, domain, NOTHING, state, kept_id)
+            if changed:
+                times = entry.own_times()
+                times.changed = times.seen = changed
             domain.entries += 1
             position, _, size = unpack_record(facts, FACTS_BYTES)
             live[position >> SEGMENT_SHIFT] += size
@@ -152,6 +153,8 @@ class _Loading:
         store, more = self._store, job.more
         _tell_journal(store.journal, self._state, job, entry)
         entry.extra = Extra(
+            changed=job.changed,
+            seen=job.changed,
             token=job.token,
             starts=job.starts,
             expires=more.expires,

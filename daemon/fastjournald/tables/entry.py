@@ -11,7 +11,7 @@ list that is sorted by them: see ``Scheduler.facts_change``.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -51,8 +51,12 @@ class Cold(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extra(msgspec.Struct, gc=False):
-    """Cold fields: state that few entries have, besides key, value and times."""
+    """Cold fields: state that few entries have, besides key and value."""
 
+    changed: int = 0
+    """When it was modified; 0: not since it was created."""
+    seen: int = 0
+    """When it was last read or handed out; 0: not since it was created."""
     token: int = 0
     """Worked on until this instant, which is the lease token; 0: nobody works on it."""
     token_before: int = 0
@@ -83,17 +87,29 @@ NOTHING: Final[Extra] = _Nothing()
 """Cold fields of all entries that have none set (null object)."""
 
 
+class Times(msgspec.Struct, gc=False):
+    """Cold fields of an entry that was modified or read and has no others set.
+
+    Such entries are many where values are read, so they do not take all of ``Extra``, whose other
+    fields are attributes of the class here.
+    """
+
+    changed: int = 0
+    seen: int = 0
+
+
+for _field, _default in zip(Extra.__struct_fields__, Extra.__struct_defaults__, strict=True):
+    if _field not in Times.__struct_fields__:
+        setattr(Times, _field, _default)
+
+
 class Entry(Packed, eq=False, gc=False):
     """A value under its keys, and the state of the work on it."""
 
     value: bytes | Cold
     domain: Domain
-    changed: int = 0
-    """When it was modified; 0: not since it was created."""
-    seen: int = 0
-    """When it was last read or handed out; 0: not since it was created."""
     extra: Extra = NOTHING
-    """To be read; what is written to is ``own()``."""
+    """To be read; what is written to is ``own()``, or ``own_times()`` for the times in it."""
     state: int = EntryState.ABSENT
     """See ``entry_states``; assigned by ``move_to`` only."""
     run: bytes | None = None
@@ -107,9 +123,17 @@ class Entry(Packed, eq=False, gc=False):
 
     def own(self) -> Extra:
         """Return its ``extra``, made if it had none, to be written to."""
-        if self.extra is NOTHING:
-            self.extra = Extra()
-        return self.extra
+        extra = self.extra
+        if type(extra) is not Extra:
+            extra = self.extra = Extra(extra.changed, extra.seen)
+        return extra
+
+    def own_times(self) -> Extra:
+        """Return what has its ``changed`` and ``seen``, to be written to."""
+        extra = self.extra
+        if extra is NOTHING:
+            extra = self.extra = cast(Extra, Times())
+        return extra
 
     # --- facts ----------------------------------------------------------------------------------
 
@@ -131,20 +155,20 @@ class Entry(Packed, eq=False, gc=False):
     @property
     def modified(self) -> int:
         """When its value or its primary key changed last."""
-        return self.changed or self.created
+        return self.extra.changed or self.created
 
     @modified.setter
     def modified(self, instant: int) -> None:
-        self.changed = instant
+        self.own_times().changed = instant
 
     @property
     def accessed(self) -> int:
         """When it was last read or handed out."""
-        return self.seen or self.created
+        return self.extra.seen or self.created
 
     @accessed.setter
     def accessed(self, instant: int) -> None:
-        self.seen = instant
+        self.own_times().seen = instant
 
     def reorder(self, priority: int, not_before: int) -> None:
         """Give it another place in the order of work, while it is in no list."""
@@ -240,8 +264,8 @@ class Entry(Packed, eq=False, gc=False):
         return Meta(
             timestamp=timestamp,
             created=created,
-            modified=self.changed or created,
-            accessed=self.seen or created,
+            modified=extra.changed or created,
+            accessed=extra.seen or created,
             expires=extra.expires,
             ttl=extra.ttl,
             worked_on_until=extra.token,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastjournald.tables.domain import Domain, Leases
-from fastjournald.tables.entry import NOTHING, Entry
+from fastjournald.tables.entry import NOTHING, Entry, Extra
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.scheduler import Scheduler
 from fastjournald.tables.signals import Signals
@@ -50,6 +50,9 @@ class LeaseTable:
             entry.move_to(_LEASED)
             extra = entry.extra
             if extra is NOTHING:
+                # as most are: without a call
+                extra = entry.extra = Extra()
+            elif type(extra) is not Extra:
                 extra = entry.own()
             extra.token = token
             domain = entry.domain

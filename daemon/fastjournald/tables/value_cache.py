@@ -22,7 +22,7 @@ import msgspec
 from fastjournal.protocol.constants import ValueType
 from fastjournald.tables.entry import Cold, Entry
 
-ENTRY_BYTES = 400
+ENTRY_BYTES = 384
 """Memory of an entry with its places in the indexes, but for its keys and its value."""
 
 VALUE_BYTES = 160

@@ -123,7 +123,7 @@ class RecordEncoder:
                 value,
                 timestamp,
                 created,
-                entry.changed or created,
+                extra.changed or created,
                 arrival,
                 not_before,
                 extra.expires,

@@ -189,10 +189,12 @@ def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry
         request.value_type or 0,
     )
     entry = Entry(facts, request.key, request.second_key, request.value, domain)
-    if created != now:
-        entry.changed = entry.seen = now
+    changed = now if created != now else 0
     if first_due:
-        entry.extra = Extra(first_due=first_due)
+        entry.extra = Extra(changed=changed, seen=changed, first_due=first_due)
+    elif changed:
+        times = entry.own_times()
+        times.changed = times.seen = changed
     return entry
 
 
@@ -329,19 +331,23 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
         priority, not_before, arrival, request.timestamp, created, request.value_type or 0
     )
     entry = Entry(facts, key, uri, request.value, domain)
-    if created != now:
-        entry.changed = entry.seen = now
+    changed = now if created != now else 0
     expires, ttl = request.timeout, request.ttl
     if expires is None:
         expires = min(now + ttl, INSTANT_MAX) if ttl else 0
     if expires or ttl or links or token_before or first_due:
         entry.extra = Extra(
+            changed=changed,
+            seen=changed,
             expires=expires,
             ttl=ttl or 0,
             links=links,
             token_before=token_before,
             first_due=first_due,
         )
+    elif changed:
+        times = entry.own_times()
+        times.changed = times.seen = changed
     return entry
 
 
