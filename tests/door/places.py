@@ -53,6 +53,7 @@ PLACES = {
     "fastjournald.tables.key_index_build": "build.BLOCK_KEYS_MAX build._UNSORTED_KEYS_MAX",
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
+    "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
     "fastjournald.tasks.scan_runner": "SLICE_WORK",
 }

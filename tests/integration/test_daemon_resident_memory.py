@@ -210,7 +210,7 @@ def nothing(daemon: DaemonProcess, stack: ExitStack) -> None:
         ("subscriptions", nothing, expressions, 60 * MIB),
         ("subscriptions", nothing, single_keys, 60 * MIB),
         ("news", nothing, news, 50 * MIB),
-        ("connections", nothing, connections, 8 * MIB),
+        ("connections", nothing, connections, 5 * MIB),
         ("inflight", nothing, inflight, 60 * MIB),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

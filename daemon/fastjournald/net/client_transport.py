@@ -18,6 +18,9 @@ class ClientTransport(Protocol):
     def __hash__(self) -> int:
         """By identity."""
 
+    def begin(self) -> None:
+        """Serve the client, from the first byte on."""
+
     def wake(self) -> None:
         """Send, beside everything else, what the client did not ask for just now."""
 

@@ -27,7 +27,7 @@ from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
 
-POLLS = False
+POLLS = True
 """Whether one task serves all plain connections, and not a task each. Tests look at both."""
 
 
@@ -127,27 +127,24 @@ class Connections:
                 return None
             self._runtime.counters.connections_closed[CloseReason.MADE_ROOM] += 1
             silent.cut()
-        transport = self._begin(session, stream, peer)
+        transport = self._transport(session, stream, peer)
         self.transports[session] = transport
         self._silent.add(origin, transport)
         session.on_first_request = lambda: self._silent.discard(origin, transport)
         transport.on_end = lambda: self._remove(transport, origin)
+        transport.begin()
         if self.stopping:
             transport.stop()
         return transport
 
-    def _begin(
+    def _transport(
         self, session: Session, stream: trio.abc.HalfCloseableStream, peer: str
     ) -> ClientTransport:
         runtime, services, nursery = self._runtime, self._services, self.nursery
         assert nursery is not None
         if isinstance(stream, PlainSocket):
-            polled = PolledTransport(session, stream, runtime, services, nursery, self.poller, peer)
-            polled.begin()
-            return polled
-        transport = Transport(session, stream, runtime, services, nursery, peer)
-        nursery.start_soon(transport.run)
-        return transport
+            return PolledTransport(session, stream, runtime, services, nursery, self.poller, peer)
+        return Transport(session, stream, runtime, services, nursery, peer)
 
     def _remove(self, transport: ClientTransport, origin: str) -> None:
         del self.transports[transport.session]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import select
 from collections.abc import Callable
 from enum import Enum
 from typing import Final
@@ -32,8 +31,6 @@ from fastjournald.net.transport import STOP_SECONDS
 from fastjournald.runtime import Runtime
 
 LOG = logging.getLogger("fastjournald")
-
-_HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 
 
 class _State(Enum):
@@ -91,6 +88,7 @@ class PolledTransport:
     ) -> None:
         self.session = session
         self.plain = plain
+        self.heard = False
         self._socket = plain.socket
         self._runtime = runtime
         self._services = services
@@ -102,15 +100,13 @@ class PolledTransport:
         self._state = _LISTENING
         self._step: Step = RECEIVE
         """While SETTLING: what it goes on with."""
-        self._readable = False
-        """Something has come, perhaps."""
-        self._hung_up = False
-        """The client sends no more; what it has sent before is to be received."""
         self._resumed = False
         """Stands in the poller's queue of those that can go on."""
         self._unsettled = False
         """Stands in the poller's queue for the next commit."""
         self._turn: Waiting | None = None
+        self._expected = TURN_WORK
+        """Work that it will do in the turn for which it waits, as far as that is known."""
         self._life = trio.CancelScope()
         """Cuts the task that carries out its steps."""
         self._receive_until = math.inf
@@ -124,25 +120,26 @@ class PolledTransport:
 
     # --- calls of the poller --------------------------------------------------------------------
 
-    def note(self, events: int) -> None:
-        """Take note of what the system told of the socket, once for each change."""
-        self._readable = True
-        if events & _HUNG_UP:
-            self._hung_up = True
-        if self._state is _LISTENING:
-            self._resume()
+    def receive(self) -> bool:
+        """Receive and go on, if it listens; return whether it did."""
+        if self._state is not _LISTENING:
+            return False
+        try:
+            data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
+        except BlockingIOError:
+            return True
+        except OSError:
+            self._lose()
+            return True
+        self.session.receive_data(data)
+        self._drive(self._next_step())
+        return True
 
     def go_on(self) -> None:
-        """Go on, as far as that needs no wait."""
+        """Begin a turn, if the turn budget lets it."""
         self._resumed = False
-        state = self._state
-        if state is _LISTENING:
-            if self._readable:
-                self._receive()
-        elif state is _PASSING:
-            self._take_turn(waited=False)
-        elif state is _RELEASED:
-            self._take_turn(waited=True)
+        if self._state is not _ENDED:
+            self._take_turn(waited=self._state is _RELEASED)
 
     def settled(self) -> None:
         """Send what is settled by now, and go on where the session waited for that."""
@@ -167,20 +164,6 @@ class PolledTransport:
     def _next_step(self) -> Step:
         return self.session.next_step(self._runtime.clock.now_us())
 
-    def _receive(self) -> None:
-        try:
-            data = self._socket.recv(limits.RECEIVE_BYTES_MAX)
-        except BlockingIOError:
-            self._readable = False
-            return
-        except OSError:
-            self._lose()
-            return
-        # else nothing has come until the system tells so
-        self._readable = self._hung_up or len(data) == limits.RECEIVE_BYTES_MAX
-        self.session.receive_data(data)
-        self._drive(self._next_step())
-
     def _drive(self, step: Step) -> None:
         """Carry out steps until one of them has to be waited for."""
         try:
@@ -204,9 +187,11 @@ class PolledTransport:
             self._listen()
             return False
         if isinstance(step, WaitTurn):
-            self._wait_turn(step.expected)
+            self._expected = step.expected
+            self._wait_turn()
             return False
         if step is PASS_ON:
+            self._expected = TURN_WORK
             self._state = _PASSING
             self._resume()
             return False
@@ -263,8 +248,8 @@ class PolledTransport:
         self._state = _LISTENING
         if self._receive_until < math.inf and trio.current_time() >= self._receive_until:
             self.stop_receiving()
-        elif self._readable:
-            self._resume()
+        elif not self.heard:
+            self._poller.hear(self)
 
     def _resume(self) -> None:
         if not self._resumed:
@@ -289,11 +274,11 @@ class PolledTransport:
         if self._runtime.turns.admits(self.session.share, waited=waited):
             self._drive(self._next_step())
         else:
-            self._wait_turn(TURN_WORK)
+            self._wait_turn()
 
-    def _wait_turn(self, expected: int) -> None:
+    def _wait_turn(self) -> None:
         self._state = _WAITING
-        self._turn = self._services.queue_up(self.session.share, self._release, expected)
+        self._turn = self._services.queue_up(self.session.share, self._release, self._expected)
 
     def _release(self) -> None:
         self._turn = None

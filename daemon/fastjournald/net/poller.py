@@ -9,12 +9,14 @@ Who is served in a round, and how much of it, is bounded by the turn budget (``a
 session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
 handle, and their replies wait for the next commit.
 
-The sockets are registered edge-triggered, once: a connection that waits for something else costs no
-call of the system to be left alone.
+The sockets are registered level-triggered: the system tells of a socket again until nothing is left
+in it, whatever a receive returned. A connection that waits for something else while its client
+sends is taken out, until it listens again; a client that waits for its replies never costs that.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 from collections import deque
@@ -25,20 +27,24 @@ import trio
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.plain_socket import PlainSocket
 
+LOG = logging.getLogger("fastjournald")
+
 EVENTS_A_ROUND = 512
 """Sockets that are received from in one round: about 2 ms. What is told of others stays with the
 system, in the order in which it came."""
 
-_EVENTS = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
+_EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 
 
 class Polled(Protocol):
     """A connection, as far as the poller knows it."""
 
     plain: PlainSocket
+    heard: bool
+    """Whether the system tells of its socket. The poller notes it."""
 
-    def note(self, events: int) -> None:
-        """Take note of what the system told of the socket."""
+    def receive(self) -> bool:
+        """Receive, if it listens; return whether it did."""
 
     def go_on(self) -> None:
         """Go on, as far as that needs no wait: it asked for that by ``resume``."""
@@ -87,15 +93,27 @@ class Poller:
 
     def add(self, client: Polled) -> None:
         """Serve one more."""
-        descriptor = client.plain.socket.fileno()
-        self._clients[descriptor] = client
-        if self._epoll is not None:
-            self._epoll.register(descriptor, _EVENTS)
+        self._clients[client.plain.socket.fileno()] = client
+        self.hear(client)
+
+    def hear(self, client: Polled) -> None:
+        """Call ``receive`` when there is something to receive; where that cannot be, cut it."""
+        if self._epoll is None:
+            return
+        try:
+            self._epoll.register(client.plain.socket.fileno(), _EVENTS)
+        except OSError as error:
+            # the system watches no more sockets, for want of memory or by fs.epoll.max_user_watches
+            LOG.warning("event=not-watched error=%r", error.strerror)
+            client.cut()
+        else:
+            client.heard = True
 
     def remove(self, client: Polled) -> None:
         """Serve it no more, before its socket is closed."""
         descriptor = client.plain.socket.fileno()
-        if self._clients.pop(descriptor, None) is not None and self._epoll is not None:
+        if self._clients.pop(descriptor, None) is not None and client.heard:
+            assert self._epoll is not None
             self._epoll.unregister(descriptor)
         if self._stopping:
             self._wake()
@@ -144,8 +162,7 @@ class Poller:
         self._epoll = epoll = select.epoll()
         try:
             epoll.register(self._wake_descriptor, select.EPOLLIN | select.EPOLLET)
-            for descriptor in self._clients:
-                epoll.register(descriptor, _EVENTS)
+            self._hear_all()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._settle_slowly)
                 nursery.start_soon(self._stop_clients)
@@ -153,12 +170,22 @@ class Poller:
                 nursery.cancel_scope.cancel()
         finally:
             self._asleep = False
-            self._epoll = None
             self._failed = True
-            for client in list(self._clients.values()):
-                client.cut()
+            self._cut_all()
+            self._epoll = None
             epoll.close()
             os.close(self._wake_descriptor)
+
+    def _hear_all(self) -> None:
+        for client in list(self._clients.values()):
+            self.hear(client)
+
+    def _cut_all(self) -> None:
+        for client in list(self._clients.values()):
+            client.cut()
+        for client in self._clients.values():
+            # a task carries it on to its end
+            client.heard = False
 
     async def _serve(self, epoll: select.epoll) -> None:
         descriptor = epoll.fileno()
@@ -173,12 +200,14 @@ class Poller:
 
     def _take_round(self, epoll: select.epoll) -> None:
         clients, ready = self._clients, self._ready
-        for descriptor, events in epoll.poll(0, EVENTS_A_ROUND):
-            client = clients.get(descriptor)
-            if client is not None:
-                client.note(events)
+        events = epoll.poll(0, EVENTS_A_ROUND)
         for _ in range(len(ready)):
             ready.popleft().go_on()
+        for descriptor, _ in events:
+            client = clients.get(descriptor)
+            if client is not None and not client.receive():
+                epoll.unregister(descriptor)
+                client.heard = False
         if self._unsettled and not self._settling:
             if self._commit.settle_now():
                 self._go_on_settled()

@@ -60,6 +60,7 @@ class Transport:
         self.session = session
         self._stream = stream
         self._runtime = runtime
+        self._nursery = nursery
         self._sender = Sender(session, stream, runtime, services, nursery)
         self._steps = StepRunner(session, self._sender, stream, runtime, services, peer)
         self._evict = None if runtime.engine.store.values is None else services.evict
@@ -70,6 +71,10 @@ class Transport:
         """Called when the connection has ended."""
 
     # --- life -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Serve the client, from the first byte on."""
+        self._nursery.start_soon(self.run)
 
     async def run(self) -> None:
         """Serve the client until it goes, quits, sends garbage, or the daemon stops.

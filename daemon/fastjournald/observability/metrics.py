@@ -31,7 +31,7 @@ from fastjournald.observability.metric_values import (
 from fastjournald.runtime import Runtime
 from fastjournald.tables.locks import LOCK_BYTES
 
-CONNECTION_BYTES = 10_000
+CONNECTION_BYTES = 6_000
 """Memory of a connection without TLS that waits for a request: session, transport, socket."""
 
 

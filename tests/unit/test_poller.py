@@ -1,0 +1,243 @@
+"""Poller: bytes that arrive in unusual ways, clients that are lost, and the end of the log."""
+
+from __future__ import annotations
+
+import array
+import errno
+import math
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from fastjournal.errors import LogFailedError
+from fastjournal.protocol import encode_request
+from fastjournal.protocol.constants import Function
+from tests.door.admission import TurnBudget
+from tests.door.net import PlainSocket
+from tests.door.places import patch_module
+from tests.property.subject import request
+from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
+from tests.unit.test_backpressure import LARGE, OVER, SEGMENT_BYTES, overgrow
+from tests.unit.test_session_bounds import Room
+from tests.unit.test_session_limits import NOP, ended, set_
+
+
+@pytest.fixture(autouse=True)
+def _polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    patch_module(monkeypatch, "POLLS", True)
+
+
+def send_urgent(plain: socket.socket, before: bytes, behind: bytes) -> None:
+    """Send a byte of urgent data, which is not part of the stream, between others."""
+    plain.send(before)
+    plain.send(b"!", socket.MSG_OOB)
+    plain.send(behind)
+
+
+def pass_descriptor(plain: socket.socket, before: bytes, behind: bytes) -> None:
+    """Send a descriptor beside the first bytes: a receive ends there."""
+    rights = array.array("i", [plain.fileno()])
+    plain.sendmsg([before], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    plain.send(behind)
+
+
+@pytest.mark.parametrize(
+    ("family", "send"),
+    [
+        (socket.AF_INET, send_urgent),
+        (socket.AF_UNIX, send_urgent),
+        (socket.AF_UNIX, pass_descriptor),
+    ],
+    ids=["urgent", "urgent-unix", "descriptor"],
+)
+async def test_poller_receives_what_stands_behind_a_receive_that_was_cut_short(
+    family: socket.AddressFamily, send: Callable[[socket.socket, bytes, bytes], None]
+) -> None:
+    house = ServerFixture()
+    data = encode_request(set_(b"k"))
+    async with house.open():
+        if family == socket.AF_INET:
+            peer = await house.connect()
+        else:
+            peer = connect_pair(house)
+        with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
+            # at once: the daemon is not told again
+            send(plain, data[:9], data[9:])
+        for asked in (None, NOP):
+            if asked is not None:
+                await peer.send(asked)
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == ""
+        await trio.aclose_forcefully(peer.stream)
+
+
+def connect_pair(house: ServerFixture, accepted_type: type[socket.socket] = socket.socket) -> Peer:
+    client, accepted = socket.socketpair()
+    plain = accepted_type(fileno=accepted.detach())
+    assert house.server.connections.serve(PlainSocket(plain), "peer=pair") is not None
+    return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
+
+
+async def test_poller_sleeps_while_a_client_sends_whose_session_waits() -> None:
+    room = Room(cmdlog_seg_size=SEGMENT_BYTES)
+    async with room.open():
+        peer = await overgrow(room)
+        room.clock.now += 1
+        write = request(Function.SET, b"a", LARGE, flags=OVER, at=room.clock.now)
+        await peer.send(write)
+        await trio.testing.wait_all_tasks_blocked()
+        assert room.server.runtime.backpressure.waiting == 1
+        await peer.send(NOP)
+        with trio.fail_after(60):
+            # a poller that is told again and again never blocks
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        assert room.server.runtime.backpressure.waiting == 1
+        room.server.runtime.backpressure.end()
+        for _ in range(2):
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == ""
+
+
+class LostSocket(socket.socket):
+    """A socket on which every call fails once the machine at the other end is gone."""
+
+    error = 0
+    newest: LostSocket | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        LostSocket.newest = self
+
+    def recv(self, *arguments: Any) -> bytes:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().recv(*arguments)
+
+    def send(self, *arguments: Any) -> int:
+        if self.error:
+            raise OSError(self.error, os.strerror(self.error))
+        return super().send(*arguments)
+
+
+@pytest.mark.parametrize("error", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ECONNRESET])
+@pytest.mark.parametrize("when", ["receive", "send"])
+async def test_poller_ends_a_client_whose_machine_is_gone_and_serves_the_others(
+    error: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = ServerFixture()
+    async with house.open():
+        other = await house.connect()
+        lost = connect_pair(house, LostSocket)
+        plain = LostSocket.newest
+        assert plain is not None
+        if when == "receive":
+            plain.error = error
+            await lost.send(NOP)
+        else:
+            held = HeldSync(house, monkeypatch)
+            await lost.send(set_(b"k"))
+            await held.wait_begun()
+            plain.error = error
+            held.go_on()
+        assert await ended(lost)
+        assert len(house.server.connections.transports) == 1
+        assert (await other.ask(set_(b"l"))).code == ""
+        await trio.aclose_forcefully(lost.stream)
+
+
+async def test_poller_cuts_a_client_that_the_system_cannot_watch(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    house = ServerFixture()
+    async with house.open():
+        other = await house.connect()
+        assert (await other.ask(NOP)).code == ""
+        poller = house.server.connections.poller
+
+        class Full:
+            """An epoll that takes no more sockets."""
+
+            def __init__(self, epoll: Any) -> None:
+                self.epoll = epoll
+
+            def register(self, *_: Any) -> None:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(self.epoll, name)
+
+        epoll = poller._epoll
+        monkeypatch.setattr(poller, "_epoll", Full(epoll))
+        late = await house.connect()
+        assert await ended(late)
+        monkeypatch.setattr(poller, "_epoll", epoll)
+        assert (await other.ask(NOP)).code == ""
+        assert (await (await house.connect()).ask(NOP)).code == ""
+    assert "event=not-watched" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["in the event loop", "in the thread"])
+async def test_failed_sync_tells_no_client_of_the_poller_ok(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "INLINE_SECONDS_MAX", math.inf if "loop" in where else -1.0)
+    house = ServerFixture()
+    told: list[str] = []
+
+    async def client(peer: Peer, number: int) -> None:
+        with suppress(trio.BrokenResourceError):
+            for serial in count():
+                await peer.send(set_(b"%d/%d" % (number, serial)))
+                reply = await peer.reply()
+                if reply is None:
+                    break
+                assert reply.code == ""
+                told.append(f"{number}/{serial}")
+
+    async def serve() -> None:
+        async with house.open(), trio.open_nursery() as nursery:
+            peers = [await house.connect() for _ in range(20)]
+            house.disk.fail_at(5, "sync")
+            for number, peer in enumerate(peers):
+                nursery.start_soon(client, peer, number)
+
+    with pytest.raises(ExceptionGroup) as failed:
+        await serve()
+    assert failed.group_contains(LogFailedError, depth=None)
+    assert told
+    # what was told OK is on the disk
+    left = house.disk.crash(1).read(f"{LOG}/000000001.log")
+    assert all(each.encode() in left for each in told)
+
+
+async def test_client_that_is_released_too_early_asks_again_for_the_work_that_it_expects(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    asked: list[int] = []
+    queue_up, admits = TurnBudget.queue_up, TurnBudget.admits
+
+    def noting(budget: TurnBudget, share: Any, wake: Any, expected: int) -> Any:
+        asked.append(expected)
+        return queue_up(budget, share, wake, expected)
+
+    def refusing(budget: TurnBudget, share: Any, *, waited: bool = False) -> bool:
+        return len(asked) >= 5 and admits(budget, share, waited=waited)
+
+    house = ServerFixture()
+    async with house.open():
+        peer = await house.connect()
+        monkeypatch.setattr(TurnBudget, "queue_up", noting)
+        monkeypatch.setattr(TurnBudget, "admits", refusing)
+        assert (await peer.ask(set_(b"k"))).code == ""
+    assert len(asked) == 5
+    assert len(set(asked)) == 1
