@@ -5,12 +5,26 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from tests.integration.programs import Program, installed, run_program
 
 TIMEOUT_S = 60.0
+
+
+def command_with(constants: Mapping[str, float]) -> list[str]:
+    """Return a command line that is ``fj-cli`` but for some constants, in a new interpreter.
+
+    Args:
+        constants: Value by dotted name, for a patience that a test need not have.
+    """
+    lines = [
+        f"import {name.rpartition('.')[0]}; {name} = {value}" for name, value in constants.items()
+    ]
+    return [sys.executable, "-c", "; ".join([*lines, "from fj_cli.main import main; main()"])]
 
 
 class Cli:
@@ -42,11 +56,20 @@ class Cli:
         )
 
     def start(
-        self, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE
+        self,
+        *arguments: str,
+        command: Sequence[str] | None = None,
+        stdout: int | IO[bytes] = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
-        """Start it, and return while it runs."""
+        """Start it, and return while it runs.
+
+        Args:
+            arguments: Behind the command.
+            command: From ``command_with``; None: the installed one.
+            stdout: As ``subprocess.Popen`` takes it.
+        """
         return Program(
-            [installed("fj-cli"), *arguments],
+            [*(command or [installed("fj-cli")]), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=subprocess.PIPE,

@@ -75,6 +75,9 @@ class RawClient:
         except OSError:
             self.socket.close()
             raise
+        if not unix:
+            # a request does not wait for the acknowledgement of the one before
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection = ClientConnection()
 
     def __enter__(self) -> RawClient:

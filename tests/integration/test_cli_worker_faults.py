@@ -22,7 +22,7 @@ from fastjournal.client import SyncClient
 from fastjournal.keys import build_journal_key
 from fastjournal.protocol import Function, Meta, Pair, Reply, Request, encode_error, encode_reply
 from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
-from tests.integration.cli_process import TIMEOUT_S, Cli
+from tests.integration.cli_process import TIMEOUT_S, Cli, command_with
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed
 from tests.integration.worker_process import (
@@ -116,7 +116,9 @@ def test_the_second_stop_ends_members_of_the_group_that_ignore_sigterm(
 ) -> None:
     (key,) = add(client, "one")
     stubborn = f"trap '' TERM; echo $$ > {tmp_path}/pid; exec sleep 600"
-    worker = cli.start(*FOREVER, "--exec", "sh", "-c", f'sh -c "$0" & wait; {stubborn}', stubborn)
+    shell = ("sh", "-c", f'sh -c "$0" & wait; {stubborn}', stubborn)
+    command = command_with({"fj_cli.child._KILL_AFTER_S": 0.5})
+    worker = cli.start(*FOREVER, "--exec", *shell, command=command)
     wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     pid = int((tmp_path / "pid").read_text())
     worker.send_signal(signal.SIGTERM)
@@ -180,7 +182,7 @@ def test_reader_of_reports_that_stands_still_holds_up_no_lease(
     fill(writing)
     worker = Program(
         [
-            *(installed("fj-cli"), "next", "--lease", "1s"),
+            *(*command_with({"fj_cli.notes._LAST_WORDS_S": 0.5}), "next", "--lease", "1s"),
             *("--exec", "sh", "-c", '[ "$FASTJOURNAL_ID" != long ] || sleep 3'),
         ],
         stdin=subprocess.DEVNULL,
