@@ -91,7 +91,7 @@ class Load:
         )
         started = time.thread_time()
         self._connection.receive_data(data)
-        replies = self._engine.handle_bulk(self._connection.next_events(), NOW_US)
+        replies = self._engine.handle_bulk("one", self._connection.next_events(), NOW_US)
         seconds = time.thread_time() - started
         if len(replies) != WINDOW:
             raise RuntimeError(f"{len(replies)} SETs of {WINDOW} were carried out")

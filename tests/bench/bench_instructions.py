@@ -1,6 +1,6 @@
 """Processor instructions of one request, counted: repeatable on a busy machine.
 
-    python -m tests.bench.bench_instructions [--vs OTHER/bin/python]
+    python -m tests.bench.bench_instructions [--tokens] [--vs OTHER/bin/python]
 
 The daemon runs under callgrind (valgrind), which counts what it executes, whatever else the machine
 does. Its event loop runs by a slower clock, as the processor does: else what it does each second
@@ -57,10 +57,11 @@ class CountedDaemon:
     Args:
         python: The interpreter of the checkout that it comes from.
         directory: A directory of its own.
+        options: More of its options.
         counting: Whether it counts from its start, which makes it fifty times slower.
     """
 
-    def __init__(self, python: str, directory: Path, *, counting: bool = True) -> None:
+    def __init__(self, python: str, directory: Path, *options: str, counting: bool = True) -> None:
         self._dump = directory / "callgrind"
         self._dumps = 0
         self._ready_file = directory / "ready"
@@ -70,6 +71,7 @@ class CountedDaemon:
             *(f"--instr-atstart={'yes' if counting else 'no'}", python, "-P", "-c", PROGRAM),
             *("--cmdlog-path", str(directory / "log"), "--ready-file", str(self._ready_file)),
             *("--listen", "127.0.0.1:0", "--cmdlog-sync", "os"),
+            *options,
         ]
         # the same order of every set and dictionary in each run
         environment = os.environ | {"PYTHONHASHSEED": "0"}
@@ -134,21 +136,68 @@ LOADS: dict[str, tuple[int, Callable[[Connection], object]]] = {
 """Scenarios in the order of counting: number of requests or jobs, and how a client sends them."""
 
 
-def measure(python: str) -> dict[str, float]:
+TOKEN = b"access-token-of-the-benchmark"
+TOKENS = f"""
+[[token]]
+name = "benchmark"
+token = "{TOKEN.decode()}"
+rights = ["write", "next"]
+prefixes = ["", "other.example:"]
+"""
+"""Token of a client that may ask for work of any domain."""
+DOMAIN_TOKENS = TOKENS.replace('"", "other', '"example.org:", "other')
+"""Token for two domains."""
+TOKEN_LOADS = dict(list(LOADS.items())[:2])
+"""Scenarios of a client with a token for two domains: its NEXTs would have to name one."""
+
+
+def measure_all(python: str) -> dict[str, float]:
     """Return the instructions of one request or job of each kind."""
+    return measure(python, LOADS) | measure_tokens(python)
+
+
+def measure_tokens(python: str) -> dict[str, float]:
+    """Return those of clients that have an access token."""
+    loads = dict(list(LOADS.items())[:3])
+    return measure(python, loads, TOKENS, "with a token for everything: ") | measure(
+        python, TOKEN_LOADS, DOMAIN_TOKENS, "with a token for two domains: "
+    )
+
+
+def measure(
+    python: str,
+    loads: dict[str, tuple[int, Callable[[Connection], object]]],
+    tokens: str = "",
+    name: str = "",
+) -> dict[str, float]:
+    """Return the instructions of some loads on one daemon.
+
+    Args:
+        python: Interpreter of the checkout.
+        loads: Some of ``LOADS``.
+        tokens: File of access tokens; empty: clients need none.
+        name: Begin of the names of the figures.
+    """
     figures = {}
     with tempfile.TemporaryDirectory() as directory:
-        daemon = CountedDaemon(python, Path(directory))
+        options: tuple[str, ...] = ()
+        if tokens:
+            file = Path(directory) / "tokens.toml"
+            file.touch(0o600)
+            file.write_text(tokens)
+            options = ("--auth-tokens", str(file))
+        daemon = CountedDaemon(python, Path(directory), *options)
         try:
-            client = Connection(daemon.wait_ready())
+            client = Connection(daemon.wait_ready(), TOKEN if tokens else b"")
             client.put(WARM_UP)
-            client.take(WARM_UP)
-            client.put(1, 1)
-            client.take_singly(1)
+            if loads is not TOKEN_LOADS:
+                client.take(WARM_UP)
+                client.put(1, 1)
+                client.take_singly(1)
             daemon.count()
-            for what, (number, load) in LOADS.items():
+            for what, (number, load) in loads.items():
                 load(client)
-                figures[what] = daemon.count() / number
+                figures[name + what] = daemon.count() / number
             client.close()
         finally:
             daemon.stop()
@@ -159,12 +208,14 @@ def main() -> None:
     """Count, and print a line for each kind of request."""
     parser = argparse.ArgumentParser(description="Count the instructions of a request.")
     parser.add_argument("--vs", metavar="PYTHON", help="interpreter of another checkout")
+    parser.add_argument("--tokens", action="store_true", help="count clients with a token only")
     given = parser.parse_args()
     if shutil.which("valgrind") is None:
         print("valgrind is not installed (apt-get install valgrind): nothing is counted")
         return
-    ours = measure(sys.executable)
-    theirs = measure(given.vs) if given.vs else {}
+    count = measure_tokens if given.tokens else measure_all
+    ours = count(sys.executable)
+    theirs = count(given.vs) if given.vs else {}
     for what, figure in ours.items():
         other = theirs.get(what)
         against = f"  against {other:,.0f}: {figure / other:.3f}" if other else ""

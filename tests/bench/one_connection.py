@@ -21,13 +21,22 @@ DIRECTORY = "/var/tmp"
 
 
 class Connection:
-    """One connection to a ``fastjournald``."""
+    """One connection to a ``fastjournald``.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        address: That of the daemon.
+        token: Access token; empty: it needs none.
+    """
+
+    def __init__(self, address: str, token: bytes = b"") -> None:
         target = parse_address(address)
         self._socket = socket.create_connection((target.host, target.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._serial = 0
+        if token:
+            auth = Request(Function.AUTH.value, value_type=1, value=token)
+            reply = self._answer(ClientConnection(), encode_request(auth))
+            assert not reply.error, reply.error
 
     def close(self) -> None:
         """Close the connection."""

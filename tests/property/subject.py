@@ -192,7 +192,7 @@ class EngineSubject:
             request = msgspec.structs.replace(request, flags=request.flags | Flag.PERSIST)
         asked = decode_request(encode_request(request))
         self.in_bulk = not self.in_bulk
-        done = self.engine.handle_bulk([asked], now) if self.in_bulk else []
+        done = self.engine.handle_bulk(session, [asked], now) if self.in_bulk else []
         data = done[0] if done else self.engine.handle(session, asked, now)
         self.check()
         while isinstance(data, Missing):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -10,12 +12,27 @@ import pytest
 from fastjournal.protocol import Function, Request
 from fastjournal.protocol.constants import Flag, Query
 from fastjournal.protocol.messages import Reply
-from tests.door.engine import Engine
+from tests.door.engine import RIGHTS, Engine, Grant, Grants
 from tests.property.model_parts import Rules
 from tests.property.random_sessions import Choices, draw_session
 from tests.property.subject import LOG, SECOND, START, EngineSubject, decoded, request
 
 SESSION = "one"
+
+TOKENS = (b"of all", b"of a and uri", b"of a plain prefix", b"of workers", b"of b", b"unknown")
+_ALL, _WRITES, _WORKS = sum(RIGHTS.values()), RIGHTS["write"], RIGHTS["next"]
+GRANTS = [
+    Grant(f"grant {number}", sha256(token).digest(), rights, prefixes)
+    for number, (token, rights, prefixes) in enumerate(
+        zip(
+            TOKENS,
+            (_ALL, _WRITES | _WORKS, _WRITES | _WORKS, _WORKS, _WRITES),
+            ((b"",), (b"a:", b"uri/1"), (b"a", b"u"), (b"a:", b"b:"), (b"b:", b"p")),
+            strict=False,
+        )
+    )
+]
+"""Access tokens of all rights for everything, and of some for some domains; one is unknown."""
 
 
 class Twin:
@@ -29,6 +46,8 @@ class Twin:
         self.moved = 0
         """SETs among them that took the URI of a waiting entry."""
         self.told: list[object] = []
+        self.refused = Counter[str]()
+        """Codes of the errors."""
 
     def ask(self, requests: list[Request], now: int) -> list[Reply | None]:
         """Carry out a batch, as one read of a connection may hold it."""
@@ -39,7 +58,7 @@ class Twin:
             for number, asked in enumerate(requests[at:] if self.bulk else []):
                 if asked.second_key is not None and find(asked.second_key) is not None:
                     waiting.add(number)
-            done = subject.engine.handle_bulk(requests[at:], now) if self.bulk else []
+            done = subject.engine.handle_bulk(SESSION, requests[at:], now) if self.bulk else []
             if done:
                 if requests[at].function == Function.SET:
                     self.moved += len(waiting.intersection(range(len(done))))
@@ -54,6 +73,7 @@ class Twin:
                 replies.append(subject.handle(SESSION, requests[at], now))
                 at += 1
         self.told += [*subject.serve_waiters(now), *subject.tell(now)]
+        self.refused.update(reply.code for reply in replies if reply is not None)
         return replies
 
     def log(self) -> list[tuple[str, bytes]]:
@@ -66,6 +86,28 @@ class Twin:
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("seed", range(6))
 def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
+    twins = ask_twins(seed, cold=cold)
+    assert twins[1].together > 50
+    assert twins[1].moved > 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_in_bulk_and_one_by_one_have_the_same_rights(seed: int) -> None:
+    twins = ask_twins(seed, tokens=True)
+    assert twins[1].together > 50
+    assert twins[1].moved > 0
+    assert twins[1].refused["forbidden"] > 20
+    assert twins[1].refused["auth-required"] > 10
+
+
+def ask_twins(seed: int, *, cold: bool = False, tokens: bool = False) -> list[Twin]:
+    """Ask two subjects the same batches, the second one in bulk, and compare what they say.
+
+    Args:
+        seed: Of the batches.
+        cold: Whether values leave memory.
+        tokens: Whether clients need a token: the session shows one of several before most batches.
+    """
     rules = Rules(lease_us_default=5 * SECOND, attempts_max=seed % 3, postpone_us_max=SECOND)
     choices = Choices(START, queries=(Query.KEY,), listens=seed % 2 == 0)
     twins = [Twin(rules, bulk=bulk) for bulk in (False, True)]
@@ -75,6 +117,8 @@ def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
     for twin in twins:
         # the first record of the log has an id, too
         twin.subject.handle(SESSION, request(Function.SET, b"0", b"v", flags=Flag.PERSIST), START)
+        if tokens:
+            twin.subject.engine.context.grants = Grants(GRANTS)
     now, leases = START, list[tuple[int, bytes]]()
     draw = random.Random(seed)
     steps = draw_session(seed, 400, choices)
@@ -82,6 +126,10 @@ def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
         batch, steps = steps[: (number := draw.randint(1, 30))], steps[number:]
         now += batch[0].wait
         requests = []
+        if tokens and draw.random() < 0.8:
+            token = draw.choice((*TOKENS[:2], *TOKENS))
+            requests.append(request(Function.AUTH, value=token, at=now))
+            requests += new_jobs(draw, now)
         for step in batch:
             requests.append(step.request(now, leases))
             if step.function == Function.SET and draw.random() < 0.5:
@@ -91,12 +139,19 @@ def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
         assert replies[0] == replies[1]
         for reply in replies[0]:
             if reply is not None and reply.timeout is not None and reply.pairs:
-                leases.append((reply.timeout, reply.pairs[0].key))
+                leases += [(reply.timeout, pair.key) for pair in reply.pairs]
+        if tokens:
+            # jobs of a lease are completed in a row
+            done = [
+                request(Function.DELETE, key, flags=Flag.WORKED_ON, timeout=token, at=now)
+                for token, key in leases[-3:]
+            ]
+            answers = [twin.ask(done, now) for twin in twins]
+            assert answers[0] == answers[1]
     assert twins[0].told == twins[1].told
     # where values leave memory, the log is written after each request, and other segments begin
     assert cold or twins[0].log() == twins[1].log()
-    assert twins[1].together > 50
-    assert twins[1].moved > 5
+    return twins
 
 
 def new_jobs(draw: random.Random, now: int) -> list[Request]:
@@ -136,7 +191,7 @@ MOVED = request(Function.SET, b"a:2:1:y", b"w", uri=b"u", flags=Flag.PERSIST, at
 
 def test_bulk_insert_moves_a_waiting_entry_of_the_same_domain() -> None:
     engine = waiting_engine(STANDING)
-    assert len(engine.handle_bulk([MOVED], START + 1)) == 1
+    assert len(engine.handle_bulk(SESSION, [MOVED], START + 1)) == 1
     moved = engine.store.find(b"u")
     assert moved is not None
     assert (moved.key, moved.created, moved.modified) == (b"a:2:1:y", START, START + 1)
@@ -150,8 +205,8 @@ def test_bulk_insert_moves_an_entry_once() -> None:
     engine = waiting_engine(STANDING)
     again = request(Function.SET, b"a:1:0:z", b"v", uri=b"u", flags=Flag.PERSIST, at=START)
     same_key = request(Function.SET, STANDING.key, b"v", uri=b"v", at=START)
-    assert len(engine.handle_bulk([MOVED, again], START)) == 1
-    assert len(engine.handle_bulk([again, same_key], START)) == 1
+    assert len(engine.handle_bulk(SESSION, [MOVED, again], START)) == 1
+    assert len(engine.handle_bulk(SESSION, [again, same_key], START)) == 1
     engine.check()
 
 
@@ -178,7 +233,7 @@ def moving(key: bytes, uri: bytes | None = b"u", **fields: Any) -> Request:
 )
 def test_bulk_insert_leaves_a_set_that_does_more(before: list[Request], asked: Request) -> None:
     engine = waiting_engine(STANDING, *before)
-    assert engine.handle_bulk([asked], START + 1) == []
+    assert engine.handle_bulk(SESSION, [asked], START + 1) == []
     engine.handle(SESSION, asked, START + 1)
     engine.check()
 
@@ -194,5 +249,5 @@ def test_bulk_looks_at_no_request_behind_the_first_that_it_leaves() -> None:
                 looked_at.append(place)
             return super().__getitem__(place)
 
-    assert engine.handle_bulk(Noted(moved), START, 7, 200) == []
+    assert engine.handle_bulk(SESSION, Noted(moved), START, 7, 200) == []
     assert set(looked_at) == {7}

@@ -471,3 +471,101 @@ def test_domains_of_a_token_are_ranges_of_names(
     ):
         inside = any(first <= name and (end is None or name < end) for first, end in ranges)
         assert grant.covers_domain(name) == inside, name
+
+
+BULK_PREFIXES = [(b"",), (b"in:",), (b"in",), (b"in:", b"cfg/"), (b"out:", b"cfg"), (b"i", b"p")]
+SETS = [
+    request(F.SET, key, b"v", uri=uri, at=START + 1, identifier=number)
+    for number, (key, uri) in enumerate(
+        (key, uri)
+        for key in (b"in:1:0:new", b"in:1:0:other", b"out:1:0:new", b"in", b"cfg/new", b"new")
+        for uri in (None, b"uri-of-in", b"uri-of-out", b"cfg/uri-of-out", b"out:1:0:u", b"new/uri")
+    )
+]
+
+
+def by_one_and_in_bulk(
+    rights: tuple[str, ...], prefixes: tuple[bytes, ...], *asked: Request, leases: bool = False
+) -> tuple[list[bytes], list[bytes], int]:
+    """Return the replies one by one, those where bulks were tried, and how many of these were."""
+    answers: list[list[bytes]] = []
+    together = 0
+    for bulk in (False, True):
+        made = engine()
+        if leases:
+            made.handle("s", request(F.NEXT, count=100, timeout=SECOND, at=START), START)
+        session_with(made, rights, *prefixes)
+        replies: list[bytes] = []
+        while len(replies) < len(asked):
+            rest = list(asked[len(replies) :])
+            done = made.handle_bulk("s", rest, START + 1) if bulk else []
+            together += len(done)
+            reply = b"" if done else made.handle("s", rest[0], START + 1)
+            assert isinstance(reply, bytes)
+            replies += done or [reply]
+            made.check()
+        answers.append(replies)
+    return answers[0], answers[1], together
+
+
+@pytest.mark.parametrize("prefixes", BULK_PREFIXES, ids=repr)
+@pytest.mark.parametrize("rights", [(WRITE,), (NEXT, READ, ADMIN)], ids=repr)
+def test_sets_in_bulk_have_the_rights_of_each(
+    rights: tuple[str, ...], prefixes: tuple[bytes, ...]
+) -> None:
+    together = 0
+    for shift in range(len(SETS)):
+        alone, bulk, number = by_one_and_in_bulk(rights, prefixes, *SETS[shift:], *SETS[:shift])
+        assert alone == bulk
+        together += number
+    assert bool(together) == (WRITE in rights)
+
+
+@pytest.mark.parametrize("prefixes", BULK_PREFIXES, ids=repr)
+@pytest.mark.parametrize("rights", [(NEXT,), (WRITE, READ, ADMIN)], ids=repr)
+def test_completions_in_bulk_have_the_rights_of_each(
+    rights: tuple[str, ...], prefixes: tuple[bytes, ...]
+) -> None:
+    made = engine()
+    reply = made.handle("s", request(F.NEXT, count=100, timeout=SECOND, at=START), START)
+    assert isinstance(reply, bytes)
+    token = decode_reply(reply).timeout
+    keys = [b"in:1:0:a", b"uri-of-out", b"inner:1:0:a", b"cfg/uri-of-out", b"out:1:0:b", b"plain"]
+    done = [request(F.DELETE, key, flags=Flag.WORKED_ON, timeout=token, at=START) for key in keys]
+    together = 0
+    for shift in range(len(done)):
+        alone, bulk, number = by_one_and_in_bulk(
+            rights, prefixes, *done[shift:], *done[:shift], leases=True
+        )
+        assert alone == bulk
+        together += number
+    assert bool(together) == (NEXT in rights)
+
+
+def test_bulk_before_auth_does_nothing() -> None:
+    made = engine()
+    session_with(made, (WRITE,), b"")
+    assert made.handle_bulk("another", SETS, START + 1) == []
+    assert len(made.handle_bulk("s", SETS, START + 1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "prefixes", "inside"),
+    [
+        (b"a:1:0:x", (b"a:1",), False),
+        (b"a:1:0:x", (b"a:1:0:x",), False),
+        (b"a:1:x", (b"a:1",), True),
+        (b"a:1:0:x", (b"a",), True),
+        (b"ab:1:0:x", (b"a:",), False),
+        (b":1:0:x", (b":1",), True),
+        (b":1:0:x", (b":",), True),
+        (b"a", (b"a:",), False),
+        (b"a", (b"",), True),
+        (b"a:1:0:x", (b"",), True),
+        (b"a:1:0:x", (), False),
+    ],
+)
+def test_key_is_inside_by_its_domain_or_by_its_begin(
+    key: bytes, prefixes: tuple[bytes, ...], inside: bool
+) -> None:
+    assert Grant("t", b"", 0, prefixes).covers_key(key) == inside

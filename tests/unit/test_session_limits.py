@@ -87,8 +87,10 @@ async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up
             order.append(asked.identifier)
             return handle(session, asked, now)
 
-        def watched_bulk(asked: list[Request], now: int, start: int, stop: int) -> list[bytes]:
-            done = handle_bulk(asked, now, start, stop)
+        def watched_bulk(
+            session: Hashable, asked: list[Request], now: int, start: int, stop: int
+        ) -> list[bytes]:
+            done = handle_bulk(session, asked, now, start, stop)
             order.extend(one.identifier for one in asked[start : start + len(done)])
             return done
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from hashlib import sha256
 from itertools import pairwise
 from random import Random
@@ -321,8 +321,10 @@ def test_window_of_sets_that_change_the_domain_tries_few_bulks(
     tried: list[int] = []
     handle_bulk = daemon.engine.handle_bulk
 
-    def noted(requests: list[Request], now: int, start: int, stop: int) -> list[bytes]:
-        done = handle_bulk(requests, now, start, stop)
+    def noted(
+        session: Hashable, requests: list[Request], now: int, start: int, stop: int
+    ) -> list[bytes]:
+        done = handle_bulk(session, requests, now, start, stop)
         tried.append(len(done))
         return done
 

@@ -76,8 +76,21 @@ class Grant(msgspec.Struct, frozen=True):
 
     def covers_key(self, key: bytes) -> bool:
         """Whether a key is inside, by its own form."""
-        parts = parse_journal_key(key)
-        return key.startswith(self.prefixes) if parts is None else self.covers_domain(parts.domain)
+        # the domain of a journal key, with its colon; a plain key that begins so is inside, too
+        if key[: key.find(b":") + 1].startswith(self.prefixes):
+            return True
+        return key.startswith(self.prefixes) and parse_journal_key(key) is None
+
+    def covers_new(self, key: bytes, uri: bytes | None) -> bool:
+        """Whether a SET of this key and URI is inside, if no entry outside has one of them."""
+        return self.covers_key(key) and (
+            uri is None or parse_journal_key(uri) is None or self.covers_key(uri)
+        )
+
+    @property
+    def covers_everything(self) -> bool:
+        """Whether no key is outside."""
+        return b"" in self.prefixes
 
     def covers(self, entry: Entry) -> bool:
         """Whether an entry is inside."""
@@ -139,6 +152,17 @@ class Grants:
         return _CHECKS[access.scope](
             _Asked(store, grant, request), _demanded(access, grant, request)
         )
+
+    def of_run(self, session: Hashable, request: Request) -> Grant | None:
+        """Return the grant of a session if it has the rights for a request; None: it has not.
+
+        It has them for all requests of the function that demand the same: with a lease token, or
+        without; with LISTEN, or without. Whether what they ask for is inside is not looked at.
+        """
+        grant, access = self.sessions.get(session), RULES[request.function]
+        if grant is None or _demanded(access, grant, request) & ~grant.rights:
+            return None
+        return grant
 
     def domain_ranges(self, session: Hashable) -> list[tuple[bytes, bytes | None]]:
         """Return where the names are that lists of domains may show to a session."""

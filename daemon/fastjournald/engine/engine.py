@@ -128,7 +128,12 @@ class Engine:
         return outcome
 
     def handle_bulk(
-        self, requests: list[Request], now: int, start: int = 0, stop: int | None = None
+        self,
+        session: Hashable,
+        requests: list[Request],
+        now: int,
+        start: int = 0,
+        stop: int | None = None,
     ) -> list[bytes]:
         """Carry out requests of a session together, from the first on, where that is cheaper.
 
@@ -136,6 +141,7 @@ class Engine:
         little, however many wait.
 
         Args:
+            session: As for ``handle``. Its rights are looked at once, for the first request.
             requests: As decoded, some of one function at first.
             now: As for ``handle``.
             start: Place of the first.
@@ -147,13 +153,21 @@ class Engine:
         context, store = self.context, self.store
         function = requests[start].function
         bulk = BULK_HANDLERS.get(function)
-        if bulk is None or context.grants is not None:
+        if bulk is None:
             return []
+        grant = None
+        if context.grants is not None:
+            grant = context.grants.of_run(session, requests[start])
+            if grant is None:
+                return []
+            if grant.covers_everything:
+                grant = None
         now = self._tick(now)
         self._advance_if_due(now)
         places = range(start, len(requests) if stop is None else min(stop, len(requests)))
         asked = map(requests.__getitem__, places)
-        number = bulk(context, takewhile(lambda request: request.function == function, asked), now)
+        run = takewhile(lambda request: request.function == function, asked)
+        number = bulk(context, run, now, grant)
         store.work += REQUEST_WORK * number
         self._requests[function] += number
         done = requests[start : start + number]

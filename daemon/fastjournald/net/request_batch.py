@@ -169,7 +169,7 @@ class RequestBatch:
                 self._bulk_from <= at < end - 1
                 and requests[at + 1].function == function
                 and function in BULK_HANDLERS
-                and (done := self._handle_bulk(at, work_over, now))
+                and (done := self._handle_bulk(session, at, work_over, now))
             ):
                 at += done
             else:
@@ -199,7 +199,7 @@ class RequestBatch:
                 return self._pause(session, now)
         return self._end(session, now)
 
-    def _handle_bulk(self, at: int, work_over: int, now: int) -> int:
+    def _handle_bulk(self, session: Hashable, at: int, work_over: int, now: int) -> int:
         """Carry out requests from ``at`` on that are alike together, if any; return how many.
 
         A bulk of none or one is dearer than a request alone. So the next one is tried twice as far
@@ -208,7 +208,7 @@ class RequestBatch:
         work = max(work_over - self._engine.store.work, 0)
         # the last one may begin as long as there is room and work left for a part of it
         number = 1 + min(work // limits.REQUEST_WORK, self._reply_room // SUCCESS_BYTES)
-        replies = self._engine.handle_bulk(self._requests, now, at, at + number)
+        replies = self._engine.handle_bulk(session, self._requests, now, at, at + number)
         self._replies += replies
         self._reply_room -= SUCCESS_BYTES * len(replies)
         if len(replies) > 1:

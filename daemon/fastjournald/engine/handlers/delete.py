@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request
+from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
@@ -60,7 +61,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     return ""
 
 
-def complete(context: Context, requests: Iterable[Request], now: int) -> int:
+def complete(context: Context, requests: Iterable[Request], now: int, grant: Grant | None) -> int:
     """Carry out DELETEs of jobs whose leases go on, from the first on; return how many.
 
     It ends before one that does more, or that has to be refused: ``delete`` carries that out.
@@ -83,6 +84,7 @@ def complete(context: Context, requests: Iterable[Request], now: int) -> int:
             or timestamp > latest
             # the record of its tombstone would come between others
             or (entry.run is None and request.flags & PERSIST)
+            or not (grant is None or grant.covers(entry))
         ):
             break
         timestamp = max(timestamp, entry.timestamp)

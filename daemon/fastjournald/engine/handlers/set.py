@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
+from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
@@ -100,7 +101,9 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def set_waiting(context: Context, requests: Iterable[Request], now: int) -> int:
+def set_waiting(
+    context: Context, requests: Iterable[Request], now: int, grant: Grant | None
+) -> int:
     """Bulk insert: carry out SETs that put in new entries or move waiting ones; return how many.
 
     It carries them out from the first on, and ends before one that does more, or that has to be
@@ -126,6 +129,7 @@ def set_waiting(context: Context, requests: Iterable[Request], now: int) -> int:
             or len(request.value) > WRITTEN_BYTES_MIN
             or tombstone(key, now) is not None
             or _validate(request)
+            or not (grant is None or grant.covers_new(key, uri))
         ):
             break
         holder = None if uri is None else find(uri)
@@ -135,6 +139,8 @@ def set_waiting(context: Context, requests: Iterable[Request], now: int) -> int:
                 priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
             )
             entry = Entry(facts, key, uri, request.value, domain)
+        elif grant is not None and not grant.covers(holder):
+            break
         else:
             moved = _moved(context, request, holder, now)
             if moved is None:

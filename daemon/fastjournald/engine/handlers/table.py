@@ -18,6 +18,7 @@ from typing import TypeAlias, cast
 
 from fastjournal.protocol import Function, Reply, Request
 from fastjournald.engine import handlers
+from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.delete import complete
 from fastjournald.engine.handlers.next import next_work, nothing_due
@@ -30,7 +31,7 @@ __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
 Outcome: TypeAlias = str | Reply | bytes | Scan | Missing | None
 Handler: TypeAlias = Callable[[Context, Hashable, Request, int], Outcome]
 ValueHandler: TypeAlias = Callable[[Context, Hashable, Request, int, Unreadable], Outcome]
-BulkHandler: TypeAlias = Callable[[Context, Iterable[Request], int], int]
+BulkHandler: TypeAlias = Callable[[Context, Iterable[Request], int, Grant | None], int]
 
 
 def _functions() -> Iterator[tuple[str, Handler]]:
@@ -70,7 +71,9 @@ BULK_HANDLERS: dict[int, BulkHandler] = {
     int(Function.DELETE): complete,
 }
 """Carry out several requests of one function together, from the first on, as far as each does what
-such a request mostly does, and succeeds; they return how many. All others go to ``HANDLERS``."""
+such a request mostly does, and succeeds; they return how many. All others go to ``HANDLERS``. The
+last argument is the grant that has to cover what they ask for, and has the rights for the first
+request: they carry out none that needs other rights than the first one. None: all is covered."""
 HANDLERS = _find_handlers()
 """All others answer ``unknown-function``."""
 
