@@ -44,6 +44,7 @@ def full(s: Subject) -> Subject:
         request(Function.LINK, JOB, uri=b"new"),
         request(Function.KICK, b"buried"),
         request(Function.PAUSE, b"a", ttl=1),
+        request(Function.LIMIT, b"a", b'{"jobs":1}', kind=ValueType.STRING),
         request(Function.TOUCH, JOB, ttl=1),
         request(Function.BURY, b"buried", b"another reason"),
         request(Function.DELETE, b"missing", flags=Flag.PERSIST),

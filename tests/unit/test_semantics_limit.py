@@ -250,6 +250,16 @@ def test_limit_lease_holds_for_get_of_a_key(s: Subject) -> None:
     assert START + 5 * SECOND <= token < START + 6 * SECOND
 
 
+@pytest.mark.rule("LIMIT: a NEXT without timeout ends its batch")
+def test_limit_lease_yields_to_the_default_of_the_daemon_in_a_scan(s: Subject) -> None:
+    fill(s, JOB, OTHER)
+    limit(s, lease_us=5 * SECOND)
+    reply = s.ask(request(Function.GET, b"a", uri=b"c", timeout=0))
+    assert [pair.key for pair in reply.pairs or ()] == [JOB, OTHER]
+    assert reply.timeout is not None
+    assert reply.timeout > START + 3600 * SECOND
+
+
 @pytest.mark.rule("LIMIT: `attempts`")
 def test_limit_attempts_buries(s: Subject) -> None:
     fill(s, JOB, OTHER)

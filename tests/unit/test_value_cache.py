@@ -584,6 +584,30 @@ def test_failed_read_of_one_entry_counts_until_the_request_is_done(
     assert kicked.ttl == 1
 
 
+def test_next_that_buries_is_asked_again_for_the_values_that_it_misses_then(
+    daemon: Daemon,
+) -> None:
+    for key in (b"a:1:0:bad", b"a:1:0:good"):
+        daemon.set(key)
+    daemon.cool()
+    daemon.broken.add(b"a:1:0:bad")
+    asked = request(Function.NEXT, flags=Flag.DATA)
+    first = daemon.try_once(asked)
+    assert isinstance(first, Missing)
+    assert [entry.key for entry in first.entries] == [b"a:1:0:bad"]
+    appended = daemon.writer.appended
+    second = daemon.try_once(asked, daemon.fetch(first))
+    assert isinstance(second, Missing)
+    assert [entry.key for entry in second.entries] == [b"a:1:0:good"]
+    assert daemon.engine.store.scheduler.buried == 1
+    assert daemon.writer.appended > appended, "the record of the burial is behind the reply's mark"
+    daemon.check()
+    daemon.fetch(second)
+    reply = daemon.try_once(asked)
+    assert isinstance(reply, Reply)
+    assert [pair.key for pair in reply.pairs or ()] == [b"a:1:0:good"]
+
+
 def test_many_that_cannot_be_read_are_set_aside_in_one_go(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

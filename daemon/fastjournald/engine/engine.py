@@ -91,7 +91,8 @@ class Engine:
         Returns:
             The encoded reply (for QUIT also those of its waiting requests); None: the request
             waits for work, and ``serve_waiters`` will answer it. A GET of many keys is a scan:
-            ``step`` it until that returns the reply. Where values are missing, nothing was done:
+            ``step`` it until that returns the reply. Where values are missing, nothing was done,
+            but that NEXT has buried entries whose values cannot be read:
             ``fill_value`` of their entries and ask again, with nothing in between, and with the
             reads that failed.
         """
