@@ -46,6 +46,9 @@ IDLE_LOOK_SECONDS = 0.05
 BUILD_PAUSE_SECONDS = 0.01
 """The same while the index is built, and the pause between two slices where it is not idle."""
 
+REST_SECONDS = 1.0
+"""Until the index is looked at again where nothing waits to be merged."""
+
 HANG_UP_SLICES = 100
 """Between two looks whether the client is still there."""
 
@@ -194,7 +197,10 @@ class ScanRunner:
         index = self._runtime.engine.store.keys.sorted_keys()
         while True:
             requests = self._requests
-            await trio.sleep(BUILD_PAUSE_SECONDS if index.building else IDLE_LOOK_SECONDS)
+            if index.idle():
+                await trio.sleep(REST_SECONDS)
+            else:
+                await trio.sleep(BUILD_PAUSE_SECONDS if index.building else IDLE_LOOK_SECONDS)
             if index.building or self._is_idle_since(requests):
                 self._merge_slice(index)
             while not index.idle() and self._is_idle_since(requests):
