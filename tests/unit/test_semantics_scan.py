@@ -336,7 +336,9 @@ def test_reply_has_65535_pairs_at_most(engine: ScanSubject) -> None:
     assert isinstance(engine.target, EngineSubject)
     engine.target.checks = False
     for number in range(PAIRS_MAX + 1):
-        engine.set(b"%05x" % number)
+        set_ = request(Function.SET, b"%05x" % number, b"v", flags=Flag.PERSIST)
+        assert engine.target.engine.handle("writer", set_, START) is not None
+    engine.target.evict()
     first = engine.range()
     assert len(keys(first)) == PAIRS_MAX
     assert keys(engine.cursor(first.cursor)) == [b"%05x" % PAIRS_MAX]
