@@ -148,10 +148,15 @@ def modules_of_tests() -> dict[str, Module]:
 
 
 def _modules_below(package: str, folder: Path) -> Iterator[tuple[str, Module]]:
+    for name, path in paths_below(package, folder):
+        yield name, Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+
+
+def paths_below(package: str, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield names and files of the modules of a folder; nothing is parsed."""
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).with_suffix("").parts
-        name = ".".join([package, *parts]).removesuffix(".__init__")
-        yield name, Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+        yield ".".join([package, *parts]).removesuffix(".__init__"), path
 
 
 # --- imports --------------------------------------------------------------------------------------

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.source_measures import PACKAGES, modules, modules_of_tests
+from tests.bench.source_measures import PACKAGES, ROOT, paths_below
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
@@ -52,15 +51,16 @@ def test_there_are_links_to_look_at() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_modules_named_on_a_page_exist(page: Path) -> None:
-    known = {**modules(), **modules_of_tests()}
+    folders = {**PACKAGES, "tests": ROOT / "tests"}
+    known = {name: path for top in folders.items() for name, path in paths_below(*top)}
     gone = []
     for name, member in DOTTED.findall(page.read_text(encoding="utf-8")):
         home, _, last = name.rpartition(".")
-        module = known.get(name) or known.get(home)
+        path = known.get(name) or known.get(home)
         inside = member or ("" if name in known else last)
         if last in OTHER_ENDINGS:
             continue
-        if module is None or not re.search(rf"\b{inside}\b", module.path.read_text("utf-8")):
+        if path is None or not re.search(rf"\b{inside}\b", path.read_text("utf-8")):
             gone.append(name)
     assert not gone
 
