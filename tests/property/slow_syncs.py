@@ -31,6 +31,9 @@ ENCODERS = (
     *("encode_reply", "encode_reply_to", "encode_success", "encode_successes", "encode_error"),
 )
 
+START_BYTES = 12
+"""Fewer than any message has."""
+
 
 class TrioClock:
     """Goes as trio's."""
@@ -65,8 +68,8 @@ class SlowRoom(Room):
         self.messages_sent = 0
         self.sent_ahead = 0
         """Messages that were sent when more had been appended than was settled."""
-        self._made: dict[bytes, int] = {}
-        """Message to the appended bytes when it was made first."""
+        self._made: dict[bytes, dict[bytes, int]] = {}
+        """First bytes to messages, each with the appended bytes when it was made first."""
         self._sync_seconds_max = sync_seconds_max
         # the same seed gives the same order of tasks, too
         monkeypatch.setattr("trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING", True)
@@ -118,7 +121,9 @@ class SlowRoom(Room):
             for data in made if isinstance(made, list) else [made]:
                 if data is not None:
                     # the same bytes may be made twice, and then the earlier ones are sent first
-                    self._made.setdefault(data, self.writer.appended)
+                    assert len(data) >= START_BYTES
+                    alike = self._made.setdefault(data[:START_BYTES], {})
+                    alike.setdefault(data, self.writer.appended)
             return made
 
         return noting
@@ -128,8 +133,9 @@ class SlowRoom(Room):
         settled = self.writer.settled
         assert self.writer.durable <= self._synced() - self._synced_before
         while data:
-            begun = [made for made in self._made if data.startswith(made) or made.startswith(data)]
-            early = min(self._made[made] for made in begun) - settled
+            alike = self._alike(data[:START_BYTES])
+            begun = [made for made in alike if data.startswith(made) or made.startswith(data)]
+            early = min(alike[made] for made in begun) - settled
             assert early <= 0, f"sent when {early} bytes of the log were not settled: {begun!r}"
             if len(begun[0]) > len(data):
                 break
@@ -138,6 +144,17 @@ class SlowRoom(Room):
             self.sent_ahead += settled < self.writer.appended
             data = data[len(begun[0]) :]
         return data
+
+    def _alike(self, start: bytes) -> dict[bytes, int]:
+        """Return the messages that begin so, with their marks."""
+        if len(start) == START_BYTES:
+            return self._made[start]
+        return {
+            made: mark
+            for first, alike in self._made.items()
+            if first.startswith(start)
+            for made, mark in alike.items()
+        }
 
     def _synced(self) -> int:
         """Bytes of the log that survive a power loss for certain."""
