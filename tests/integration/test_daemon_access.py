@@ -384,13 +384,13 @@ def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> Non
 
 def test_a_client_without_auth_is_let_go_in_time_and_one_with_it_is_not(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)), "--auth-timeout", "1")
-    with DaemonProcess(tmp_path, *options) as daemon:
-        with (
-            SyncClient(daemon.address, auth=ALL) as stays,
-            RawClient(daemon.address) as silent,
-            RawClient(daemon.address) as half,
-        ):
+    with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
+        with RawClient(daemon.address) as half:
+            # at once: it has a second
             half.socket.sendall(encode_request(build(Function.NOP))[:5])
+            silent = stack.enter_context(RawClient(daemon.address))
+            stays = stack.enter_context(SyncClient(daemon.address, auth=ALL))
+            stays.nop()
             assert codes(silent.rest()) == ["auth-required"]
             assert codes(half.rest()) == ["auth-required"]
             stays.nop()

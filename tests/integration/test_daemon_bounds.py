@@ -190,13 +190,19 @@ def test_garbage_again_and_again_harms_nobody(tmp_path: Path) -> None:
 def test_clients_that_stand_still_are_closed(tmp_path: Path) -> None:
     options = ("--request-timeout", "1", "--send-timeout", "1", "--idle-timeout", "2")
     with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
-        half, idle, deaf, waits = (
-            stack.enter_context(RawClient(daemon.address, receive_bytes=4096)) for _ in range(4)
-        )
+
+        def connect() -> RawClient:
+            return stack.enter_context(RawClient(daemon.address, receive_bytes=4096))
+
+        # each asks at once: what has not asked for 2 seconds is closed, too
+        idle = connect()
         assert idle.ask(set_request(b"large", bytes(VALUE_BYTES))).code == ""
-        half.socket.sendall(encode_request(set_request(b"k"))[:-1])
-        flood(deaf, FLOODS["large values"])
+        waits = connect()
         assert waits.ask(listen_request(b"a"), NOP).code == ""
+        half = connect()
+        half.socket.sendall(encode_request(set_request(b"k"))[:-1])
+        deaf = connect()
+        flood(deaf, FLOODS["large values"])
         assert codes(half.rest()) == ["bad-request"]
         assert idle.rest() == []
         deaf.socket.setblocking(True)

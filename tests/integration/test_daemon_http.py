@@ -7,7 +7,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -244,9 +244,10 @@ def test_http_clients_that_misbehave_do_no_harm(daemon: DaemonProcess) -> None:
     assert get(daemon, "/healthz") == (200, "ok\n")
     with socket.create_connection(address, START_S) as client:
         client.sendall(b"GET /metr")
-        # it does not hold up the end
+        # it does not hold up the end, whether the daemon has read it by then or not
         assert daemon.stop() == 0
-        assert client.recv(1) == b""
+        with suppress(ConnectionResetError):
+            assert client.recv(1) == b""
     assert "Traceback" not in daemon.said()
 
 
