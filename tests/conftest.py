@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
+from tests.property.packer import packing
 from tests.spark.java_machine import JavaMachine
 
 if TYPE_CHECKING:
@@ -92,3 +93,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let one task serve all plain connections of servers in this process, then a task each."""
     patch_module(monkeypatch, "POLLS", request.param == "poller")
+
+
+@pytest.fixture(scope="module", params=["alone", "with a worker"])
+def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Recovery alone, and with a worker that packs segments."""
+    if request.param == "alone":
+        yield
+    else:
+        with packing():
+            yield

@@ -138,7 +138,7 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.disable()
         engine, writer = recover_engine(
-            disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress
+            disk, config, settings, clock, seed=os.urandom(8), on_progress=_progress, worker=True
         )
         # A full collection looks at every entry, 25 ms for a million. The engine never leaves a
         # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks

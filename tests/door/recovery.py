@@ -3,3 +3,4 @@
 from __future__ import annotations
 
 from fastjournald.recovery.recover import load_engine, recover_engine, value_limit
+from fastjournald.recovery.scan_worker import ScanWorker, start_scan_worker

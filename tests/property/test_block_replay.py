@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -18,12 +20,27 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 from fastjournal.errors import LogCorruptError
 from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
+from tests.property.packer import Packer
 
 LOG = "/log"
 NOW = START_US + 3_600_000_000
 SECOND = 1_000_000
-FORMS = {"records": (1 << 30, 1), "small blocks": (1, 3), "blocks": (2, 1024)}
-"""Fewest and most records of a block."""
+
+
+class Form(NamedTuple):
+    """Way of replay: fewest and most records of a block, and whether a worker packs segments."""
+
+    records_min: int
+    records_max: int
+    packed: bool = False
+
+
+FORMS = {
+    "records": Form(1 << 30, 1),
+    "small blocks": Form(1, 3),
+    "blocks": Form(2, 1024),
+    "packed blocks": Form(2, 5, packed=True),
+}
 
 
 class RandomLog:
@@ -142,6 +159,10 @@ class RandomLog:
         return damaged
 
 
+def segment_names(disk: SimulatedDisk) -> list[str]:
+    return [name for name in disk.listdir(LOG) if name.endswith(".log")]
+
+
 def everything(state: ReplayState) -> object:
     """State as values that compare; jobs in their order."""
     values = {
@@ -153,23 +174,39 @@ def everything(state: ReplayState) -> object:
 
 
 def recovered(
-    segments: list[bytes], form: tuple[int, int], monkeypatch: pytest.MonkeyPatch, *, mends: bool
+    segments: list[bytes], form: Form, monkeypatch: pytest.MonkeyPatch, *, mends: bool
 ) -> object:
     """Recover a log; return state, diagnostics, segments and files, or the refusal."""
     disk = SimulatedDisk()
     disk.mkdir(LOG)
     for number, data in enumerate(segments, 1):
         disk.create(f"{LOG}/{number:09d}.log").write(data)
+    packers: list[Packer] = []
+
+    def start_worker(sizes: Sequence[int]) -> Packer:
+        assert sizes == [disk.size(f"{LOG}/{name}") for name in segment_names(disk)]
+        packers.append(Packer(disk, LOG))
+        return packers[-1]
+
     with monkeypatch.context() as patch:
-        patch.setattr(entry_blocks, "BLOCK_RECORDS_MIN", form[0])
-        patch.setattr(entry_blocks, "BLOCK_RECORDS_MAX", form[1])
+        patch.setattr(entry_blocks, "BLOCK_RECORDS_MIN", form.records_min)
+        patch.setattr(entry_blocks, "BLOCK_RECORDS_MAX", form.records_max)
         patch.setattr(inspect_log, "_PROGRESS_RECORDS", 5)
         ids = count()
         patch.setattr(repair.uuid, "uuid4", lambda: uuid.UUID(int=next(ids), version=4))
         try:
-            found = recover(disk, LOG, now_us=NOW, repair=mends, tombstones_max=5)
+            found = recover(
+                disk,
+                LOG,
+                now_us=NOW,
+                repair=mends,
+                tombstones_max=5,
+                start_worker=start_worker if form.packed else None,
+            )
         except LogCorruptError as error:
             return str(error), error.path, error.offset
+        finally:
+            assert all(packer.closed for packer in packers)
     files = {name: disk.read(f"{LOG}/{name}") for name in disk.listdir(LOG)}
     return everything(found.state), found.diagnostics, found.sealed, found.active, files
 

@@ -17,6 +17,8 @@ from fastjournal.testing.disk import SimulatedDisk
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from fastjournal.testing.workq_rules import assert_workq_accepts
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 LOG = "/log"
 NOW = START_US + 3_600_000_000
 SECOND = 1_000_000

@@ -21,6 +21,8 @@ from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_re
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
 from tests.property.subject import SECOND, START, request
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 LOG = "/log"
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
 URIS = [b"u", b"v", None]

@@ -112,6 +112,8 @@ def test_the_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_m
     assert service["Type"] == "notify"
     assert service["Restart"] == "on-failure"
     assert service["RestartPreventExitStatus"].split() == ["64", "74", "75"]
+    # the daemon goes on where its scan worker is killed
+    assert service["OOMPolicy"] == "continue"
     assert service["StateDirectory"].split()[0] == "fastjournal"
     assert service["ConfigurationDirectory"] == "fastjournal"
 

@@ -23,6 +23,8 @@ from tests.door.compaction import READ
 from tests.property.compacted_log import LOG, CompactedLog
 from tests.property.subject import SECOND
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 OLD = Path(__file__).parents[1] / "format/data/before-sealed-sizes"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from fastjournal.clock import Clock
 from fastjournal.cmdlog.format.segments import SegmentInfo
@@ -20,6 +21,7 @@ from fastjournald.engine.engine import Engine
 from fastjournald.engine.settings import Settings
 from fastjournald.engine.value_memory import evict_values
 from fastjournald.recovery.bulk_load import load_store
+from fastjournald.recovery.scan_worker import start_scan_worker
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.value_cache import NUMBER_BYTES_MAX, NUMBER_TYPES
 from fastjournald.wal.journal import Append
@@ -42,6 +44,7 @@ def recover_engine(
     *,
     seed: bytes,
     on_progress: Callable[[Progress], None] | None = None,
+    worker: bool = False,
 ) -> tuple[Engine, LogWriter]:
     """Replay the log, and open it for appending.
 
@@ -52,13 +55,14 @@ def recover_engine(
         clock: The machine's, or a test's.
         seed: 8 random bytes, for job ids.
         on_progress: Called now and then.
+        worker: Whether a process may read segments ahead, which finds the log on the real disk.
 
     Raises:
         LogCorruptError: Damage inside the log, and no ``repair``; nothing was changed.
         LogFailedError: The disk failed.
     """
     started_us = clock.now_us()
-    recovered = _replay(disk, config, settings, started_us, on_progress)
+    recovered = _replay(disk, config, settings, started_us, on_progress, worker=worker)
     state = recovered.state
     _report(recovered)
     active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered)
@@ -94,6 +98,8 @@ def _replay(
     settings: Settings,
     now_us: int,
     on_progress: Callable[[Progress], None] | None,
+    *,
+    worker: bool,
 ) -> Recovered:
     return recover(
         disk,
@@ -105,6 +111,7 @@ def _replay(
         tombstone_ttl_us=settings.tombstone_ttl_us,
         limit=value_limit(settings),
         on_progress=on_progress,
+        start_worker=partial(start_scan_worker, config.cmdlog_path) if worker else None,
     )
 
 

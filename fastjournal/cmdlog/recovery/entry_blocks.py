@@ -17,6 +17,7 @@ from itertools import starmap
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Envelope
 from fastjournal.cmdlog.format.layout import (
@@ -31,7 +32,7 @@ from fastjournal.cmdlog.format.layout import (
 from fastjournal.cmdlog.format.packed_entry import pack_facts_and_record
 from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
+from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry, replayed_entry
 from fastjournal.cmdlog.recovery.scan import Run
 from fastjournal.limits import PRIORITY_DEFAULT
 
@@ -168,7 +169,9 @@ def _row(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> Ro
         or entry.erases
         or entry.ttl
     ):
-        return msgspec.structs.astuple(replayed_entry(entry, job_id, position, record_bytes))
+        job = replayed_entry(entry, job_id, position, record_bytes)
+        # the one that stands for none has to be that one behind a packing, too
+        return astuple(job) if job.more is not NO_COLD_FIELDS else astuple(job)[:-1]
     facts = pack_facts_and_record(
         PRIORITY_DEFAULT,
         entry.not_before,

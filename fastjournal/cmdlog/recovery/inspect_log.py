@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 
-import google_crc32c
 import msgspec
 
 from fastjournal.cmdlog.format.operation_records import SegmentRemoved, SegmentRewritten
@@ -35,15 +35,14 @@ from fastjournal.cmdlog.format.segments import (
     unpack_position,
 )
 from fastjournal.cmdlog.log_directory import list_segments
-from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.block_replay import BlockReplay
-from fastjournal.cmdlog.recovery.entry_blocks import entry_blocks
-from fastjournal.cmdlog.recovery.loss_report import tell_loss, time_at
+from fastjournal.cmdlog.recovery.loss_report import tell_loss
 from fastjournal.cmdlog.recovery.removals import doubtful_removals
 from fastjournal.cmdlog.recovery.replay import Replay
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
-from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan, scan_segment
+from fastjournal.cmdlog.recovery.scan import HEADER_BYTES, CorruptRegion, Scan
 from fastjournal.cmdlog.recovery.segment_chain import Seal, segment_start, why_misplaced
+from fastjournal.cmdlog.recovery.segment_reader import Segment, SegmentReader, StartWorker
 from fastjournal.cmdlog.recovery.value_budget import ValueBudget, ValueLimit
 from fastjournal.disk import Disk
 
@@ -113,6 +112,7 @@ def inspect_log(
     state: ReplayState,
     on_progress: Callable[[Progress], None] | None = None,
     limit: ValueLimit | None = None,
+    start_worker: StartWorker | None = None,
 ) -> LogInspection:
     """Read all segments of a log directory, and replay them into an empty state.
 
@@ -122,11 +122,17 @@ def inspect_log(
         state: Empty.
         on_progress: Called a few times a second.
         limit: How much memory it may take; None: all values are kept.
+        start_worker: Starts a worker that packs segments ahead; None: there is none.
 
     Raises:
         LogFailedError: Something cannot be read.
     """
-    return _LogInspector(disk, directory, state, on_progress, limit).run()
+    numbers = list_segments(disk, directory)
+    sizes = [disk.size(f"{directory}/{segment_name(number)}") for number in numbers]
+    worker = None if start_worker is None else start_worker(sizes)
+    with closing(SegmentReader(disk, directory, numbers, worker)) as reader:
+        inspector = _LogInspector(disk, directory, state, on_progress, limit, reader)
+        return inspector.run(numbers, sum(sizes))
 
 
 class _LogInspector:
@@ -137,18 +143,20 @@ class _LogInspector:
         state: ReplayState,
         on_progress: Callable[[Progress], None] | None,
         limit: ValueLimit | None,
+        reader: SegmentReader,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._on_progress = on_progress
         self._replay = Replay(state)
         self._budget = None if limit is None else ValueBudget(state, limit)
+        self._reader = reader
         self._inspection = LogInspection(state, [], [], [])
         self._present: list[int] = []
         self._bytes = 0
         self._bytes_done = 0
 
-    def run(self) -> LogInspection:
+    def run(self, present: list[int], size: int) -> LogInspection:
         inspection = self._inspection
         for name in self._disk.listdir(self._directory):
             if _LEFTOVER.fullmatch(name):
@@ -156,13 +164,13 @@ class _LogInspector:
                 message = "a segment was being rewritten; the segment itself is whole"
                 size = self._disk.size(path)
                 inspection.diagnostics.append(Diagnostic("leftover", path, 0, size, message))
-        self._present = present = list_segments(self._disk, self._directory)
-        self._bytes = sum(self._disk.size(self._path(number)) for number in present)
-        numbers, data, scan = self._without_empty(present)
+        self._present = present
+        self._bytes = size
+        numbers, last = self._without_empty(present)
         for number in numbers[:-1]:
-            self._read(number, *self._scanned(number), last=False)
-        if numbers:
-            self._read(numbers[-1], data, scan, last=True)
+            self._replay_segment(self._scanned(number), last=False)
+        if last is not None:
+            self._replay_segment(last, last=True)
             inspection.begins = numbers[-1] in inspection.state.previous
         self._drop_pardoned()
         self._find_breaks(present)
@@ -171,29 +179,31 @@ class _LogInspector:
     def _path(self, number: int) -> str:
         return f"{self._directory}/{segment_name(number)}"
 
-    def _without_empty(self, present: list[int]) -> tuple[list[int], bytes, Scan]:
-        """Return the numbers without those at the end that hold no record, and the last's scan."""
+    def _without_empty(self, present: list[int]) -> tuple[list[int], Segment | None]:
+        """Return the numbers without those at the end that hold no record, and the last segment."""
         numbers = list(present)
         while numbers:
-            data, scan = self._scanned(numbers[-1])
+            segment = self._scanned(numbers[-1])
+            scan = segment.scan
             if scan.runs or not (scan.clean or scan.torn):
-                return numbers, data, scan
-            path = self._path(numbers.pop())
+                return numbers, segment
+            path, size = self._path(numbers.pop()), len(segment.data)
             message = "the last segment holds no record yet"
-            self._inspection.diagnostics.append(Diagnostic("empty", path, 0, len(data), message))
-        return numbers, b"", Scan(0, [], [])
+            self._inspection.diagnostics.append(Diagnostic("empty", path, 0, size, message))
+        return numbers, None
 
-    def _scanned(self, number: int) -> tuple[bytes, Scan]:
-        data, unreadable = read_segment(self._disk, self._path(number))
-        scan = scan_segment(data)
+    def _scanned(self, number: int) -> Segment:
+        segment = self._reader.read(number)
+        data, scan = segment.data, segment.scan
         first = segment_start(data, scan)
         why = "" if first is None else why_misplaced(number, first.previous, self._present)
         if why:
             # none of its records counts: they stand where it was copied from
             start = min(HEADER_BYTES, scan.usable_bytes)
             copied = CorruptRegion(start, len(data), why)
-            return data, Scan(len(data), [], [copied], readable=False)
-        for start, end in unreadable:
+            segment.scan = Scan(len(data), [], [copied], readable=False)
+            return segment
+        for start, end in segment.unreadable:
             scan.readable = False
             reason = f"the device cannot read {end - start} bytes at offset {start}"
             scan.damage = [
@@ -202,15 +212,16 @@ class _LogInspector:
                 else found
                 for found in scan.damage
             ]
-        return data, scan
+        return segment
 
-    def _read(self, number: int, data: bytes, scan: Scan, *, last: bool) -> None:
+    def _replay_segment(self, segment: Segment, *, last: bool) -> None:
+        number, data, scan = segment.number, segment.data, segment.scan
         replay = self._replay
         replay.start_segment(number, data, doubtful_removals(data, scan))
         for run in scan.runs:
             index = 0
             final = last and run is scan.runs[-1]
-            blocks = BlockReplay(replay, run, entry_blocks(data, number, run))
+            blocks = BlockReplay(replay, run, segment.blocks(run))
             while index < len(run):
                 stop = index + _PROGRESS_RECORDS
                 index = blocks.replay(index, stop, last=final)
@@ -238,7 +249,7 @@ class _LogInspector:
             found = CorruptRegion(replay.cut, usable, "a group of records is not all there")
             self._found("unfinished", number, found, message)
             usable = replay.cut
-        self._inspection.segments.append(_info(number, data, scan, usable))
+        self._inspection.segments.append(segment.info(usable))
         self._bytes_done += len(data)
 
     def _found(self, kind: str, number: int, found: CorruptRegion, more: str) -> None:
@@ -300,16 +311,3 @@ class _LogInspector:
             done = self._bytes_done + offset
             records = self._replay.state.records
             self._on_progress(Progress(segment_name(number), done, self._bytes, records))
-
-
-def _info(number: int, data: bytes, scan: Scan, usable: int) -> SegmentInfo:
-    times: list[int | None] = []
-    records = 0
-    for run in scan.runs:
-        whole = sum(1 for end in run.ends if end <= usable) if run.end > usable else len(run)
-        if whole:
-            records += whole
-            times += (time_at(data, run.start), time_at(data, run.offset(whole - 1)))
-    first_us, last_us = (times[0], times[-1]) if times else (None, None)
-    crc = google_crc32c.value(data if usable == len(data) else data[:usable])
-    return SegmentInfo(number, usable, crc, first_us, last_us, records)

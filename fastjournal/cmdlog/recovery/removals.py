@@ -14,6 +14,8 @@ as it stands.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastjournal.cmdlog.format.layout import RECORD_BYTES_MIN, TIME_BYTES, Command
 from fastjournal.cmdlog.format.partial_decode import is_operation, job_id_at
 from fastjournal.cmdlog.format.records import instant_at
@@ -73,7 +75,7 @@ def _in_run(data: bytes, run: Run, first: int, lost_bytes: int) -> dict[int, int
     return doubtful
 
 
-def _may_belong(data: bytes, bodies: list[int]) -> bool:
+def _may_belong(data: bytes, bodies: Sequence[int]) -> bool:
     """Whether the last of these records, the first ones behind damage, may belong to an entry."""
     if len(bodies) > _BETWEEN_MAX + 1:
         return False

@@ -16,7 +16,7 @@ The layout of records: ``cmdlog.format.layout``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import google_crc32c
 import msgspec
@@ -54,9 +54,9 @@ class Run(msgspec.Struct, gc=False):
 
     start: int
     """Offset of the first record."""
-    bodies: list[int]
+    bodies: Sequence[int]
     """Offset of each record's payload, whose first byte is the command."""
-    ends: list[int]
+    ends: Sequence[int]
     """Offset behind each record, so also that of the next one."""
 
     @property

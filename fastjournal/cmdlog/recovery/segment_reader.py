@@ -1,0 +1,172 @@
+"""Segment reader: reads and scans the segments of a log, some of them ahead in a worker.
+
+The worker takes the next segments, as many as it has room for. When it is not done with the one
+that is wanted, the reader does not wait, but makes another one ready itself: so two processors have
+work to the end. The worker only saves work: the reader reads each segment itself, and what
+the worker says counts if it is about the same bytes. So damage, and whatever becomes of the worker,
+leaves the same result as without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import google_crc32c
+import msgspec
+
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
+from fastjournal.cmdlog.recovery.bad_sectors import read_segment
+from fastjournal.cmdlog.recovery.entry_blocks import EntryBlock, entry_blocks
+from fastjournal.cmdlog.recovery.loss_report import time_at
+from fastjournal.cmdlog.recovery.packed_segment import PackedSegment, unpack_blocks, unpack_run
+from fastjournal.cmdlog.recovery.scan import Run, Scan, scan_segment
+from fastjournal.disk import Disk
+from fastjournal.errors import LogFailedError
+
+
+class Worker(Protocol):
+    """Packs segments, in another process for example."""
+
+    def ask(self, number: int) -> bool:
+        """Ask for a segment; False: it has no room for it."""
+
+    def is_packing(self, number: int) -> bool:
+        """Whether it was asked for a segment, and has not answered."""
+
+    def wait(self) -> None:
+        """Wait until it has answered something, or is gone."""
+
+    def take(self, number: int) -> tuple[PackedSegment, memoryview] | None:
+        """Return its answer, which stays until ``release``; None: there is none."""
+
+    def release(self, number: int) -> None:
+        """Give the room of a segment back."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+StartWorker = Callable[[Sequence[int]], Worker | None]
+"""Starts a worker for segments of these sizes; None: there is none."""
+
+
+class Segment(msgspec.Struct, gc=False):
+    """A segment that was read and scanned."""
+
+    number: int
+    data: bytes
+    scan: Scan
+    unreadable: list[tuple[int, int]]
+    """Ranges that the device cannot read."""
+    crc32c: int
+    """CRC-32C of ``data``."""
+    ready: Iterator[EntryBlock] | None = None
+    """Entry blocks of its one run, where that was made ready; else None."""
+
+    def blocks(self, run: Run) -> Iterator[EntryBlock]:
+        """Return the entry blocks of a run, in ascending order; once."""
+        return entry_blocks(self.data, self.number, run) if self.ready is None else self.ready
+
+    def info(self, usable: int) -> SegmentInfo:
+        """Return what is known of its first bytes, so many."""
+        data = self.data
+        times: list[int | None] = []
+        records = 0
+        for run in self.scan.runs:
+            whole = sum(1 for end in run.ends if end <= usable) if run.end > usable else len(run)
+            if whole:
+                records += whole
+                times += (time_at(data, run.start), time_at(data, run.offset(whole - 1)))
+        first_us, last_us = (times[0], times[-1]) if times else (None, None)
+        crc = self.crc32c if usable == len(data) else google_crc32c.value(data[:usable])
+        return SegmentInfo(self.number, usable, crc, first_us, last_us, records)
+
+
+class SegmentReader:
+    """Reads the segments of a log, mostly in ascending order, each once.
+
+    Args:
+        disk: Where the log is.
+        directory: Directory of the log.
+        numbers: Numbers of the segments, ascending.
+        worker: Packs segments ahead; None: there is none. It is closed by ``close``.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, numbers: Sequence[int], worker: Worker | None
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._left = list(numbers)
+        """Those that nobody has begun, ascending."""
+        self._worker = worker
+        self._ahead: Segment | None = None
+        """One that the reader made ready while it would have waited."""
+        self._in_use: int | None = None
+        """Segment whose room of the worker is in use."""
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.close()
+
+    def read(self, number: int) -> Segment:
+        """Return a segment; that of the call before is used up.
+
+        Raises:
+            LogFailedError: It cannot be read; see ``read_segment``.
+        """
+        if number in self._left:
+            self._left.remove(number)
+        worker = self._worker
+        if worker is None:
+            return self._scan(number)
+        if self._in_use is not None:
+            worker.release(self._in_use)
+            self._in_use = None
+        self._ask(worker)
+        while worker.is_packing(number):
+            if self._ahead is None and self._left:
+                # one that cannot be read fails when it is wanted
+                with suppress(LogFailedError):
+                    self._ahead = self._make_ready(self._left.pop(0))
+            else:
+                worker.wait()
+            self._ask(worker)
+        ahead = self._ahead
+        if ahead is not None and ahead.number == number:
+            self._ahead = None
+            return ahead
+        answer = worker.take(number)
+        if answer is None:
+            return self._scan(number)
+        self._in_use = number
+        return self._unpack(number, *answer)
+
+    def _ask(self, worker: Worker) -> None:
+        while self._left and worker.ask(self._left[0]):
+            del self._left[0]
+
+    def _unpack(self, number: int, packed: PackedSegment, buffer: memoryview) -> Segment:
+        data, unreadable = self._read(number)
+        crc32c = google_crc32c.value(data)
+        if unreadable or (packed.bytes, packed.crc32c) != (len(data), crc32c):
+            return Segment(number, data, scan_segment(data), unreadable, crc32c)
+        scan = Scan(len(data), [unpack_run(packed, buffer)], [])
+        return Segment(number, data, scan, [], crc32c, unpack_blocks(packed, buffer))
+
+    def _make_ready(self, number: int) -> Segment:
+        segment = self._scan(number)
+        if len(segment.scan.runs) == 1:
+            blocks = entry_blocks(segment.data, number, segment.scan.runs[0])
+            segment.ready = iter(list(blocks))
+        return segment
+
+    def _scan(self, number: int) -> Segment:
+        data, unreadable = self._read(number)
+        return Segment(number, data, scan_segment(data), unreadable, google_crc32c.value(data))
+
+    def _read(self, number: int) -> tuple[bytes, list[tuple[int, int]]]:
+        return read_segment(self._disk, f"{self._directory}/{segment_name(number)}")
