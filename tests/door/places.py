@@ -48,6 +48,7 @@ PLACES = {
     "fastjournald.net.transport": "STOP_SECONDS",
     "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",
     "fastjournald.observability.metric_values": "STATM",
+    "fastjournald.recovery.bulk_load": "PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",
     "fastjournald.tables.key_index": "index.BLOCK_KEYS_MAX BLOCK_KEYS_MIN RUN_KEYS_MIN",
     "fastjournald.tables.key_index_build": "build.BLOCK_KEYS_MAX build._UNSORTED_KEYS_MAX",

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry, replayed_entry
 from fastjournal.keys import parse_journal_key
 from tests.door.engine import Engine, Settings
+from tests.door.places import patch_module
 from tests.door.recovery import load_engine
 from tests.door.tables import Entry, EntryState
 
@@ -39,6 +40,12 @@ KEYS = [
     b"::",
     b"\xff:128:%016d:\xff" % NOW,
 ]
+
+
+@pytest.fixture(params=[1, 2, 1024], autouse=True)
+def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries are made so many at a time."""
+    patch_module(monkeypatch, "PART_JOBS", request.param)
 
 
 def a_job(number: int, key: bytes, **fields: object) -> ReplayedEntry:
@@ -128,3 +135,26 @@ def test_bulk_load_delays_an_entry_until_the_work_on_its_uri_ends() -> None:
     waits = entry(engine, b"a:128:0:waits")
     assert (waits.state, waits.extra.waits_until) == (EntryState.DELAYED, NOW + 5)
     assert entry(engine, b"a:128:0:at work").superseded
+
+
+def test_bulk_load_counts_live_bytes_by_segment_and_evicts_in_the_order_of_the_log() -> None:
+    state = ReplayState()
+    for number, key in enumerate(KEYS):
+        job = a_job(number, key, uri=b"u%d" % number if number % 3 else None)
+        job.move_record(pack_position(2 + number // 9, 100 * number))
+        state.place(job, NOW)
+    rare = a_job(len(KEYS), b"a:128:0:buried", reason=b"why", value=bytes(200))
+    rare.move_record(pack_position(9, 0))
+    state.place(rare, NOW)
+    expected = [sum(number // 9 == part for number in range(len(KEYS))) * 90 for part in range(3)]
+    settings = Settings(memory_bytes_max=1 << 30, cold_bytes_min=1)
+    engine = load_engine(state, settings, lambda *_: 0, seed=bytes(8), now=NOW)
+    engine.check()
+    live = engine.journal.usage.live
+    assert [live[2], live[3], live[4], live[9]] == [*expected, 90]
+    assert engine.journal.records.live_bytes == 90 * (len(KEYS) + 1)
+    assert engine.store.values is not None
+    assert list(engine.store.values._recent) == [*KEYS, rare.key]
+    for number, key in enumerate(KEYS):
+        if number % 3:
+            assert entry(engine, b"u%d" % number) is entry(engine, key)

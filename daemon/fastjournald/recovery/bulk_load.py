@@ -1,13 +1,15 @@
 """Bulk load: from what replay leaves to a store full of entries, each index built once, in order.
 
-The loop decides how long a start takes and how much memory: most jobs are waiting entries about
-which there is nothing special, and become entries right in it. A job goes before the next entry is
-made, so that memory for both is never needed.
+This decides how long a start takes and how much memory: most jobs are waiting entries about which
+there is nothing special, and become entries a thousand at a time, field by field, in calls that
+leave the interpreter's loop. These jobs go before the next entries are made, so that memory for
+both is never needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES, unpack_record
@@ -24,6 +26,8 @@ from fastjournald.wal.journal import Journal
 _TIMESTAMP_DIGITS = 16
 """Length of the instant in a canonical key."""
 _COLON = 0x3A
+PART_JOBS = 1024
+"""Jobs whose entries are made together: they fit into the cache of the processor."""
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
 _READY, _DELAYED = EntryState.READY, EntryState.DELAYED
 
@@ -69,22 +73,117 @@ class _Loading:
         self._ready: dict[bytes, list[Entry]] = {}
         self._delayed: dict[bytes, list[Entry]] = {}
         self._expiry: list[tuple[int, bytes]] = []
+        self._run = bytes(RUN_KEPT_BYTES)
+        """The part that entries of one run keep of their job ids."""
 
     def load(self, jobs: list[ReplayedEntry]) -> None:
         """Make entries of jobs, the last of which goes first, and put them under their keys."""
-        store = self._store
-        journal = store.journal
-        live = journal.usage.live
-        add = store.keys.add
-        plain = store.scheduler.plain
-        values = store.values
-        known = self._queues
-        now = self._now.to_bytes(8, "big")
-        store.entries += len(jobs)
-        run = b""
+        self._store.entries += len(jobs)
         while jobs:
-            job = jobs.pop()
-            key, uri, facts = job.key, job.uri, job.facts
+            part = jobs[: -PART_JOBS - 1 : -1]
+            del jobs[-PART_JOBS:]
+            self._load_part(part)
+
+    def _load_part(self, jobs: list[ReplayedEntry]) -> None:
+        """Make entries of some jobs, each field of all of them in one step."""
+        keys = [job.key for job in jobs]
+        uris = [job.uri for job in jobs]
+        queues = self._queues_of(keys)
+        facts = [job.facts for job in jobs]
+        for index, queue in enumerate(queues):
+            if facts[index][0] != queue.priority:
+                facts[index] = bytes((queue.priority,)) + facts[index][1:]
+        states = self._states_of(jobs, queues, facts)
+        entries = list(
+            map(
+                Entry,
+                facts,
+                keys,
+                uris,
+                [job.value for job in jobs],
+                [queue.domain for queue in queues],
+                repeat(NOTHING),
+                states,
+                self._kept_ids([job.job_id for job in jobs], facts),
+            )
+        )
+        for job, entry in zip(jobs, entries, strict=True):
+            if job.changed:
+                times = entry.own_times()
+                times.changed = times.seen = job.changed
+        self._count_records(facts)
+        for entry, queue in zip(entries, queues, strict=True):
+            queue.domain.entries += 1
+            if entry.state == _READY:
+                queue.ready.append(entry)
+            elif entry.state == _DELAYED:
+                queue.delayed.append(entry)
+        store = self._store
+        if _ABSENT not in states and store.values is None:
+            store.keys.add_keys(keys, entries)
+            if None in uris:
+                entries = [entry for entry in entries if entry.uri is not None]
+            store.keys.add_keys([uri for uri in uris if uri is not None], entries)
+            return
+        for job, entry, queue in zip(jobs, entries, queues, strict=True):
+            if entry.state == _ABSENT:
+                self._load_more(job, entry, queue)
+                continue
+            store.keys.add(entry)
+            if store.values is not None:
+                # in the order of the log, in which they are evicted
+                store.values.add(entry)
+
+    def _states_of(
+        self, jobs: list[ReplayedEntry], queues: list[_Queue], facts: list[bytes]
+    ) -> list[int]:
+        """Return the state of each entry; absent: it has more to it."""
+        now = self._now.to_bytes(8, "big")
+        plain = self._store.scheduler.plain
+        return [
+            _ABSENT
+            if job.more is not NO_COLD_FIELDS or job.starts or job.token
+            else _PLAIN
+            if queue.domain is plain
+            else _READY
+            if fact[1:9] <= now
+            else _DELAYED
+            for job, queue, fact in zip(jobs, queues, facts, strict=True)
+        ]
+
+    def _kept_ids(self, ids: list[bytes], facts: list[bytes]) -> list[bytes]:
+        """Return of each job id what its entry keeps; the entries of one run share it."""
+        run = self._run
+        kept: list[bytes] = []
+        for job_id, fact in zip(ids, facts, strict=True):
+            if job_id[RUN_KEPT_BYTES:] != fact[JOB_ID_REST]:
+                kept.append(job_id)
+                continue
+            if not job_id.startswith(run):
+                run = job_id[:RUN_KEPT_BYTES]
+            kept.append(run)
+        self._run = run
+        return kept
+
+    def _count_records(self, facts: list[bytes]) -> None:
+        """Count the bytes of the records of entries as live."""
+        journal = self._store.journal
+        live = journal.usage.live
+        records = [unpack_record(fact, FACTS_BYTES) for fact in facts]
+        total = sum([size for _, _, size in records])
+        journal.records.live_bytes += total
+        segments = {position >> SEGMENT_SHIFT for position, _, _ in records}
+        if len(segments) == 1:
+            live[segments.pop()] += total
+            return
+        for position, _, size in records:
+            live[position >> SEGMENT_SHIFT] += size
+
+    def _queues_of(self, keys: list[bytes]) -> list[_Queue]:
+        """Return where the entries of some keys go."""
+        known = self._queues
+        queues: list[_Queue] = []
+        for key in keys:
             # a canonical key that begins like one before it need not be taken apart
             at = key.find(b":", key.find(b":") + 1) + 1
             until = at + _TIMESTAMP_DIGITS
@@ -96,43 +195,8 @@ class _Loading:
                 or not key[at:until].isdigit()
             ):
                 queue = self._queue_of(key, at)
-            domain = queue.domain
-            if facts[0] != queue.priority:
-                facts = bytes((queue.priority,)) + facts[1:]
-            job_id = job.job_id
-            if job_id[RUN_KEPT_BYTES:] != facts[JOB_ID_REST]:
-                kept_id = job_id
-            else:
-                if job_id[:RUN_KEPT_BYTES] != run:
-                    run = job_id[:RUN_KEPT_BYTES]
-                kept_id = run
-            if job.more is not NO_COLD_FIELDS or job.starts or job.token:
-                state = _ABSENT
-            elif domain is plain:
-                state = _PLAIN
-            elif facts[1:9] <= now:
-                state = _READY
-            else:
-                state = _DELAYED
-            changed = job.changed
-            entry = Entry(facts, key, uri, job.value, domain, NOTHING, state, kept_id)
-            if changed:
-                times = entry.own_times()
-                times.changed = times.seen = changed
-            domain.entries += 1
-            position, _, size = unpack_record(facts, FACTS_BYTES)
-            live[position >> SEGMENT_SHIFT] += size
-            journal.records.live_bytes += size
-            if state == _ABSENT:
-                self._load_more(job, entry, queue)
-                continue
-            add(entry)
-            if values is not None:
-                values.add(entry)
-            if state == _READY:
-                queue.ready.append(entry)
-            elif state == _DELAYED:
-                queue.delayed.append(entry)
+            queues.append(queue)
+        return queues
 
     def _queue_of(self, key: bytes, at: int) -> _Queue:
         parts = parse_journal_key(key)

@@ -8,7 +8,7 @@ n is the number of keys; every operation is O(1) for a key unless it says otherw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from fastjournal.limits import PENDING_KEYS_MAX
@@ -49,6 +49,14 @@ class KeyTable:
         if self.index is not None:
             self._note(self.index, entry.all_keys())
 
+    def add_keys(self, keys: Sequence[bytes], entries: Sequence[Entry]) -> None:
+        """Let each of some keys lead to the entry at its place (bulk insert)."""
+        shards = self._shards
+        for key, entry in zip(keys, entries, strict=True):
+            shards[hash(key) & 255][key] = entry
+        if self.index is not None:
+            self._note(self.index, keys)
+
     def remove(self, entry: Entry) -> None:
         """Take those keys of an entry out that lead to it."""
         shards, key, uri = self._shards, entry.key, entry.uri
@@ -79,7 +87,7 @@ class KeyTable:
         if self.index is not None:
             self._note(self.index, [key])
 
-    def _note(self, index: KeyIndex, keys: list[bytes]) -> None:
+    def _note(self, index: KeyIndex, keys: Sequence[bytes]) -> None:
         """Note keys that came or went, to be merged into the index."""
         index.pending += keys
         if len(index.pending) > PENDING_KEYS_MAX:
