@@ -65,15 +65,17 @@ def measure_filled(
                 if "memory" in keys:
                     into.add("memory", large.name, "bytes", grown / jobs)
                 pairs.append((small, large))
-        for _ in rounds_until(end, rounds):
+        for number in rounds_until(end, rounds):
             note_limits(directory, into)
             for small, large in pairs:
                 start_seconds = large.start()
                 if "start" in keys:
                     into.add("start", large.name, "us", start_seconds / jobs * 1e6)
                 if "growth" in keys:
-                    few, many = enqueue_rate(generator, small), enqueue_rate(generator, large)
-                    into.add("growth", large.name, "ratio", many / few)
+                    # neither is always the first
+                    in_turn = (small, large) if number % 2 else (large, small)
+                    rates = {server: enqueue_rate(generator, server) for server in in_turn}
+                    into.add("growth", large.name, "ratio", rates[large] / rates[small])
                 latency.measure_latency(generator, large, keys, into)
                 large.stop()
 

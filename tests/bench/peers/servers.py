@@ -123,6 +123,7 @@ class Fastjournald(Server):
     def __init__(self, directory: Path, policy: str) -> None:
         super().__init__(directory, policy)
         self._http_port = free_port()
+        self._ready_file = self.directory / "ready"
 
     def command(self, lax: bool) -> list[str]:
         """Return the command that starts it."""
@@ -130,8 +131,12 @@ class Fastjournald(Server):
             installed("fastjournald"),
             *("--listen", f"127.0.0.1:{self.port}", "--cmdlog-path", str(self.directory / "log")),
             *("--cmdlog-sync", "os" if lax else self.policy),
-            *("--http", f"127.0.0.1:{self._http_port}"),
+            *("--http", f"127.0.0.1:{self._http_port}", "--ready-file", str(self._ready_file)),
         ]
+
+    def is_ready(self) -> bool:
+        """Whether it serves: before the replay it listens for a moment, to check its address."""
+        return self._ready_file.exists()
 
     def turns(self) -> dict[float, int]:
         """Return how many turns of the event loop took at most so many seconds, by bucket."""
