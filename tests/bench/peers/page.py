@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -33,6 +34,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "performance.md"
 COLUMNS = (OURS, STREAMS, LUA, BEANSTALKD)
 GENERATOR_MAX = 0.9
 """Share of a processor from which on the generator may be the bottleneck."""
+
+LINE_CHARACTERS = 118
 
 _GENERATED = re.compile(r"(<!-- generated: peers -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -79,7 +82,7 @@ def _method(report: Report) -> str:
         sentences.append(f"**The machine was not quiet:** {'; '.join(reasons)}.")
     else:
         sentences.append("The machine was quiet.")
-    return "\n".join(sentences) + "\n"
+    return "".join(map(_paragraph, sentences))
 
 
 def _figures(report: Report) -> str:
@@ -118,8 +121,8 @@ def _generator(report: Report) -> str:
         f"{max(each.median for each in shares):.0%} beside a peer. "
     )
     if busy:
-        return f"{text}It may be the bottleneck of: {'; '.join(busy)}.\n"
-    return f"{text}It was never the bottleneck.\n"
+        return _paragraph(f"{text}It may be the bottleneck of: {'; '.join(busy)}.")
+    return _paragraph(f"{text}It was never the bottleneck.")
 
 
 def _aims(report: Report) -> str:
@@ -155,6 +158,10 @@ def _with_range(measured: Measured) -> str:
     if low == high:
         return number(measured.median)
     return f"{number(measured.median)} ({number(low)}, {number(high)})"
+
+
+def _paragraph(text: str) -> str:
+    return textwrap.fill(text, LINE_CHARACTERS, break_on_hyphens=False) + "\n"
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
