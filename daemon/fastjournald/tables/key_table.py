@@ -46,8 +46,14 @@ class KeyTable:
         if links:
             for link in links:
                 shards[hash(link) & 255][link] = entry
-        if self.index is not None:
-            self._note(self.index, entry.all_keys())
+                if self.index is not None:
+                    self._note(self.index, [link])
+        index = self.index
+        if index is not None:
+            # as ``_note`` does it, for each SET
+            index.pending += (key,) if uri is None else (key, uri)
+            if len(index.pending) > PENDING_KEYS_MAX:
+                self._signals.bits |= KEYS
 
     def add_keys(self, keys: Sequence[bytes], entries: Sequence[Entry]) -> None:
         """Let each of some keys lead to the entry at its place (bulk insert)."""
@@ -70,8 +76,11 @@ class KeyTable:
         if entry.extra.links:
             for link in entry.extra.links:
                 self.pop(link, entry)
-        if self.index is not None:
-            self._note(self.index, entry.all_keys())
+        index = self.index
+        if index is not None:
+            index.pending += (key,) if uri is None else (key, uri)
+            if len(index.pending) > PENDING_KEYS_MAX:
+                self._signals.bits |= KEYS
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Let one key lead to an entry."""

@@ -13,7 +13,13 @@ from fastjournal.cmdlog.format.envelope import MAGIC, Failure, encode_fields, pa
 from fastjournal.cmdlog.format.layout import NO_TIME, Command
 from fastjournal.cmdlog.format.operation_records import Operation, encode_operation
 from fastjournal.cmdlog.format.packed_entry import unpack_facts
-from fastjournal.cmdlog.format.records import encode_job, encode_result, encode_simple, encode_time
+from fastjournal.cmdlog.format.records import (
+    encode_job,
+    encode_result,
+    encode_simple,
+    encode_simples,
+    encode_time,
+)
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, encode_removal_time
 from fastjournal.cmdlog.format.workq import SCHEDULED_US_BACK
 from fastjournald.tables.entry import ARRIVAL_MAX, RUN_KEPT_BYTES, Entry, Extra
@@ -230,8 +236,7 @@ class RecordEncoder:
 
     def starts(self, job_ids: Iterable[bytes], now: int) -> list[bytes]:
         """Return the records that an attempt of each of these jobs starts."""
-        time = self._time_at(now)
-        return [encode_simple(_START, time, job_id) for job_id in job_ids]
+        return encode_simples(_START, self._time_at(now), job_ids)
 
     def timeout(self, job_id: bytes, now: int) -> bytes:
         """Return the record that an attempt of a job is over."""

@@ -7,6 +7,7 @@ part.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import google_crc32c
 import msgspec
@@ -175,6 +176,13 @@ def encode_simple(command: int, time: bytes, job_id: bytes) -> bytes:
     """
     data = b"".join((time, _SIMPLE_SIZE, _COMMAND_BYTES[command], job_id))
     return data + _pack_crc(_crc32c(data))
+
+
+def encode_simples(command: int, time: bytes, job_ids: Iterable[bytes]) -> list[bytes]:
+    """Return the records that ``encode_simple`` makes of these jobs."""
+    head = b"".join((time, _SIMPLE_SIZE, _COMMAND_BYTES[command]))
+    crc32c, pack_crc = _crc32c, _pack_crc
+    return [data + pack_crc(crc32c(data)) for data in [head + job_id for job_id in job_ids]]
 
 
 def encode_record(record: Record) -> bytes:
