@@ -38,7 +38,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-SPARK_TESTS = Path(__file__).parent / "spark"
+TESTS = Path(__file__).parent
+SPARK_TESTS = TESTS / "spark"
+
+TIERS = ("system", "soak", "docs", "unit", "property", "format", "integration")
+"""Order of the tests behind those of Spark: no process ends alone with a test of many seconds."""
 
 
 def pytest_configure() -> None:
@@ -60,10 +64,13 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the Spark tests: they take longest. Those of other processes come last of them."""
+    """Sort by tier, Spark tests first; those that lend the Java machine come last of them."""
 
     def turn(item: pytest.Item) -> int:
-        return 2 if item.get_closest_marker("spark") is None else "spark" not in item.fixturenames
+        if item.get_closest_marker("spark") is not None:
+            return -1 if "spark" not in item.fixturenames else -2
+        tier = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
+        return TIERS.index(tier) if tier in TIERS else len(TIERS)
 
     items.sort(key=turn)
 
