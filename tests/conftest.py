@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -86,6 +87,12 @@ def java_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaMachi
 def spark(java_machine: JavaMachine) -> SparkSession:
     """Spark session that is shared by all tests of this process."""
     return java_machine.session()
+
+
+def pytest_collection_finish() -> None:
+    """Keep modules and thousands of tests, which stay, out of each garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
