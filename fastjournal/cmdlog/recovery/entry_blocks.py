@@ -12,7 +12,7 @@ entries without a step of the interpreter for each.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import starmap
 from typing import TypeAlias
 
@@ -45,6 +45,8 @@ Row: TypeAlias = tuple[object, ...]
 
 _decode_entry = msgspec.msgpack.Decoder(Envelope).decode
 _decode_rows = msgspec.msgpack.Decoder(list[ReplayedEntry]).decode
+_decode_plain_rows = msgspec.msgpack.Decoder(list[tuple[bytes | None, ...]]).decode
+_PLAIN_ROW_FIELDS = 5
 pack_rows = msgspec.msgpack.Encoder().encode
 """Takes a list of rows; returns what ``unpack_rows`` takes."""
 _OPERATION_NAME_BYTES = OPERATION_HEAD[0]
@@ -59,6 +61,11 @@ class RowBlock(msgspec.Struct, gc=False):
     arrival: int
     """Highest serial number of them."""
     rows: list[Row]
+
+    @property
+    def plain(self) -> bool:
+        """Whether no row has more than facts, key, URI, value and job id."""
+        return max(map(len, self.rows)) == _PLAIN_ROW_FIELDS
 
 
 class EntryBlock(msgspec.Struct, gc=False):
@@ -81,9 +88,13 @@ def entry_blocks(data: bytes, number: int, run: Run) -> Iterator[EntryBlock]:
         yield EntryBlock(block.first, block.arrival, list(starmap(ReplayedEntry, block.rows)))
 
 
-def unpack_rows(packed: bytes | memoryview) -> list[ReplayedEntry]:
-    """Return the entries of packed rows."""
-    return _decode_rows(packed)
+def unpack_rows(packed: bytes | memoryview, *, plain: bool) -> list[ReplayedEntry]:
+    """Return the entries of packed rows; ``plain``: see ``RowBlock``."""
+    if not plain:
+        return _decode_rows(packed)
+    # Entries made at once stand between their keys in memory, and leave holes there when they go.
+    rows: Iterable[Row] = _decode_plain_rows(packed)
+    return list(starmap(ReplayedEntry, rows))
 
 
 def row_blocks(data: bytes, number: int, run: Run) -> Iterator[RowBlock]:

@@ -6,7 +6,8 @@ nearly without a step of the interpreter for each record. Only a segment without
 Byte layout, in the byte order of the machine: u32 offset of each record's body, u32 offset behind
 each record, the packed rows of the blocks (``cmdlog.recovery.entry_blocks``), and the *index*, a
 msgpack array of the blocks: index of the first record, highest arrival, offset and length of the
-rows. Where the index is, and what the segment was, is told beside it (``PackedSegment``).
+rows, and whether they are plain. Where the index is, and what the segment was, is told beside it
+(``PackedSegment``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PACKED_SEGMENT_BYTES_MAX = 256 << 20
 """A larger segment is not packed: the memory of a start is bounded."""
 _OFFSET = "I"
 _OFFSET_BYTES = array(_OFFSET).itemsize
-_Block = tuple[int, int, int, int]
+_Block = tuple[int, int, int, int, bool]
 _decode_index = msgspec.msgpack.Decoder(list[_Block]).decode
 _encode_index = msgspec.msgpack.Encoder().encode
 
@@ -75,7 +76,8 @@ def pack_segment(number: int, data: bytes, buffer: memoryview) -> PackedSegment 
         put(array(_OFFSET, run.ends).tobytes())
         for block in row_blocks(data, number, run):
             begin = at
-            index.append((block.first, block.arrival, begin, put(pack_rows(block.rows))))
+            size = put(pack_rows(block.rows))
+            index.append((block.first, block.arrival, begin, size, block.plain))
         index_bytes = put(_encode_index(index))
     except ValueError:
         # it does not fit
@@ -96,5 +98,5 @@ def unpack_run(packed: PackedSegment, buffer: memoryview) -> Run:
 def unpack_blocks(packed: PackedSegment, buffer: memoryview) -> Iterator[EntryBlock]:
     """Yield the entry blocks of a packed segment; the buffer stays as it is meanwhile."""
     end = packed.index_at + packed.index_bytes
-    for first, arrival, at, size in _decode_index(buffer[packed.index_at : end]):
-        yield EntryBlock(first, arrival, unpack_rows(buffer[at : at + size]))
+    for first, arrival, at, size, plain in _decode_index(buffer[packed.index_at : end]):
+        yield EntryBlock(first, arrival, unpack_rows(buffer[at : at + size], plain=plain))
