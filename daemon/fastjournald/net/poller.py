@@ -49,8 +49,8 @@ class Polled(Protocol):
     def go_on(self) -> None:
         """Go on, as far as that needs no wait: it asked for that by ``resume``."""
 
-    def settled(self) -> None:
-        """More is settled than when it asked for that by ``settle``."""
+    def settled(self, settled: int) -> None:
+        """So many bytes of the log are settled: more than when it asked for that by ``settle``."""
 
     def stop_receiving(self) -> None:
         """Take no more from the client."""
@@ -218,8 +218,9 @@ class Poller:
     def _go_on_settled(self) -> None:
         # who came while a thread synced, and is not settled so far, asks again
         unsettled, self._unsettled = self._unsettled, []
+        settled = self._commit.writer.settled
         for client in unsettled:
-            client.settled()
+            client.settled(settled)
 
     async def _settle_slowly(self) -> None:
         """Carry out commits that the poller's task must not wait for."""
