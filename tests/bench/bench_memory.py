@@ -3,7 +3,7 @@
 Entries with a canonical journal key of 50 bytes, a URI of 45 bytes and a value of 100 bytes go
 through decoder, handlers and journal as in the daemon; the log itself is left out. Measured is the
 resident memory of the process, less what it was before, over the number of entries: keys, values,
-all indexes and the allocator's losses included. Each entry comes before all others in the order of
+all indexes and the allocator's losses included. Each entry comes after all others in the order of
 work, or with ``--random`` anywhere. With ``--parts`` each object of an entry is listed: the bytes
 that it has, and those that the allocator takes for it.
 """
@@ -68,8 +68,8 @@ def parts_of(engine: Engine) -> dict[str, tuple[float, float]]:
     for shard in engine.store.keys._shards:
         count("key table: slots of key and URI", shard)
     for domain in engine.store.scheduler.domains.values():
-        for sublist in (*domain.ready._lists, *domain.ready._keys):
-            count("ready list: references to entry and facts", sublist)
+        for sublist in (*domain.ready._sublists, *filter(None, domain.ready._ranks)):
+            count("ready list: references to entries, ranks", sublist)
     number = engine.store.entries
     return {what: (size / number, taken[what] / number) for what, size in sizes.items()}
 
@@ -77,7 +77,7 @@ def parts_of(engine: Engine) -> dict[str, tuple[float, float]]:
 def measure(entries: int, *, in_order: bool) -> tuple[float, Engine]:
     """Return bytes for each entry, and the engine that holds them."""
     gc.disable()
-    instants = [NOW_US - number for number in range(entries)]
+    instants = [NOW_US - entries + number for number in range(entries)]
     if not in_order:
         random.Random(1).shuffle(instants)
     engine = Engine()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastjournald.tables.domain import NEVER, NO_ENTRIES, Domain
+from fastjournald.tables.domain import NEVER, NO_ENTRIES, Domain, SortedEntries
 from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Cold, Entry, Extra, Times
 from fastjournald.tables.entry_states import STATE_NAMES, TRANSITIONS, EntryState
 from fastjournald.tables.interval_index import FIRST, TOP, Intervals

@@ -101,7 +101,7 @@ def domain_counts_too_few_buried(store: Store) -> None:
 
 
 def ready_order_misses_one(store: Store) -> None:
-    entry(store, b"a:1:0:1").domain.ready.clear()
+    entry(store, b"a:1:0:1").domain.ready.pop_first()
 
 
 def delayed_order_is_by_an_older_key(store: Store) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.protocol.constants import Flag, ValueType
-from tests.door.tables import NO_ENTRIES, Domain, Entry
+from tests.door.tables import NO_ENTRIES, Domain, Entry, SortedEntries
 from tests.property.model_parts import Rules
 from tests.property.subject import SECOND, START, EngineSubject, Subject
 
@@ -90,5 +90,89 @@ def test_taking_out_first_and_adding_many_keep_the_order(seed: int) -> None:
             expected = sorted(expected + added, key=lambda entry: entry.facts)
         assert list(domain.ready) == expected
         assert len(domain.ready) == len(expected)
-        if expected:
-            assert domain.ready[len(expected) // 2] is expected[len(expected) // 2]
+        domain.ready.check()
+
+
+class Short(SortedEntries):
+    """Sublists of 2 to 8 entries, so that few entries split and join many."""
+
+    LOAD = 4
+
+
+def facts_of(entry: Entry) -> bytes:
+    return entry.facts
+
+
+def an_entry(instant: int, serial: int, domain: Domain) -> Entry:
+    return Entry(pack_facts(1, instant, serial, 0, 0, 0), b"%d" % serial, None, b"", domain)
+
+
+@pytest.mark.parametrize("instants", [1, 3, 2**9, 2**40, 2**60])
+@pytest.mark.parametrize("seed", range(3))
+def test_sorted_list_adds_and_removes_at_any_place_also_of_equal_ranks(
+    seed: int, instants: int
+) -> None:
+    """A rank leaves out the arrival, and tells instants to 64 us."""
+    draw, domain = random.Random(seed), Domain(b"a")
+    order, expected = Short(), list[Entry]()
+    serials = draw.sample(range(600), 600)
+    grows = 0.7
+    while serials:
+        if len(expected) > 150:
+            grows = 0.3
+        elif len(expected) < 5:
+            grows = 0.7
+        if draw.random() < grows:
+            number = draw.choice([1, 1, 1, 3, 4, 20])
+            added = [
+                an_entry(draw.randrange(instants), serials.pop(), domain)
+                for _ in range(min(number, len(serials)))
+            ]
+            if len(added) == 1:
+                order.add(added[0])
+            else:
+                order.add_all(added)
+            expected = sorted(expected + added, key=facts_of)
+        elif expected:
+            at = draw.randrange(len(expected))
+            for _ in range(draw.choice([1, 1, 2, 9])):
+                if at < len(expected):
+                    order.remove(expected.pop(at))
+                    order.check()
+        assert list(order) == expected
+        assert len(order) == len(expected)
+        order.check()
+        bound = pack_facts(1, draw.randrange(instants + 1), draw.randrange(600), 0, 0, 0)
+        found = next((entry for entry in expected if entry.facts >= bound), None)
+        assert order.first_from(bound) is found
+        assert order.first_from(pack_facts(1, 0, 0, 0, 0, 0)) is (expected[0] if expected else None)
+        assert order.first_from(pack_facts(2, 0, 0, 0, 0, 0)) is None
+    for entry in expected:
+        assert order.pop_first() is entry
+        order.check()
+    assert not order
+
+
+def test_sorted_list_takes_out_the_very_entry_among_those_with_equal_keys() -> None:
+    order, domain = Short(), Domain(b"a")
+    entries = [an_entry(5, 7, domain) for _ in range(30)]
+    for entry in entries:
+        order.add(entry)
+    for entry in random.Random(1).sample(entries, 20):
+        order.remove(entry)
+        entries.remove(entry)
+        assert set(map(id, order)) == set(map(id, entries))
+        order.check()
+
+
+@pytest.mark.parametrize("instant", [0, 5, 1000])
+def test_sorted_list_refuses_to_take_out_what_is_not_in_it(instant: int) -> None:
+    order, domain = Short(), Domain(b"a")
+    absent = an_entry(instant, 100, domain)
+    with pytest.raises(ValueError, match="not in this list"):
+        order.remove(absent)
+    for serial in range(30):
+        order.add(an_entry(5, serial, domain))
+    with pytest.raises(ValueError, match="not in this list"):
+        order.remove(absent)
+    order.check()

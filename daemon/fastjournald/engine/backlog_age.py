@@ -49,14 +49,14 @@ def _oldest(domain: Domain) -> Iterator[Entry]:
     512 binary searches.
     """
     ready = domain.ready
-    entry = ready[0] if ready else None
+    entry = ready.first() if ready else None
     while entry is not None:
         yield entry
         priority = entry.priority
         if not entry.not_before:
-            entry = next(ready.irange_key(pack_facts(priority, 1, 0, 0, 0, 0)), None)
+            entry = ready.first_from(pack_facts(priority, 1, 0, 0, 0, 0))
         elif priority < PRIORITY_MAX:
-            entry = next(ready.irange_key(bytes((priority + 1,))), None)
+            entry = ready.first_from(pack_facts(priority + 1, 0, 0, 0, 0, 0))
         else:
             return
 

@@ -7,7 +7,7 @@ from collections.abc import Set
 
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournald.engine.store import Counts, Store
-from fastjournald.tables.domain import NEVER, NO_ENTRIES, Domain
+from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.tables.entry_states import EntryState
 from fastjournald.tables.key_index import KeyIndex
@@ -126,8 +126,7 @@ def _check_orders(domain: Domain, inside: list[Entry]) -> None:
         (domain.buried_order, EntryState.BURIED),
     ):
         # also that the keys are those of the entries as they are now
-        if order is not NO_ENTRIES:
-            order._check()
+        order.check()
         standing = {id(entry) for entry in inside if entry.state == state and entry.journal}
         assert len(order) == len(standing)
         assert set(map(id, order)) == standing

@@ -20,11 +20,12 @@ from fastjournal.cmdlog.format.packed_entry import (
     ARRIVAL_AT,
     DELAY_KEY,
     ORDER_BYTES,
+    VALUE_TYPE_AT,
     Packed,
     unpack_facts,
 )
 from fastjournal.protocol.constants import State
-from fastjournal.protocol.messages import Meta
+from fastjournal.protocol.messages import Meta, Pair
 from fastjournald.tables.domain import Domain
 from fastjournald.tables.entry_states import TRANSITIONS, EntryState
 
@@ -226,6 +227,11 @@ class Entry(Packed, eq=False, gc=False):
     def reason(self) -> bytes | None:
         """Why it is buried; None: it is not."""
         return self.extra.reason
+
+    def pair(self, *, with_data: bool) -> Pair:
+        """Return its keys, and its value if that is wanted, which is in memory then."""
+        value = self.warm_value() if with_data else b""
+        return Pair(self.key, self.facts[VALUE_TYPE_AT], value, self.uri or b"")
 
     def warm_value(self) -> bytes:
         """Return its value, which is in memory."""

@@ -170,7 +170,7 @@ class Scheduler:
 
     def pop_delayed(self, domain: Domain) -> Entry:
         """Take out the first delayed entry of a domain, to be enqueued; refresh the timers then."""
-        entry: Entry = domain.delayed.pop(0)
+        entry: Entry = domain.delayed.pop_first()
         if entry.extra.waits_until:
             entry.extra.waits_until = 0
         self.delayed -= 1

@@ -39,7 +39,7 @@ not_before_of = Struct(">xQ").unpack_from
 _pack_u64 = Struct(">Q").pack
 _u64_at = Struct(">Q").unpack_from
 
-_NOT_BEFORE, _TIMESTAMP, _CREATED, _VALUE_TYPE = 1, 17, 25, 33
+_NOT_BEFORE, _TIMESTAMP, _CREATED, VALUE_TYPE_AT = 1, 17, 25, 33
 _LENGTH_BYTES = 4
 
 
@@ -89,7 +89,7 @@ class Packed(msgspec.Struct, gc=False):
     @property
     def value_type(self) -> int:
         """The protocol's number of its type."""
-        return self.facts[_VALUE_TYPE]
+        return self.facts[VALUE_TYPE_AT]
 
     @property
     def position(self) -> int:

@@ -18,7 +18,7 @@ from fastjournal.limits import (
     WAITS_PER_CONNECTION_MAX,
     WRITTEN_BYTES_A_UNIT,
 )
-from fastjournal.protocol import ErrorCode, Pair, Reply, Request
+from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     DATA,
@@ -118,11 +118,8 @@ def next_work(
     if flags & META:
         reply.pairs = [pair_of(store, entry, entry.key, flags, now) for entry in entries]
     else:
-        data = flags & DATA
-        reply.pairs = [
-            Pair(entry.key, entry.value_type, entry.warm_value() if data else b"", entry.uri or b"")
-            for entry in entries
-        ]
+        data = bool(flags & DATA)
+        reply.pairs = [entry.pair(with_data=data) for entry in entries]
     return reply
 
 
