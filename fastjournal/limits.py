@@ -228,8 +228,12 @@ PENDING_KEYS_MAX = 1000
 """Keys that wait to be merged, while there is no idle moment: the first page of a scan waits until
 they are merged, for some milliseconds beside other requests."""
 
-RELIEVED_KEYS = 500
-"""Keys merged after the requests of a session: more than its share adds."""
+PENDING_KEYS_KEPT = 800
+"""Keys of these that still wait when the requests of a session were too many: so few are merged at
+a time where few are added."""
+
+RELIEVED_KEYS = 1000
+"""Most keys merged after the requests of a session: more than its share adds."""
 
 SCAN_LEASES_MAX = 1000
 """Entries that one GET leases: all in one pass, as NEXT does."""
@@ -510,6 +514,14 @@ of some megabytes. It is counted on the safe side: 3 to 5 ms are measured."""
 TURN_WORK = 2500
 """Work of one turn of the event loop, from one poll of the sockets to the next: beyond it no
 client's requests are begun in it. The excess of the last call is taken off the next turns."""
+
+SLICE_WORK = 800
+"""Work that one client does at a time beside others: some 80 requests of a window, or a part of a
+scan. So a small request between two large ones waits for a millisecond or two."""
+
+ALONE_WORK = 100 * TURN_WORK
+"""Work that one client does without another until it does a whole turn at a time: some 0.2 s. Large
+windows take up to a tenth less then."""
 
 CREDIT_WORK = 500
 """Credit of a client that was idle: its requests up to this work come before those of busy

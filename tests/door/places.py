@@ -13,6 +13,7 @@ PLACES = {
     "fastjournal.client.sync.sockets": "SOCKET_WAIT_S_MAX",
     "fastjournal.cmdlog.recovery.replay_state": "replay.PAUSED_BYTES_MAX replay.HAND_OUTS_MAX",
     "fastjournal.limits": "SCANS_MAX SCAN_STEP_WORK limits.REPLIES_BYTES_MAX",
+    "fastjournald.admission.turn_budget": "SLICE_WORK",
     "fastjournald.compaction.backpressure": "bytes_slowed",
     "fastjournald.compaction.replace_segment": "WRITTEN_BYTES_MAX _write_pieces",
     "fastjournald.engine.dispatcher": "READY_DOMAINS_MAX SERVED_MAX engine.REPLIES_BYTES_MAX",
@@ -44,7 +45,6 @@ PLACES = {
     "fastjournald.group_commit.commit": "INLINE_SECONDS_MAX WRITE_BYTES_MIN commit.perf_counter",
     "fastjournald.main": "main.OsDisk main._run main._serve",
     "fastjournald.net.connections": "POLLS",
-    "fastjournald.net.request_batch": "TURN_WORK",
     "fastjournald.net.transport": "STOP_SECONDS",
     "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",
     "fastjournald.observability.metric_values": "STATM",
@@ -56,7 +56,6 @@ PLACES = {
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
-    "fastjournald.tasks.scan_runner": "SLICE_WORK",
 }
 """Names by module. A name of two modules, or of no telling word, has a qualifier of its own."""
 

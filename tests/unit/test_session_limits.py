@@ -77,7 +77,7 @@ async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full()
 async def test_pipelined_requests_give_way_when_their_share_of_a_turn_is_used_up(
     turn_work: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patch_module(monkeypatch, "TURN_WORK", turn_work)
+    patch_module(monkeypatch, "SLICE_WORK", turn_work)
     house = ServerFixture()
     order: list[int] = []
     async with house.open():

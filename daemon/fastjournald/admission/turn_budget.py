@@ -13,6 +13,9 @@ of them idle so far, do not come before clients that wait for ever, however many
 One call of the engine may do more than what is left of a turn. The excess is a debt, which the next
 turns pay: in them only clients begin that were idle.
 
+A client does its work in slices, between which others have their turn: short ones beside other
+clients, and a whole turn's work where it has been alone for long.
+
 ``tasks.turn_scheduler`` begins the turns and wakes the clients.
 """
 
@@ -23,7 +26,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from fastjournal.limits import CREDIT_WORK, TURN_WORK
+from fastjournal.limits import ALONE_WORK, CREDIT_WORK, SLICE_WORK, TURN_WORK
 from fastjournald.engine.store import Store
 
 AGING = 1 / 4
@@ -73,6 +76,15 @@ class TurnBudget:
         self._queue: list[tuple[float, int, Waiting]] = []
         """A heap by virtual time."""
         self._serials = count()
+        self._last: Share | None = None
+        """Account of the client that did something last."""
+        self._alone_from = ALONE_WORK
+        """Work done with which that client counts as alone."""
+
+    @property
+    def slice_work(self) -> int:
+        """Work that a client does at a time, until others have their turn."""
+        return SLICE_WORK if self._store.work < self._alone_from else TURN_WORK
 
     @property
     def open(self) -> bool:
@@ -106,6 +118,9 @@ class TurnBudget:
         work = self._store.work
         share.virtual += work - share.began
         share.began = work
+        if share is not self._last:
+            self._last = share
+            self._alone_from = work + ALONE_WORK
 
     def queue_up(
         self, share: Share, wake: Callable[[], object], expected: int = TURN_WORK

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from fastjournal import limits
-from fastjournal.limits import BATCH_WORK, TURN_WORK
+from fastjournal.limits import BATCH_WORK
 from fastjournal.protocol import SUCCESS_BYTES, Function, Request
 from fastjournald.admission.log_growth import bytes_of, grows
 from fastjournald.admission.memory_budget import MemoryAccount
@@ -160,7 +160,7 @@ class RequestBatch:
         if self._shared.memory.scarce:
             # also where it was not when the batch began: it may have waited for its turn since
             self._reply_room = min(self._reply_room, limits.SCARCE_BYTES)
-        work_over = self._share.began + TURN_WORK
+        work_over = self._share.began + self._shared.turns.slice_work
         at, end = self._at, len(requests)
         while at < end:
             request = requests[at]

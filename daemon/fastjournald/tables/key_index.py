@@ -90,7 +90,7 @@ class KeyIndex:
         Returns:
             Of how many keys the work was; 0: there was nothing to do.
         """
-        if self._build is not None:
+        if keys_max and self._build is not None:
             done = self._build.step(keys_max)
             if done:
                 return done

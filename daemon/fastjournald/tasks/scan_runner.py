@@ -26,16 +26,12 @@ from fastjournald.runtime import Runtime
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
-SLICE_WORK = 2500
-"""A slice ends with the first step that ends with so much work done: steps are far shorter."""
-
 SLICE_SECONDS = 0.001
 """So long is the index brought up to date at a time, where no request comes."""
 
-REST_ROUNDS = 3
+REST_ROUNDS = 1
 """Rounds of the event loop without a slice after each that has one. A request takes some rounds
-from its first byte to its reply; so it meets one slice or two, and not one in each of them. Where
-no other client has work these rounds take a tenth of a slice."""
+from its first byte to its reply; so it does not meet a slice in each of them."""
 
 STOP_SECONDS = 1.0
 """How long scans go on when the daemon stops; then they are told so."""
@@ -115,7 +111,7 @@ class ScanRunner:
                 unreadable = await self._fetch(outcome)
             if not self._runtime.turns.admits(share):
                 # not in its turn, where the scans of clients that have had less would wait too
-                await self._wait_turn(share, SLICE_WORK)
+                await self._wait_turn(share, self._runtime.turns.slice_work)
             async with self._turn:
                 outcome = await self._take_turn(scan, outcome, share, unreadable)
                 if isinstance(outcome, bytes):
@@ -152,7 +148,7 @@ class ScanRunner:
         store = runtime.engine.store
         now = runtime.clock.now_us()
         begin = perf_counter()
-        work_over = store.work + SLICE_WORK
+        work_over = store.work + runtime.turns.slice_work
         reply = step(scan, now, unreadable)
         while reply is None and store.work < work_over:
             reply = step(scan, now)
@@ -178,8 +174,12 @@ class ScanRunner:
         store = self._runtime.engine.store
         index = store.keys.index
         if index is not None:
-            index.relieve(limits.RELIEVED_KEYS)
-            store.work += limits.RELIEVED_KEYS * limits.MERGE_WORK
+            # there may be fewer than when that was noted
+            many = len(index.pending) - limits.PENDING_KEYS_KEPT
+            if many > 0:
+                number = min(many, limits.RELIEVED_KEYS)
+                index.relieve(number)
+                store.work += number * limits.MERGE_WORK
 
     @property
     def _requests(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Awaitable, Callable
-from itertools import count
 
 import trio
 
@@ -24,8 +23,15 @@ CLOCK_SECONDS = 0.25
 CLOCK_BEHIND_US = 1_000_000
 """A clock that is set back by more than this is worth a word: leases and delays stand still."""
 
+COLLECTION_SECONDS = 0.2
+"""Between two garbage collections of young objects. One takes the longer, the more lists and
+dictionaries came since: the blocks of the key index, while it is built."""
+
 FULL_COLLECTION_SECONDS = 3600
 """Between two full garbage collections, which take 25 ms for a million entries."""
+
+FULL_COLLECTION_SECONDS_MAX = 24 * 3600
+"""The same for a daemon that is never idle; else a full collection waits until no request came."""
 
 
 class Timers:
@@ -82,9 +88,19 @@ class Timers:
 
     async def collect_garbage(self) -> None:
         """Free reference cycles of tasks and exceptions; automatic collection is off."""
-        for second in count(1):
-            await trio.sleep(1)
-            gc.collect(2 if second % FULL_COLLECTION_SECONDS == 0 else 1)
+        requests = self._runtime.engine.counters.requests
+        full = trio.current_time()
+        while True:
+            before = sum(requests.values())
+            await trio.sleep(COLLECTION_SECONDS)
+            since = trio.current_time() - full
+            if since >= FULL_COLLECTION_SECONDS_MAX or (
+                since >= FULL_COLLECTION_SECONDS and sum(requests.values()) == before
+            ):
+                gc.collect()
+                full = trio.current_time()
+            else:
+                gc.collect(1)
 
     def check_clock(self) -> None:
         """Tell, once, that the machine's clock was set back.
