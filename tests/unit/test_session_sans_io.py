@@ -549,6 +549,65 @@ def test_writers_wait_for_room_in_the_log_and_give_back_what_they_do_not_use(
     assert codes(client.ask(GET)) == [""]
 
 
+def test_writers_in_the_middle_of_a_batch_wait_for_room_that_ended_while_others_had_their_turn(
+    daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    client.ask(NOP)
+    asked = [set_(b"k%02d" % number, identifier=number) for number in range(100)]
+    client.session.receive_data(encode(*asked))
+    assert client.step() is PASS_ON
+    done = daemon.engine.store.entries
+    assert 0 < done < len(asked)
+    daemon.backpressure.closed = True
+    assert client.step() is COMMIT
+    client.commit()
+    assert len(client.replies) == 1 + done, "replies do not wait"
+    left = sum(len(each.key) + len(each.value) for each in asked[done:])
+    assert client.step() == WaitRoom(left)
+    assert daemon.engine.store.entries == done
+    while (step := client.run()) is PASS_ON:
+        # it has room for all that is left
+        assert daemon.backpressure.ended == []
+    assert step is RECEIVE
+    assert daemon.backpressure.ended == [(left, 0)]
+    assert identifiers(client.replies[1:]) == list(range(100))
+
+
+def test_readers_in_the_middle_of_a_batch_wait_for_no_room(
+    daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch_module(monkeypatch, "SLICE_WORK", 10 * limits.REQUEST_WORK)
+    client.ask(NOP)
+    client.session.receive_data(encode(*[GET] * 100))
+    assert client.step() is PASS_ON
+    daemon.backpressure.closed = True
+    steps = []
+    while (step := client.step()) is not RECEIVE:
+        steps.append(step)
+        if step is COMMIT:
+            client.commit()
+    assert not any(isinstance(step, WaitRoom) for step in steps)
+    assert len(client.replies) == 101
+
+
+def test_writers_wait_for_room_that_ended_while_values_were_read_for_them() -> None:
+    daemon = Daemon(cold=True)
+    client = Client(daemon)
+    client.ask(set_(b"k"))
+    daemon.subject.evict()
+    step = client.send(encode(GET, set_(b"k2")))
+    assert isinstance(step, ReadValues)
+    daemon.backpressure.closed = True
+    client.session.values_read(daemon.subject.fetch(step.missing))
+    assert client.step() is COMMIT
+    client.commit()
+    assert isinstance(client.step(), WaitRoom)
+    assert daemon.engine.store.find(b"k2") is None
+    assert client.run() is RECEIVE
+    assert daemon.engine.store.find(b"k2") is not None
+
+
 def test_end_of_a_connection_gives_its_room_to_others(daemon: Daemon, client: Client) -> None:
     daemon.backpressure.closed = True
     data = encode(set_(b"k"))

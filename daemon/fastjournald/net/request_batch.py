@@ -229,8 +229,14 @@ class RequestBatch:
     def _pass_on(self, session: Hashable, now: int) -> Step:
         self._put_replies(session, now)
         self._hold_requests()
-        self._next = RequestBatch._handle
+        self._next = RequestBatch._handle_rest
         return PASS_ON
+
+    def _handle_rest(self, session: Hashable, now: int) -> Step | None:
+        """Go on behind a wait in which the log may have become far too large."""
+        if self._lacks_room():
+            return self._commit(session, now, RequestBatch._go_on)
+        return self._handle(session, now)
 
     def _wait_and_pass_on(self, session: Hashable, now: int) -> Step:
         return self._wait_rest(RequestBatch._pass_on) or self._pass_on(session, now)
@@ -324,7 +330,9 @@ class RequestBatch:
         self._share.began = self._engine.store.work
         # all replies before this one have left
         self._reply_room -= sum(map(len, self._replies))
-        return self._handle(session, now) if self._reply_room >= 0 else self._pause(session, now)
+        if self._reply_room < 0:
+            return self._pause(session, now)
+        return self._handle_rest(session, now)
 
     def _hold_requests(self) -> None:
         """Count the requests: some of them wait while others have their turn."""
@@ -336,12 +344,15 @@ class RequestBatch:
 
     def _wait_rest(self, then: _State) -> Step | None:
         """Wait with the requests that are left while the log is far too large; None: it is not."""
-        left = self._requests[self._at :]
-        if not left or self._growing_bytes or not self._shared.backpressure.closed:
+        if not self._lacks_room():
             return None
-        if not grows(left, self._engine.store.find):
-            return None
-        return self._wait_room(bytes_of(left), then)
+        return self._wait_room(bytes_of(self._requests[self._at :]), then)
+
+    def _lacks_room(self) -> bool:
+        """Whether requests are left that have to wait while the log is far too large."""
+        if self._growing_bytes or not self._shared.backpressure.closed:
+            return False
+        return grows(self._requests[self._at :], self._engine.store.find)
 
     def _wait_room(self, size: int, then: _State) -> Step:
         """Wait, holding what was decoded."""
