@@ -49,7 +49,7 @@ class ReplayedEntry(Packed, array_like=True, gc=False):
     """An entry as the log leaves it, and the job that carries it.
 
     The priority is that of the key: in ``facts`` stands a guess until the daemon has loaded the
-    entry. A job is as large as an entry of the daemon, so that this one can take its place.
+    entry. It takes 96 bytes; the entry of the daemon that takes its place takes 80.
     """
 
     value: bytes
