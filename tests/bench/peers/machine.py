@@ -93,7 +93,7 @@ def echoes_a_second(count: int = 2_000) -> float:
 def described() -> str:
     """Return processors, system and interpreter."""
     return (
-        f"{os.cpu_count()} processors, {platform.system()} {platform.release()}, "
+        f"{os.cpu_count()} processors, {platform.system()} {platform.release().partition('-')[0]}, "
         f"Python {platform.python_version()}"
     )
 
