@@ -29,12 +29,15 @@ from fastjournal.cmdlog.format.layout import (
     SHORT_MAX,
     Command,
 )
-from fastjournal.cmdlog.format.packed_entry import pack_facts_and_record
 from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD, skip_head
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
-from fastjournal.cmdlog.recovery.replayed_entry import NO_COLD_FIELDS, ReplayedEntry, replayed_entry
+from fastjournal.cmdlog.recovery.replayed_entry import (
+    NO_COLD_FIELDS,
+    ReplayedEntry,
+    replayed_entry,
+    replayed_facts,
+)
 from fastjournal.cmdlog.recovery.scan import Run
-from fastjournal.limits import PRIORITY_DEFAULT
 
 BLOCK_RECORDS_MIN = 8
 """Fewer entries side by side are no block: one by one they take no longer."""
@@ -168,9 +171,8 @@ def _numbers(data: bytes, body: int, payload_at: int) -> bytes:
 
 
 def _row(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> Row:
-    created = entry.created
     if (
-        entry.modified != created
+        entry.modified != entry.created
         or entry.token
         or entry.expires
         or entry.first_due
@@ -183,15 +185,4 @@ def _row(entry: Envelope, job_id: bytes, position: int, record_bytes: int) -> Ro
         job = replayed_entry(entry, job_id, position, record_bytes)
         # the one that stands for none has to be that one behind a packing, too
         return astuple(job) if job.more is not NO_COLD_FIELDS else astuple(job)[:-1]
-    facts = pack_facts_and_record(
-        PRIORITY_DEFAULT,
-        entry.not_before,
-        entry.arrival,
-        entry.timestamp,
-        created,
-        entry.value_type,
-        position >> 8,
-        position & 0xFF,
-        record_bytes,
-    )
-    return facts, entry.key, entry.uri, entry.value, job_id
+    return replayed_facts(entry, position, record_bytes), entry.key, entry.uri, entry.value, job_id

@@ -128,22 +128,27 @@ def _taken(entry: Envelope) -> tuple[bytes, ...]:
     return tuple(key for key in keys if key is not None)
 
 
-def replayed_entry(
-    entry: Envelope, job_id: bytes, position: int, record_bytes: int
-) -> ReplayedEntry:
-    """Return the job whose record at ``position`` carries an entry."""
-    created = entry.created
-    facts = pack_facts_and_record(
+def replayed_facts(entry: Envelope, position: int, record_bytes: int) -> bytes:
+    """Return the packed facts of an entry whose record stands at ``position``."""
+    return pack_facts_and_record(
         PRIORITY_DEFAULT,
         entry.not_before,
         entry.arrival,
         entry.timestamp,
-        created,
+        entry.created,
         entry.value_type,
         position >> 8,
         position & 0xFF,
         record_bytes,
     )
+
+
+def replayed_entry(
+    entry: Envelope, job_id: bytes, position: int, record_bytes: int
+) -> ReplayedEntry:
+    """Return the job whose record at ``position`` carries an entry."""
+    created = entry.created
+    facts = replayed_facts(entry, position, record_bytes)
     changed = 0 if entry.modified == created else entry.modified
     # by position: by name takes twice as long
     job = ReplayedEntry(
