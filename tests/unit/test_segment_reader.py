@@ -19,18 +19,19 @@ LOG = "/log"
 SEGMENTS = 6
 
 
+def a_segment(number: int, domain: bytes, scheme: bytes) -> bytes:
+    log = SegmentBuilder(number - 1, ids_from=number << 64)
+    for serial in range(20 + number):
+        key, uri = b"%s:128:%d:%d" % (domain, serial, number), b"%s%d/%d" % (scheme, number, serial)
+        log.entry(key, uri=uri, value=bytes(400))
+    return bytes(log)
+
+
 def a_disk() -> SimulatedDisk:
     disk = SimulatedDisk()
     disk.mkdir(LOG)
     for number in range(1, SEGMENTS + 1):
-        log = SegmentBuilder(number - 1, ids_from=number << 64)
-        for serial in range(20 + number):
-            log.entry(
-                b"a:128:%d:%d" % (serial, number),
-                uri=b"u%d/%d" % (number, serial),
-                value=bytes(400),
-            )
-        disk.create(f"{LOG}/{segment_name(number)}").write(bytes(log))
+        disk.create(f"{LOG}/{segment_name(number)}").write(a_segment(number, b"a", b"u"))
     return disk
 
 
@@ -71,15 +72,9 @@ def test_answer_about_other_bytes_does_not_count() -> None:
         data = disk.read(path)
         stale.unlink(path)
         # as long, and without damage
-        log = SegmentBuilder(number - 1, ids_from=number << 64)
-        for serial in range(20 + number):
-            log.entry(
-                b"b:128:%d:%d" % (serial, number),
-                uri=b"v%d/%d" % (number, serial),
-                value=bytes(400),
-            )
-        assert len(bytes(log)) == len(data)
-        stale.create(path).write(bytes(log))
+        other = a_segment(number, b"b", b"v")
+        assert len(other) == len(data)
+        stale.create(path).write(other)
     worker = Packer(stale, LOG)
     reader = SegmentReader(disk, LOG, range(1, SEGMENTS + 1), worker)
     found = [contents(reader.read(number)) for number in range(1, SEGMENTS + 1)]
