@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastjournald.tables.domain import NEVER, NO_ENTRIES, Domain, SortedEntries
+from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import ARRIVAL_MAX, NOTHING, Cold, Entry, Extra, Times
 from fastjournald.tables.entry_states import STATE_NAMES, TRANSITIONS, EntryState
 from fastjournald.tables.interval_index import FIRST, TOP, Intervals
 from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES, Signals
+from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries
 from fastjournald.tables.tombstones import TOMBSTONES_DROPPED, Tombstones
 from fastjournald.tables.value_cache import ENTRY_BYTES, TEXT_BYTES, VALUE_BYTES, Unreadable, Values

@@ -1,13 +1,5 @@
 """Domain queues: what is ready, delayed, leased and buried. Pure.
 
-Entries of a domain stand in chunked sorted lists by bytes:
-
-    ready    the facts of the entry: priority, not before, arrival; the buried have the same
-    delayed  its ``delay_key``: instant u64, arrival u64
-
-The key of an entry must not change while it stands in such a list: ``Scheduler.facts_change`` takes
-it out and puts it back.
-
 n is the number of items; every operation is O(log n) unless it says otherwise. An entry refers to
 its domain, and the domain to it for as long as it stands in there: what is taken out of its queue
 or lease is free of reference cycles, so the garbage collector can stay off.
@@ -15,285 +7,20 @@ or lease is free of reference cycles, so the garbage collector can stay off.
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, pairwise
-from operator import attrgetter, gt
-from struct import Struct
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, TypeAlias
 
 from sortedcontainers import SortedList
 
 from fastjournald.tables.domain_limits import DomainLimit
+from fastjournald.tables.sorted_entries import NO_ENTRIES, SortedEntries, by_delay
 
 NEVER = 2**64
 """Later than every instant."""
 
 _Entry: TypeAlias = Any
 """``tables.entry.Entry``, which knows its domain: entries are not imported here."""
-
-_facts = attrgetter("facts")
-_delay_key = attrgetter("delay_key")
-_order_of_facts = Struct(">BQ").unpack_from
-"""Takes facts; returns priority and not before."""
-_order_of_delay = Struct(">QB").unpack_from
-"""Takes a key of delays; returns its instant, and the first byte of the arrival."""
-_LOW_MAX = 2.0**52
-"""Microseconds up to the year 2112: later instants have one rank."""
-_ABSENT = "the entry is not in this list"
-
-
-class SortedEntries:
-    """Entries by a key of theirs, in sublists of up to 512 (chunked sorted list).
-
-    A rank is a number that does not descend where keys ascend: of facts, it tells instants to 64
-    us. Those of a sublist stand in one array, so a binary search reads memory of one place; keys of
-    entries, which lie anywhere, are compared only where ranks are equal. The array is made by the
-    first entry that comes between others of a sublist: where entries come last, there is none.
-
-    NEXT takes from the front of the first sublist, which moves the others: so sublists are short
-    (tests/bench/bench_waiting.py).
-
-    Args:
-        key: Returns the key of an entry.
-        order: Returns two numbers of a key, of which the rank is made: high and low.
-        entries: The first ones, in any order.
-    """
-
-    LOAD = 256
-    """Entries of a new sublist. One of twice as many is split, one of half as many is joined."""
-
-    __slots__ = ("_key", "_lasts", "_len", "_next_removal", "_order", "_ranks", "_sublists")
-
-    def __init__(
-        self,
-        key: Callable[[_Entry], bytes] = _facts,
-        order: Callable[[bytes], tuple[Any, ...]] = _order_of_facts,
-        entries: Iterable[_Entry] = (),
-    ) -> None:
-        self._key = key
-        self._order = order
-        self._fill(entries)
-
-    def _fill(self, entries: Iterable[_Entry]) -> None:
-        in_order = sorted(entries, key=self._key)
-        load = self.LOAD
-        starts = range(0, len(in_order), load)
-        self._len = len(in_order)
-        self._next_removal = 0, 0
-        """Place of the entry behind the last one taken out, or of another one by now: whoever
-        takes out many mostly does it in their order."""
-        self._sublists = [in_order[start : start + load] for start in starts]
-        self._ranks: list[array[float] | None] = [None] * len(starts)
-        """Ranks of each sublist; None: they have not been made."""
-        self._lasts = array("d", map(self._rank, map(self._last_key, self._sublists)))
-        """The last rank of each sublist."""
-
-    def __len__(self) -> int:
-        return self._len
-
-    def __iter__(self) -> Iterator[_Entry]:
-        return chain.from_iterable(self._sublists)
-
-    def first(self) -> _Entry:
-        """Return the first entry; there is one. O(1)."""
-        return self._sublists[0][0]
-
-    def pop_first(self) -> _Entry:
-        """Take out the first entry; there is one. O(1), but for the move of a sublist."""
-        sublist, ranks = self._sublists[0], self._ranks[0]
-        entry = sublist[0]
-        del sublist[0]
-        if ranks is not None:
-            del ranks[0]
-        self._len -= 1
-        if not sublist:
-            del self._sublists[0], self._ranks[0], self._lasts[0]
-        return entry
-
-    def first_from(self, key: bytes) -> _Entry | None:
-        """Return the first entry whose key is not less than this one; None: there is none."""
-        rank, lasts = self._rank(key), self._lasts
-        place = bisect_left(lasts, rank)
-        if place < len(lasts) and lasts[place] == rank:
-            place = self._place_among_equals(place, rank, key)
-        if place == len(lasts):
-            return None
-        sublist = self._sublists[place]
-        return sublist[bisect_left(sublist, key, key=self._key)]
-
-    def add(self, entry: _Entry) -> None:
-        """Add an entry."""
-        key = self._key(entry)
-        # as in _rank: a SET in any order takes this way
-        high, low = self._order(key)
-        rank = high * _LOW_MAX + (low if low < _LOW_MAX else _LOW_MAX)
-        lasts = self._lasts
-        place = bisect_left(lasts, rank)
-        if place < len(lasts) and lasts[place] == rank:
-            place = self._place_among_equals(place, rank, key)
-        if place == len(lasts):
-            self._append([entry], rank)
-            return
-        sublist, ranks = self._sublists[place], self._ranks[place]
-        if ranks is None:
-            keys = map(self._key, sublist)
-            ranks = self._ranks[place] = array("d", map(self._rank, keys))
-        at = bisect_right(ranks, rank)
-        if at and ranks[at - 1] == rank and self._key(sublist[at - 1]) > key:
-            at = bisect_right(sublist, key, 0, at, key=self._key)
-        sublist.insert(at, entry)
-        ranks.insert(at, rank)
-        self._len += 1
-        if len(sublist) > 2 * self.LOAD:
-            self._split(place)
-
-    def add_all(self, entries: list[_Entry]) -> None:
-        """Add entries, at least one. They mostly come last in order, in one step for all."""
-        if len(entries) > self.LOAD:
-            self.update(entries)
-            return
-        keys = list(map(self._key, entries))
-        if (self._lasts and keys[0] < self._last_key(self._sublists[-1])) or any(
-            map(gt, keys, keys[1:])
-        ):
-            for entry in entries:
-                self.add(entry)
-            return
-        self._append(entries, self._rank(keys[-1]))
-
-    def _append(self, entries: list[_Entry], last: float) -> None:
-        """Add entries in order behind all others; ``last`` is the last one's rank."""
-        self._len += len(entries)
-        if not self._lasts or len(self._sublists[-1]) >= self.LOAD:
-            self._sublists.append(entries[:])
-            self._ranks.append(None)
-            self._lasts.append(last)
-            return
-        self._sublists[-1] += entries
-        self._lasts[-1] = last
-        ranks = self._ranks[-1]
-        if ranks is not None:
-            ranks.extend(map(self._rank, map(self._key, entries)))
-
-    def update(self, entries: list[_Entry]) -> None:
-        """Add entries in any order; O(n log n) if they are a fourth of those that are there."""
-        if 4 * len(entries) >= self._len:
-            self._fill(chain(self, entries))
-        else:
-            for entry in entries:
-                self.add(entry)
-
-    def remove(self, entry: _Entry) -> None:
-        """Take out an entry, whose key is as it was.
-
-        Raises:
-            ValueError: It is not here.
-        """
-        sublists = self._sublists
-        place, at = self._next_removal
-        if place >= len(sublists) or at >= len(sublists[place]) or sublists[place][at] is not entry:
-            place, at = self._find(entry)
-        sublist, ranks = sublists[place], self._ranks[place]
-        del sublist[at]
-        if ranks is not None:
-            del ranks[at]
-        self._len -= 1
-        is_last = at == len(sublist)
-        self._next_removal = (place + 1, 0) if is_last else (place, at)
-        if not sublist:
-            del sublists[place], self._ranks[place], self._lasts[place]
-            self._next_removal = place, 0
-            return
-        if is_last:
-            self._lasts[place] = self._rank(self._last_key(sublist))
-        if len(sublist) < self.LOAD // 2:
-            self._join(place)
-
-    def check(self) -> None:
-        """Assert that all is in the order of the keys as they are now. O(n), for tests."""
-        keys = list(map(self._key, self))
-        assert all(before <= key for before, key in pairwise(keys))
-        assert len(keys) == self._len
-        assert all(self._sublists)
-        assert max(map(len, self._sublists), default=0) <= 2 * self.LOAD
-        assert len(self._sublists) == len(self._ranks) == len(self._lasts)
-        for sublist, ranks, last in zip(self._sublists, self._ranks, self._lasts, strict=True):
-            expected = [self._rank(self._key(entry)) for entry in sublist]
-            assert ranks is None or list(ranks) == expected
-            assert last == expected[-1]
-
-    def _last_key(self, sublist: list[_Entry]) -> bytes:
-        return self._key(sublist[-1])
-
-    def _rank(self, key: bytes) -> float:
-        high, low = self._order(key)
-        rank: float = high * _LOW_MAX + (low if low < _LOW_MAX else _LOW_MAX)
-        return rank
-
-    def _place_among_equals(self, place: int, rank: float, key: bytes) -> int:
-        """Return the first sublist from a place on whose last key is not less than this one.
-
-        The last rank of the one at that place is the rank of the key.
-        """
-        until = bisect_right(self._lasts, rank, place)
-        return bisect_left(self._sublists, key, place, until, key=self._last_key)
-
-    def _find(self, entry: _Entry) -> tuple[int, int]:
-        """Return the sublist of an entry and its place there."""
-        key = self._key(entry)
-        rank, lasts = self._rank(key), self._lasts
-        place = bisect_left(lasts, rank)
-        if place < len(lasts) and lasts[place] == rank:
-            place = self._place_among_equals(place, rank, key)
-        if place == len(lasts):
-            raise ValueError(_ABSENT)
-        sublist, ranks = self._sublists[place], self._ranks[place]
-        if ranks is None:
-            at = bisect_left(sublist, key, key=self._key)
-        else:
-            at = bisect_left(ranks, rank)
-        return (place, at) if sublist[at] is entry else self._find_among_equals(place, key, entry)
-
-    def _find_among_equals(self, place: int, key: bytes, entry: _Entry) -> tuple[int, int]:
-        """Return sublist and place in it of an entry, the first with its key in this sublist."""
-        for number in range(place, len(self._sublists)):
-            sublist = self._sublists[number]
-            for at in range(bisect_left(sublist, key, key=self._key), len(sublist)):
-                if sublist[at] is entry:
-                    return number, at
-                if self._key(sublist[at]) != key:
-                    raise ValueError(_ABSENT)
-        raise ValueError(_ABSENT)
-
-    def _split(self, place: int) -> None:
-        """Split a sublist that became too long."""
-        sublist, ranks, load = self._sublists[place], self._ranks[place], self.LOAD
-        self._sublists.insert(place + 1, sublist[load:])
-        self._ranks.insert(place + 1, None if ranks is None else ranks[load:])
-        self._lasts.insert(place, self._rank(self._key(sublist[load - 1])))
-        del sublist[load:]
-        if ranks is not None:
-            del ranks[load:]
-
-    def _join(self, place: int) -> None:
-        """Join a sublist that became too short with the next one, or with the one before."""
-        sublists, ranks = self._sublists, self._ranks
-        if len(sublists) == 1:
-            return
-        if place == len(sublists) - 1:
-            place -= 1
-        sublists[place] += sublists.pop(place + 1)
-        first, second = ranks[place], ranks.pop(place + 1)
-        ranks[place] = None if first is None or second is None else first + second
-        del self._lasts[place]
-        if len(sublists[place]) > 2 * self.LOAD:
-            self._split(place)
-
-
-NO_ENTRIES: Final = SortedEntries()
-"""Stands for a list that few domains have, until something is put into that."""
 
 
 class Leases:
@@ -386,12 +113,12 @@ class Domain:
     def delay(self, entry: _Entry) -> None:
         """Put an entry among the delayed."""
         if self.delayed is NO_ENTRIES:
-            self.delayed = SortedEntries(_delay_key, _order_of_delay)
+            self.delayed = by_delay()
         self.delayed.add(entry)
 
     def load_delayed(self, entries: list[_Entry]) -> None:
         """Delay entries of a domain that has none delayed. O(n log n)."""
-        self.delayed = SortedEntries(_delay_key, _order_of_delay, entries)
+        self.delayed = by_delay(entries)
 
     def bury(self, entry: _Entry) -> None:
         """Put an entry among the buried."""
