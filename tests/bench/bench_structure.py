@@ -60,7 +60,7 @@ class Measure(NamedTuple):
 
 MEASURES: dict[str, Measure] = {
     "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 30, 18),
-    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 34, 20),
+    "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 33, 20),
     "files entered by the DELETE that completes a job": Measure(
         lambda: files_entered("DELETE"), 32, 18
     ),

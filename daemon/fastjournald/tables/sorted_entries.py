@@ -7,6 +7,10 @@ Entries of a domain stand in such lists by:
 
 The key of an entry must not change while it stands in such a list: ``Scheduler.facts_change`` takes
 it out and puts it back. n is the number of entries.
+
+``SortedKeyList`` of sortedcontainers compares keys that lie anywhere in memory: with a million
+waiting entries a SET at a random place took 19.9 us with it and takes 12.3 us with ranks
+(docs/performance.md, Growth).
 """
 
 from __future__ import annotations
