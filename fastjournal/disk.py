@@ -5,8 +5,8 @@
 a ``LogFailedError`` with the path, the system's words and a hint, or, for a lock that another
 process holds, a ``LogLockedError``. So everything here raises ``LogFailedError``.
 
-What root creates belongs to the owner of the directory that it is created in: a repair or a start
-as root leaves nothing that the service cannot read.
+A file that root creates belongs to the owner of its directory: a repair or a start as root leaves
+nothing that the service cannot read.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def build_journal_key(
 
     Args:
         domain: Not empty, without ``:``.
-        id: What tells entries of one domain, priority and instant apart; may hold ``:``.
+        id: Distinguishes entries of one domain, priority and instant; may hold ``:``.
         not_before_us: Instant in microseconds since the Unix epoch. Work of one priority is done in
             the order of these, so 0 comes before all that names an instant.
         priority: 0 (first) to 255 (last).

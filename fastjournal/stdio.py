@@ -15,8 +15,8 @@ _STREAMS = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr"
 def prepare_stdio() -> None:
     """Make standard input, output and error safe to use; call it before anything is opened.
 
-    A descriptor that is closed is occupied: else the next socket would get its number, and what is
-    meant for a person would go there. What an encoding cannot hold is escaped.
+    A descriptor that is closed is occupied: else the next socket would get its number, and texts
+    for people would go there. A character that an encoding cannot hold is escaped.
     """
     for fd, (name, mode, flags) in enumerate(_STREAMS):
         try:

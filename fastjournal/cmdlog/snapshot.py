@@ -10,9 +10,9 @@ holds the segments under their own names and ``MANIFEST.json``::
      "records": int, "bytes": int}
 
 It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
-is whole. One that is removed first gets that name again. One that fails takes away what it made.
-What an interrupted one leaves is harmless but for the space its links keep, and
-``remove_partial_snapshots`` takes it away.
+is whole. Removal first renames a snapshot back to ``<name>.partial``. A snapshot that fails removes
+the files that it made. An interrupted one leaves links that only cost space;
+``remove_partial_snapshots`` removes them.
 
 A name alone is not believed when something is removed: a daemon may have started on a snapshot,
 which is a log from then on, and a link may lead anywhere. Only a directory that holds what its

@@ -259,8 +259,8 @@ class LogWriter:
     def syncing(self) -> Iterator[Callable[[], None]]:
         """Give the call that makes everything written by now durable, to be made in the block.
 
-        The call touches the files and nothing else, so another thread may make it. What is written
-        meanwhile does not count as durable at the end of the block.
+        The call touches the files and nothing else, so another thread may make it. Bytes that are
+        written meanwhile do not count as durable at the end of the block.
 
         Raises:
             LogFailedError: It did not work, or a write meanwhile did not, for ever.

@@ -60,7 +60,7 @@ class _Receiver(Generic[MessageT]):
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes that arrived; ``b""`` is the end of the stream.
 
-        What follows a malformed message is ignored.
+        Bytes after a malformed message are ignored.
 
         Raises:
             ValueError: Data after the end of the stream.

@@ -95,8 +95,8 @@ def encode_error(identifier: int, timestamp: int, error: str) -> bytes:
     Args:
         identifier: Identifier of the request; 0 where it is not known.
         timestamp: The daemon's clock, an instant.
-        error: A code, optionally one space and a sentence. What is not ASCII is escaped; what is
-            longer than 1,024 bytes is cut.
+        error: A code, optionally one space and a sentence. Characters that are not ASCII are
+            escaped; a text of more than 1,024 bytes is cut.
     """
     text = _error_bytes(error)
     wide = len(text) > U8_MAX
@@ -107,8 +107,8 @@ def encode_error(identifier: int, timestamp: int, error: str) -> bytes:
 def encode_reply(reply: Reply) -> bytes:
     """Return the bytes of a reply, with the smallest widths that hold all of its sizes.
 
-    Of ``reply.flags`` only WORKED_ON, TWO_KEYS and LISTEN count. Second keys are sent with
-    TWO_KEYS only; each pair carries a value, void where it has none.
+    The flags WORKED_ON, TWO_KEYS and LISTEN of ``reply.flags`` count, and no others. Second keys
+    are sent with TWO_KEYS only; each pair carries a value, void where it has none.
 
     Raises:
         BadRequestError: It cannot be framed: a number, a key or the number of pairs is too large,

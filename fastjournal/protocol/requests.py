@@ -237,8 +237,8 @@ def decode_request(data: bytes) -> Request:
 def encode_request(request: Request) -> bytes:
     """Return the bytes of a request, with the smallest widths that hold its sizes.
 
-    Of ``request.flags`` only the bits count that do not follow from the fields; bit 12 becomes
-    bit 9. A GET whose query is RANGE always carries a count: 0, no limit, where none is given.
+    Bits of ``request.flags`` that follow from the fields are ignored; bit 12 becomes bit 9. A GET
+    whose query is RANGE always carries a count: 0, no limit, where none is given.
 
     Raises:
         BadRequestError: It cannot be framed: a number or a key is too large, a value has no type,

@@ -133,7 +133,7 @@ def check_chain(directory: LogDirectory, chain: Chain, files: Mapping[int, Seal]
     Args:
         directory: The log or snapshot.
         chain: Sizes and checksums that they say.
-        files: What was read, by number; segments without any record may be left out.
+        files: Segments that were read, by number; those without any record may be left out.
 
     Raises:
         LogCorruptError: A segment is missing, or was cut or replaced.

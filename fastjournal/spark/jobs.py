@@ -66,8 +66,8 @@ def backlog(entries: DataFrame, now_us: int) -> DataFrame:
 def throughput(records: DataFrame) -> DataFrame:
     """Return one row for each domain and minute in which something happened.
 
-    What happened to jobs whose first record the log no longer holds is left out where the domain
-    is not known.
+    An event of a job whose first record is no longer in the log is left out where its domain is not
+    known.
 
     Args:
         records: The view ``records``.

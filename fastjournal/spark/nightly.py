@@ -1,6 +1,6 @@
 """``fj-nightly``: has a snapshot taken, exports it and runs the analysis jobs over it.
 
-What comes of it: ``fastjournal.spark.report``.
+``fastjournal.spark.report`` has the files that it writes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Splitting a log that is larger than memory into parts that can be replayed apart, on local disk.
 
-What Spark does for the view ``entries`` in its workers (``fastjournal.spark.entries_view``) is done
-here in one process, with files in a temporary directory instead of a shuffle:
+One process does here the same as Spark's workers do for the view ``entries``
+(``fastjournal.spark.entries_view``), with files in a temporary directory instead of a shuffle:
 
 1. One pass over the log. Every record that matters for an entry goes to the file of its job id's
    hash; the keys, URIs and links of entries go, as pairs of hashes (term, label), to the file of

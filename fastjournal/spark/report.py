@@ -4,7 +4,7 @@
     OUTPUT/dt=2026-11-20/backlog/      by domain
     OUTPUT/dt=2026-11-20/throughput/   by domain and minute
 
-The date is that of the snapshot, in UTC. What stands under a date is replaced, so a second run on
+The date is that of the snapshot, in UTC. A run replaces the files of its date, so a second run on
 the same snapshot leaves the same rows.
 """
 

@@ -89,7 +89,7 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
             path=segment.path,
             hint=LOG_IN_USE,
         )
-    # What has been appended since the directory was listed belongs to the next look at it.
+    # Records appended since the directory was listed belong to the next look at it.
     data = data[: segment.bytes]
     rows = _read_all(data, segment, permissive)
     first = next(rows, None)

@@ -139,7 +139,7 @@ class RecordsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment."""
         if not isinstance(partition, SegmentPartition):
-            # What Spark makes of an empty list of partitions.
+            # Spark makes one partition of another type from an empty list of partitions.
             return
         files, _ = resolve(self._uri)
         columns = [READABLE[name] for name in self._names]

@@ -137,7 +137,7 @@ class SlotReader:
                 if at == len(data) or not (final or start == settled_at):
                     break
             elif retried != start:
-                # What looks damaged can be a blank whose next record was not loaded yet.
+                # Bytes that look damaged can be a blank whose next record was not loaded yet.
                 retried = start
                 if self._load():
                     continue

@@ -22,7 +22,7 @@ class Room:
 
     Args:
         directory: The spool.
-        bytes_max: Its limit. What is in dead/ does not count: it must not stop the producers.
+        bytes_max: Its limit. Files in dead/ do not count: they must not stop the producers.
     """
 
     def __init__(self, directory: str, bytes_max: int) -> None:

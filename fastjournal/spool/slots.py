@@ -215,8 +215,8 @@ def write_directory(directory: str, group: int | None = None) -> None:
 
     Args:
         directory: Where.
-        group: Who shares it: its mode is 2770 then. In a shared directory, that is one with the
-            setgid bit, a directory is shared in any case.
+        group: Group that shares it: its mode is 2770 then. In a shared directory, that is one with
+            the setgid bit, a directory is shared in any case.
 
     Raises:
         SpoolFailedError: It cannot be created.

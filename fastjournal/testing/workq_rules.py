@@ -1,8 +1,8 @@
 """The rules by which a real workq-server replays a log, in executable form.
 
-A model, held against recorded logs of a real server (tests/format): it refuses what the server
-refuses at start, and otherwise has the same jobs in the same states. What fastjournald writes is
-held against it.
+A model, compared with recorded logs of a real server (tests/format): it refuses what the server
+refuses at start, and otherwise has the same jobs in the same states. The logs of fastjournald are
+compared with it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Listener:
                 if losses > CLIENT_REPEATS_MAX:
                     raise
             except BaseException:
-                # What comes next subscribes again: cancelled or refused, this one is no more.
+                # Cancelled or refused, this subscription has ended; the next call subscribes again.
                 transport.unsubscribe(pending.identifier)
                 self._changes.lost = True
                 raise

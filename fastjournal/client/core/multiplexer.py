@@ -238,7 +238,7 @@ class Multiplexer:
 
     def _take(self, reply: Reply) -> int:
         if reply.flags & _LISTEN:
-            # That of a subscription which has ended meanwhile is nobody's.
+            # A notification of a subscription that has ended meanwhile is dropped.
             self._subscriptions.get(reply.identifier, _tell_nobody)(reply)
             return 0
         pending = self._in_flight.pop(reply.identifier, None)

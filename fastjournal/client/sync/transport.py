@@ -133,7 +133,7 @@ class SyncTransport:
             if self._unsent:
                 self._unsent = self._unsent[self._channel.send(self._unsent) :]
         except OSError as failure:
-            # What the daemon said before it closed explains this better than the error does.
+            # The daemon's last messages explain the end of the connection better than the error.
             error = failure
             try:
                 while data := self._channel.receive():

@@ -185,7 +185,7 @@ class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
 class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
     """RENAME: the primary key of that job is ``key``; the old one has a tombstone.
 
-    What stood under ``key`` is gone without one; the tombstone under it is erased.
+    An entry that stood under ``key`` is removed without a tombstone; a tombstone there is erased.
     """
 
     job_id: bytes

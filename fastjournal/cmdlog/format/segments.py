@@ -1,8 +1,8 @@
 """Segments of the command log: their names, positions in them, and what is known of each.
 
 A log directory holds segments named by a 9 digit decimal number, ``000000001.log``; the first
-number is any, gaps are allowed, other names are ignored. What a segment holds:
-``cmdlog.format.layout``.
+number is any, gaps are allowed, other names are ignored. ``cmdlog.format.layout`` has the layout of
+a segment.
 
 A position is one integer: the segment's number shifted left by 40 bits, plus the offset of a
 record's first byte. Positions of one log sort in the order of writing.

@@ -1,7 +1,8 @@
 """workq's names, limits and priorities, and how ours are put into them.
 
 A real workq-server refuses to start on a log with one value outside these bounds, so everything
-written goes through here. What is cut, the envelope says exactly (``cmdlog.format.envelope``).
+written goes through here. The envelope has the exact value of all that is cut
+(``cmdlog.format.envelope``).
 
 Names. A domain that workq takes as a name is used as is, unless it starts with ``fj.``; any other
 becomes ``fj.d.<sanitised>.<crc>``: its bytes with ``_`` for each one that workq does not take, at

@@ -1,8 +1,8 @@
 """Bad sectors: reading a segment of which the device cannot give every sector.
 
-What it cannot give is damage like any other: filler stands there, so that no checksum over it is
-right. A segment of which nothing at all can be read is left to people: all of it may be back when
-the device is.
+An unreadable sector is a corrupt region like any other: filler bytes replace it, so that no
+checksum over it is right. A segment of which nothing at all can be read is left to people: all of
+it may be back when the device is.
 """
 
 from __future__ import annotations

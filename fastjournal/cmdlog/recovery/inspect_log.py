@@ -1,7 +1,6 @@
 """Inspection of a log directory: reads all of it, finds everything that is wrong, changes nothing.
 
-What is wrong is told in *diagnostics*. A crash leaves some of them behind, and recovery deals with
-them by itself:
+Each fault is a *diagnostic*. Some of them are left by a crash, and recovery repairs them by itself:
 
 - ``leftover``: a segment that was being rewritten (``.rw``);
 - ``empty``: the last segment has no record yet;
@@ -16,7 +15,7 @@ The others are damage, and need ``--repair``:
 - ``missing``: a segment that another one names is not there, and no record says that it was
   removed. Gaps in the numbers alone are legal;
 - ``differs``: a segment is not what was sealed: it was cut at a record boundary, or it is an older
-  copy. Who says so: ``cmdlog.recovery.segment_chain``.
+  copy. ``cmdlog.recovery.segment_chain`` has the sizes and checksums for this.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Recovery: from a log directory, in whatever state, to what is live and where to append.
 
-What a crash leaves is dealt with: a segment that was being rewritten is deleted, the torn tail of
-the last segment is kept as ``<segment>.torn-<time>`` and cut off, durably. Damage anywhere else
+Recovery repairs the traces of a crash: a segment that was being rewritten is deleted, the torn tail
+of the last segment is kept as ``<segment>.torn-<time>`` and cut off, durably. Damage anywhere else
 stops recovery before anything has been changed, unless ``repair`` is asked for. See
 ``cmdlog.recovery.inspect_log`` for what is what, ``cmdlog.recovery.repair`` for how damage is taken
 out.
 
 The last segment goes on being appended to if it begins as ours do. In a log that workq recorded
-appending goes on in a new segment. What a killed daemon had written but not synced is replayed too:
-``LogWriter`` syncs it before anything is built on it.
+appending goes on in a new segment. Records that a killed daemon had written but not synced are
+replayed too: ``LogWriter`` syncs them before anything is built on them.
 """
 
 from __future__ import annotations
