@@ -96,7 +96,7 @@ def is_transient(error: OSError) -> bool:
 async def run_child(process: trio.Process, data: bytes) -> int:
     """Give the command its input and wait for its end; return its exit code, negative for a signal.
 
-    What it leaves behind in its group runs on, also where that keeps the input open. When this is
+    Other processes of its group run on, also where they keep the input open. When this is
     cancelled, the whole group gets SIGTERM, and what is left of it after 10 s SIGKILL.
     """
     try:

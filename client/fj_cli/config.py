@@ -2,8 +2,8 @@
 
 The files, the first that is there: ``$XDG_CONFIG_HOME/fastjournal/fj-cli.toml`` (usually
 ``~/.config/...``), ``/etc/fastjournal/fj-cli.toml``. The names in them are those of the options:
-``server``, ``tls_ca``, ``tls_cert``, ``tls_key`` and ``auth_file``. What a file says of TLS and the
-token is for its own server: it counts only where no option and no variable names another one.
+``server``, ``tls_ca``, ``tls_cert``, ``tls_key`` and ``auth_file``. TLS files and the token of such
+a file are for its own server: they count only where no option and no variable names another one.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Import of items into a daemon, in batches, with counts; the same for every queue.
 
-An item is a GET of its key and a SET with its own timestamp; the GET tells what stood there before.
-What is buried must not be handed out before it is: it is set under a plain key of its domain,
-``<domain>:import:...``, buried there, and renamed. Whatever stops that half way, the next import
-goes on from.
+An item is a GET of its key and a SET with its own timestamp; the GET shows what stood there before.
+NEXT must not deliver a buried item before its burial: it is set under a plain key of its domain,
+``<domain>:import:...``, buried there, and renamed. An import that stops half way is continued by
+the next one.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class JobCommand:
     async def run(self) -> int | None:
         """Return the exit code of the command; None: it was not started, and the entry goes back.
 
-        What the system lacks says nothing of the entry, so that is no failed attempt of it.
+        A shortage of the system's resources is no fault of the entry, and no failed attempt.
         """
         for _ in range(_START_TRIES):
             try:

@@ -25,8 +25,8 @@ _LINE_CHARACTERS = 60
 def record_fields(record: Record) -> dict[str, Any]:
     """Return what a record says. Times are microseconds, as their names say.
 
-    What fastjournald wrote stands decoded under ``entry``, ``operation``, ``completion`` or
-    ``failure``; what workq wrote under ``payload`` or ``result``.
+    Bytes of fastjournald stand decoded under ``entry``, ``operation``, ``completion`` or
+    ``failure``; bytes of workq under ``payload`` or ``result``.
     """
     fields: dict[str, Any] = {
         "time_us": record.time_us,

@@ -1,8 +1,8 @@
 """Delivery between spool and engine: records in, dispositions carried out. No sockets or clocks.
 
-What the engine puts off is delayed in the store: forgotten here, and read again when it is due. So
-is what cannot be carried out: a dead record while ``dead/`` takes nothing, one that cannot be
-erased. No record ends the forwarder, and none holds up another.
+The store delays a record that the engine puts off: it leaves memory, and is read again when it is
+due. The same is done with a record whose disposition fails: a dead one while ``dead/`` takes
+nothing, one that cannot be erased. No record ends the forwarder, and none holds up another.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Records come in by ``offer``. ``take`` gives the bytes to send now, each frame with an identifier of
 this connection in place of its own. ``receive`` says what a reply means; ``lost`` says what the end
-of a connection means. What is put off leaves the engine: the caller keeps it on disk and offers it
-again when its time has come. All times are instants in microseconds and arguments; the randomness
-is the caller's.
+of a connection means. A record that is put off leaves the engine: the caller keeps it on disk and
+offers it again when its time has come. All times are instants in microseconds and arguments; the
+randomness is the caller's.
 
 Pauses: where the daemon takes nothing (or cannot be reached) everything waits, and after the pause
 one record goes ahead; each success doubles how many may be in flight. Where only one record is

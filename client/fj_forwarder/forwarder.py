@@ -37,7 +37,7 @@ log = logging.getLogger("fj_forwarder")
 SILENCE_SECONDS_MAX: Final = 60.0
 """A daemon that owes replies and sends nothing for so long is gone."""
 STOP_SECONDS_MAX: Final = 5.0
-"""How long SIGTERM waits for replies that are due. What has none by then is sent again later."""
+"""How long SIGTERM waits for replies. A request without reply by then is sent again later."""
 IN_FLIGHT_MAX: Final = 1024
 
 
@@ -198,7 +198,7 @@ class Forwarder:
                 await self._send(stream)
                 nursery.cancel_scope.cancel()
             except trio.BrokenResourceError as error:
-                # What the daemon said before it closed is still to be read, and says why.
+                # The daemon's last messages are still to be read, and give the reason.
                 with trio.move_on_after(STOP_SECONDS_MAX):
                     await trio.sleep_forever()
                 lost = lost or str(error)

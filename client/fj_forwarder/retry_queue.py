@@ -1,7 +1,7 @@
 """Retry queue: which stretches of which slots wait for their next try. Pure, and bounded.
 
-What is delayed is forgotten: of a record nothing is kept but where it is, when it is due and how
-often it was tried, as a *stretch* of its slot. When that is due the record is read again from disk.
+A delayed record leaves memory: only its place, the instant when it is due and the number of tries
+are kept, as a *stretch* of its slot. When that is due the record is read again from disk.
 Where there are many stretches, those of each slot are folded into one, which is due when the last
 of them was, and at most 30 s later than any of them. So any number of delayed records takes bounded
 memory.

@@ -118,7 +118,7 @@ class SlotFile:
     def is_taken_away(self) -> bool:
         """Whether its path does not lead to it any more: somebody else deleted or moved it.
 
-        What was in it can be read and sent still. Another file may have its name by now.
+        Its records can be read and sent still. Another file may have its name by now.
         """
         try:
             return not leads_to(self.path, self._descriptor)
@@ -158,7 +158,7 @@ class SlotFile:
     def take_again(self, stretch: Stretch, count_max: int, bytes_max: int) -> list[Piece]:
         """Return the next pending records of a stretch, which is then shorter, or done with.
 
-        What is in memory of it already is left out, and suspects of which one knows.
+        Records of it that are in memory already are left out, and so are known suspects.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.
@@ -260,7 +260,7 @@ class SlotFile:
     def finish(self, count_max: int, bytes_max: int) -> tuple[bool, list[Piece]]:
         """Delete the slot if nobody writes to it and nothing in it is left to send.
 
-        The caller knows that its time is over. What is incomplete at the end is torn then.
+        The caller knows that its time is over. So an incomplete record at the end is torn.
 
         Returns:
             Whether it is gone, and records that came at the last moment.

@@ -106,7 +106,7 @@ class SlotStore:
     def take(self, count_max: int, bytes_max: int, now_us: int) -> list[Taken]:
         """Return the next pending records: delayed ones that are due, and new ones, half and half.
 
-        Of many slots only so many are open at once: those that were read rest.
+        The number of slots open at once is bounded: slots that were read rest.
 
         Raises:
             SpoolFailedError: A call of the operating system failed.

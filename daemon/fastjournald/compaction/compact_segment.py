@@ -2,10 +2,10 @@
 
 A generator does it, and says what it needs from whoever drives it (``compaction.steps``).
 
-The order is what makes it safe. What has to stand elsewhere is appended first; all of it, and every
-removal that was believed, is durable before the segment is replaced or unlinked, by one rename or
-unlink, and only when a durable record says so. Where somebody reads the log nothing is written at
-all, or what was written counts the next time.
+The order makes it safe. Records that have to stand elsewhere are appended first; all of them, and
+every removal that was believed, are durable before the segment is replaced or unlinked, by one
+rename or unlink, and only when a durable record says so. While another process reads the log
+nothing is written at all, or what was written counts the next time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Segment filter: which records of a sealed segment are still live, found out in slices. Pure.
 
 Every record is looked at once, from the first to the last. The rules: ``compaction.liveness``.
-What is found is taken up again at the end, by ``assemble``: an entry may have gone, or have been
-copied forward meanwhile. That is safe as long as everything appended is durable before the segment
-is replaced.
+``assemble`` checks the result again at the end: an entry may have gone, or have been copied forward
+meanwhile. This is safe as long as everything appended is durable before the segment is replaced.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every right is for the prefixes of its token. A domain is inside a prefix that ``<domain>:`` begins
 with, so ``crawl`` is for all domains that begin so, and ``crawl:`` for the domain ``crawl`` alone.
-A plain key is inside a prefix that it begins with. What a key leads to counts, not the key: an
-entry is inside where its primary key is. The empty prefix is for everything.
+A plain key is inside a prefix that it begins with. The entry counts, not the key that leads to it:
+an entry is inside where its primary key is. The empty prefix is for everything.
 
 Pure: who reads the file of tokens is ``fastjournald.net.credentials``.
 """

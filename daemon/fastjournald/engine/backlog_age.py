@@ -45,7 +45,7 @@ def oldest_due_anywhere(store: Store, looks_max: int) -> int | None:
 def _oldest(domain: Domain) -> Iterator[Entry]:
     """Yield the entries among which the oldest due one is: some of each priority.
 
-    Of those that name no instant (0) the first, and of those that do the earliest: at most
+    They are the first that names no instant (0), and the earliest that names one: at most
     512 binary searches.
     """
     ready = domain.ready

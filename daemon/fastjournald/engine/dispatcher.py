@@ -61,9 +61,9 @@ class Dispatcher:
     ) -> list[Answer]:
         """Answer those for whom something is ready, and those who have waited long enough.
 
-        Where that are many, a part of them: ``has_more`` says so. Whose values are on disk only is
-        in ``awaited`` then: warm these up, call ``values_read`` and serve again, with the reads
-        that failed. Until then their domains are not looked at.
+        Where that are many, a part of them: ``has_more`` says so. Entries with values on disk only
+        are in ``awaited`` then: fill the cache with these, call ``values_read`` and serve again,
+        with the reads that failed. Until then their domains are not looked at.
 
         Args:
             now: The present.

@@ -289,11 +289,11 @@ class Engine:
         return None if instant == NEVER else instant
 
     def serve_waiters(self, now: int, unreadable: Unreadable = ALL_READABLE) -> list[Answer]:
-        """Hand out what is ready to those who wait for it, and answer those who waited enough.
+        """Deliver ready entries to waiting NEXTs, and answer those that waited long enough.
 
-        Where that are many, to a part of them; ``next_wake`` then tells that the rest waits. Whose
-        values are on disk only is in ``dispatcher.awaited`` then, see there; ``unreadable`` are the
-        reads that failed of what was there.
+        Where that are many, to a part of them; ``next_wake`` then says that the rest waits. Entries
+        with values on disk only are in ``dispatcher.awaited`` then, see there; ``unreadable`` are
+        those of them whose reads failed.
         """
         if not self.waiters:
             return []

@@ -2,8 +2,8 @@
 
 Expressions are RE2's, over bytes (Latin-1), searched for anywhere in the key. Their cost is
 bounded: compiling by a first try with little memory, matching by the size of the program, for at
-the worst RE2 takes time in proportion to that size times the length of the key. What may take long
-by that is matched in a thread.
+the worst RE2 takes time in proportion to that size times the length of the key. A match that may
+take long by that runs in a thread.
 """
 
 from __future__ import annotations

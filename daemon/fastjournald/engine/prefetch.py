@@ -13,9 +13,9 @@ from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
 
 def missing_soon(context: Context, missing: Missing, ahead: list[Request]) -> Missing:
-    """Return what is missing for a request, and for the GETs of a key that follow it.
+    """Return the missing values of a request, and of the GETs of a key that follow it.
 
-    Of these as much as one reply may hold.
+    The GETs add at most as much as one reply may hold.
     """
     # one entry may have several keys
     entries = {entry.key: entry for entry in missing.entries}

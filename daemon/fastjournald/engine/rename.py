@@ -12,8 +12,8 @@ from fastjournald.tables.entry_states import EntryState
 def rename_entry(store: Store, entry: Entry, key: bytes, timestamp: int, now: int) -> None:
     """Put an entry under another primary key, and into the domain and queue that this one says.
 
-    What stood under that key stays in its queue: the caller removes it behind this, so that a
-    domain that has something due all along keeps its turn. O(log n), and for a leased entry
+    An entry that stood under that key stays in its queue: the caller removes it after this, so that
+    a domain that has something due all along keeps its turn. O(log n), and for a leased entry
     O(entries under its token).
 
     Args:

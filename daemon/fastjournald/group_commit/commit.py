@@ -4,8 +4,8 @@ The first session that waits is the commit leader: it lets every other session t
 moment go first (one checkpoint), then writes and syncs what all of them appended; the others park
 until it is done. While the disk is fast a sync runs in the event loop, on a slower disk in a
 thread (``SyncEstimate``, ``SyncThread``). Meanwhile the next requests are received, handled and
-appended, and written where somebody waits for that. What was written after a sync began needs the
-next one to be durable.
+appended, and written where somebody waits for that. Bytes that were written after a sync began need
+the next one to be durable.
 
 Clients that each wait for a reply come back right after the sync that they waited for. So after a
 sync in the thread a leader waits until as much was appended as that sync made durable, or for a

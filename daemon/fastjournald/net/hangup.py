@@ -1,6 +1,6 @@
 """Hang-up detection: whether the client at the other end of a socket has gone, asked of the system.
 
-It costs a system call and no waiting. What the client has sent before it went may be unread still.
+It costs a system call and no waiting. Bytes that the client sent before may be unread still.
 """
 
 from __future__ import annotations

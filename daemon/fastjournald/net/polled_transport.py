@@ -1,7 +1,7 @@
 """Polled transport: drives the session of a plain connection for the poller, which serves them all.
 
-What nearly every request takes is done at once, in the poller's task: receive, handle, wait for the
-commit that all share, send, and the wait for a turn. Where a session waits for something else, or
+The poller's task does at once the steps that nearly every request takes: receive, handle, wait for
+the commit that all share, send, and wait for a turn. Where a session waits for something else, or
 its client takes no more, a task carries that out for as long as it lasts, with the means of the
 stream transport, until the session listens to the client again.
 """

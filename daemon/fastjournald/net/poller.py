@@ -30,8 +30,8 @@ from fastjournald.net.plain_socket import PlainSocket
 LOG = logging.getLogger("fastjournald")
 
 EVENTS_A_ROUND = 512
-"""Sockets that are received from in one round: about 2 ms. What is told of others stays with the
-system, in the order in which it came."""
+"""Sockets that are received from in one round: about 2 ms. Events of others stay with the system,
+in the order in which they came."""
 
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 

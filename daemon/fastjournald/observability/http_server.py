@@ -1,8 +1,8 @@
 """HTTP server: HTTP/1.1 for pages that are only read, with GET, HEAD and keep-alive, no bodies.
 
-What a client sends is bounded in size and time, and an answer that a client does not take is
-dropped; nothing that it does reaches the rest of the daemon. h11 does the protocol, this the
-sockets, and the pages come from outside.
+A request is bounded in size and time, and an answer that a client does not take is dropped; nothing
+that a client does reaches the rest of the daemon. h11 does the protocol, this the sockets, and the
+pages come from outside.
 """
 
 from __future__ import annotations

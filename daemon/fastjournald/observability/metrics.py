@@ -1,7 +1,7 @@
 """Metrics: the daemon's counters in the form that Prometheus reads.
 
-Everything is counted where it happens, as plain integers; here they are only read. What takes a
-look at all domains is looked at in slices, so that a million of them do not hold up requests.
+Everything is counted where it happens, as plain integers; here they are only read. Figures that
+look at all domains are computed in slices, so that a million domains do not hold up requests.
 """
 
 from __future__ import annotations

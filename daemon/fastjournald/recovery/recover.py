@@ -158,8 +158,8 @@ def _rewrite_last(disk: Disk, directory: str, recovered: Recovered) -> bool:
     """Replace the last segment by a copy of itself, make that durable, and return True.
 
     False: there is no room for that, or no segment. After a failed sync the system takes the pages
-    for clean: they are read back, but no later sync writes them. What this process found so must
-    not count as durable because a sync succeeds.
+    for clean: they are read back, but no later sync writes them. Bytes that this process has read
+    must not count as durable because a sync succeeds.
     """
     if recovered.active is not None:
         last = recovered.active

@@ -1,8 +1,8 @@
 """One entry, as it stands in memory. All times are microseconds.
 
-A daemon holds millions of these, so what an entry takes is counted in bytes. What each one has and
-what few look at is packed into ``facts`` (``cmdlog.format.packed_entry``); what only few have is an
-object of its own, ``extra``. Properties lead to both.
+A daemon holds millions of these, so the size of an entry is counted in bytes. Fields that each one
+has and few readers need are packed into ``facts`` (``cmdlog.format.packed_entry``); fields that
+only few have are an object of their own, ``extra``. Properties lead to both.
 
 The facts are the key of an entry in the order of work, and must not change while it stands in a
 list that is sorted by them: see ``Scheduler.facts_change``.

@@ -9,7 +9,7 @@ whether the key stands; so a key may be pending any number of times, in any orde
 index is built from the shards of the key table (``key_index_build``); what comes or goes meanwhile
 is merged afterwards.
 
-What is pending at one moment is a batch; batches are merged one after the other. A scan waits until
+All keys pending at one moment are a batch; batches are merged one by one. A scan waits until
 the batch is merged that was pending when it came. From then on every key that stood there when it
 came, and still stands, is in the list, whatever else comes and goes.
 
@@ -88,7 +88,7 @@ class KeyIndex:
         """Merge at most so many keys, or do a step of the build that is as much work.
 
         Returns:
-            Of how many keys the work was; 0: there was nothing to do.
+            Work done, in keys merged; 0: there was nothing to do.
         """
         if keys_max and self._build is not None:
             done = self._build.step(keys_max)

@@ -50,7 +50,7 @@ class KeyIndexBuild:
         """Do as much work as merging so many keys is, or sort one block.
 
         Returns:
-            Of how many keys the work was; 0: all is done.
+            Work done, in keys merged; 0: all is done.
         """
         if self._loading:
             return self._distribute(min(keys_max, len(self._loading)))

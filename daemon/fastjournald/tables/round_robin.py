@@ -226,7 +226,7 @@ class RoundRobin:
     def next_at(self, domain: Domain | None) -> int:
         """Return when something of a domain (None: of any) will be due, at the earliest.
 
-        ``NEVER`` where nothing will by time. What is due already does not count. O(1).
+        ``NEVER`` where nothing will by time. Entries that are due already do not count. O(1).
         """
         if domain is not None:
             return self.held.due_at(domain.name) if domain.held else domain.next_instant()

@@ -255,7 +255,7 @@ class Scheduler:
     def next_at(self, name: bytes) -> int:
         """Return when something of a domain will be due (empty name: of any), at the earliest.
 
-        ``NEVER`` where nothing will by time. What is due already does not count. O(1).
+        ``NEVER`` where nothing will by time. Entries that are due already do not count. O(1).
         """
         domain = self.domains.get(name)
         return NEVER if name and domain is None else self.round_robin.next_at(domain)

@@ -57,8 +57,8 @@ class ValueLoader:
 
         Args:
             missing: Values that it needs.
-            earlier: What was read for it before, where some of that left memory while the rest was
-                read: it is read once more together with that.
+            earlier: Values that were read for it before, where some of them left memory while the
+                rest was read: they are read once more, together with these.
 
         Returns:
             The reads that failed, for the caller's next question and for no other.

@@ -1,7 +1,7 @@
 """Live-record index of the write-ahead log: the records that carry live entries. Pure.
 
-What compaction has to know of each is kept: job id, position and length of its record, and what
-other records say about it.
+It keeps the facts that compaction needs of each: job id, position and length of its record, and
+what other records say about it.
 """
 
 from __future__ import annotations

@@ -242,7 +242,7 @@ def _precedence(
 
     Args:
         store: Has the locks.
-        session: Whoever asked.
+        session: Session of the request.
         request: The SET.
         standing: The entry under its key.
         holder: Another one under its URI.

@@ -98,8 +98,8 @@ class SubscriptionIndex:
             behind: Bounds of the last range that was found for it, or ``FIRST``.
 
         Returns:
-            What was found; the bounds of the last of these ranges, None: there are no more; and in
-            how many steps.
+            Ranges found; the bounds of the last of them, None: there are no more; and the number
+            of steps.
         """
         before = self._ranges.looks
         ranges = self._ranges.stab(key, behind, RANGES_AT_A_TIME)
