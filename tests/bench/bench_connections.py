@@ -38,7 +38,7 @@ class Daemon:
 
     Args:
         python: Its interpreter.
-        directory: Of its log.
+        directory: Directory of its log.
         policy: When it syncs.
     """
 

@@ -5,9 +5,9 @@
 One process without sockets and tasks: a session is given the bytes of a window, and the log is
 written (policy ``os``) before the replies leave, as the daemon does it. A window is 256 SETs with a
 URI and a value of 100 bytes, or a NEXT of 64, or the 64 DELETEs under its token. The functions in
-which stages begin are timed, without what they call of other stages. That is a few calls a window,
-so the clock costs little. Of all windows the fastest counts, stage by stage: other work on the
-machine only adds.
+which stages begin are timed, without what they call of other stages. A window is a few calls, so
+the clock costs little. The fastest of all windows counts, stage by stage: other work on the machine
+only adds.
 
     decode    bytes to requests
     handle    a SET: arguments, which write wins, the entry and its keys; NEXT: choice and leases;

@@ -24,7 +24,7 @@ class Connection:
     """One connection to a ``fastjournald``.
 
     Args:
-        address: That of the daemon.
+        address: Address of the daemon.
         token: Access token; empty: it needs none.
     """
 

@@ -77,7 +77,7 @@ class Paced:
     """Some connections to a daemon, over which windows of requests are sent by the clock.
 
     Args:
-        address: Of the daemon.
+        address: Address of the daemon.
         connections: How many; the windows go to them in turn.
     """
 

@@ -24,9 +24,9 @@ def with_patience(script: str, daemon: str, directory: str) -> str:
     """Return a script whose daemon listens on a socket of its own, and is waited for.
 
     Args:
-        script: In which the daemon listens where it does by itself.
+        script: Script in which the daemon listens where it does by itself.
         daemon: The line that starts it, in the background.
-        directory: Of the socket.
+        directory: Directory of the socket.
     """
     assert daemon in script
     listening = daemon.replace(" &", f" --listen unix:{directory}/socket --ready-file ready &")

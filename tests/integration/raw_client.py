@@ -58,7 +58,7 @@ class RawClient:
 
     Args:
         address: As ``--listen`` takes it.
-        receive_bytes: Of the socket's receive buffer; None: as the system likes.
+        receive_bytes: Size of the socket's receive buffer; None: as the system likes.
     """
 
     def __init__(self, address: str, *, receive_bytes: int | None = None) -> None:

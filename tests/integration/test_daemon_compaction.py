@@ -42,7 +42,7 @@ class Churn:
     """Sets values anew, and does jobs; keeps a ledger of what was told OK.
 
     Args:
-        seed: Of the values and keys.
+        seed: Seed of the values and keys.
     """
 
     def __init__(self, seed: int = 1) -> None:

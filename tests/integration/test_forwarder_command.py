@@ -129,7 +129,7 @@ def test_each_reply_has_its_consequence(tmp_path: Path) -> None:
         dead[request.key] = f"{piece.reason.code} {piece.reason.reason}".strip()
     assert dead == {key_of(id): error for id, error in REFUSED.items() if id.startswith("dead")}
 
-    # What was kept is sent again, as it was; what is dead is not.
+    # Kept records are sent again, as they were; dead ones are not.
     errors.clear()
     with ScriptedDaemon(ledger.answer) as daemon:
         once(tmp_path, daemon.address)

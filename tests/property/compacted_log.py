@@ -32,7 +32,7 @@ class CompactedLog:
     """Engine and log on a simulated disk, and a clock that stands still unless it is moved.
 
     Args:
-        options: Of the daemon, instead of what is usual.
+        options: Options of the daemon, instead of the usual ones.
     """
 
     def __init__(self, **options: int) -> None:

@@ -58,7 +58,7 @@ class Snapshots:
             sealed: All segments of the log.
             now: The present.
             at: An instant.
-            state: Of the daemon, at that instant.
+            state: State of the daemon, at that instant.
         """
         with suppress(LogFailedError):
             path = take_snapshot(disk, self._log, SNAPSHOTS, sealed, now)
@@ -76,7 +76,7 @@ class Snapshots:
         """After a crash: what has the name of a snapshot is whole; those that were told are there.
 
         Args:
-            disk: What the crash left; it does not fail.
+            disk: The disk as the crash left it; it does not fail.
             restore: Starts a daemon on the log of a disk, and returns its state at an instant.
         """
         found = list_snapshots(disk, SNAPSHOTS)

@@ -103,7 +103,7 @@ def dump(engine: Engine, now: int, *, exact: bool, disk: SimulatedDisk | None = 
     """Return the persistent state, with leases and lives over that end until ``now``.
 
     Args:
-        engine: Whose.
+        engine: The engine.
         now: Not before any instant that was applied to it.
         exact: All tombstones and tokens are persistent, so they are part of it.
         disk: Where values are that left memory.
@@ -136,7 +136,7 @@ class CrashingDaemon:
     """Engine, log and disk, and what clients may believe.
 
     Args:
-        seed: Of everything.
+        seed: Seed of everything.
         config: Options; the sync policy is among them.
         exact: All requests are persistent; else some SETs and DELETEs are not.
     """

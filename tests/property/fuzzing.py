@@ -199,10 +199,10 @@ def fuzz(kind: str, seconds: float, seed: int) -> list[Path]:
     Args:
         kind: "requests" or "replies".
         seconds: How long.
-        seed: Of what is drawn.
+        seed: Seed of all choices.
 
     Returns:
-        What is new.
+        New findings.
     """
     draw = random.Random(seed)
     inputs = [data for _, data in kept(kind)]

@@ -29,7 +29,7 @@ Where the protocol is silent, the model and the engine agree on this
 8.  An entry that a newer one displaced from its URI is dropped when its lease ends, with a
     tombstone, also where it would have expired by then. The URI is not its second key any more.
 9.  A domain that has due entries before and after a request, or an instant, keeps its turn.
-    What comes late is applied in the order leases and delays by instant, then expiry. The domain
+    Late events are applied in the order leases and delays by instant, then expiry. The domain
     of a SET enters before that of an entry whose wait the SET ended.
 10. Next-at is the first end of a lease or of a delay; what comes then may expire or be buried.
 11. NEXT with count 0 only asks for next-at. A wait whose time is over still gets work that is due

@@ -49,9 +49,9 @@ class PolledServer(ServerFixture):
     """A daemon on a slow disk whose log is always far too large.
 
     Args:
-        seed: Of its delays.
-        monkeypatch: Of the test.
-        options: Of the daemon.
+        seed: Seed of its delays.
+        monkeypatch: Fixture of the test.
+        options: Options of the daemon.
     """
 
     def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
@@ -120,7 +120,7 @@ class Clients:
     """Clients of all kinds.
 
     Args:
-        seed: Of what they do.
+        seed: Seed of all that they do.
         server: Their daemon.
         rounds: How often each goes on with what it does.
     """

@@ -1,8 +1,8 @@
 """A daemon whose disk is rebuilt after a power loss, and what it was told OK for.
 
 Each sector that was not synced survives by itself, so a record may be lost while those behind it
-are there. What was acknowledged before must be there after a repair: as it was, or as a request
-left it that was on its way.
+are there. An acknowledged entry must be there after a repair: as it was, or as a request left it
+that was on its way.
 """
 
 from __future__ import annotations

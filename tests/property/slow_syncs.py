@@ -47,10 +47,10 @@ class SlowRoom(Room):
     """A server whose syncs and reads take a drawn time, and that proves the mark of each message.
 
     Args:
-        seed: Of the time that each call in a thread takes.
-        monkeypatch: Of the test.
+        seed: Seed of the time that each call in a thread takes.
+        monkeypatch: Fixture of the test.
         sync_seconds_max: The longest of them.
-        options: Of the server.
+        options: Options of the server.
     """
 
     def __init__(

@@ -104,7 +104,7 @@ def ask_twins(seed: int, *, cold: bool = False, tokens: bool = False) -> list[Tw
     """Ask two subjects the same batches, the second one in bulk, and compare what they say.
 
     Args:
-        seed: Of the batches.
+        seed: Seed of the batches.
         cold: Whether values leave memory.
         tokens: Whether clients need a token: the session shows one of several before most batches.
     """

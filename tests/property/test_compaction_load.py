@@ -31,7 +31,7 @@ class Load:
     """Something that is done to a log again and again, a hundred times a second.
 
     Args:
-        options: Of the daemon.
+        options: Options of the daemon.
     """
 
     def __init__(self, **options: int) -> None:
@@ -233,7 +233,7 @@ class Saturated:
     """A log whose cleaning gets one of its steps in so many requests, as under far too much load.
 
     Args:
-        load: What is done to it.
+        load: The requests to it.
         step: One of its loads.
         requests: Between two steps of cleaning.
     """

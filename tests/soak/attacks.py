@@ -41,7 +41,7 @@ class Attacks:
 
     Args:
         connect: Connects for the length of a block.
-        chance: Of all choices.
+        chance: Random numbers for all choices.
         count: Counts a reply, which may have one of some error codes.
     """
 

@@ -45,7 +45,7 @@ class Load:
 
     Args:
         address: ``HOST:PORT``.
-        seed: Of all chances.
+        seed: Seed of all chances.
     """
 
     def __init__(self, address: str, seed: int) -> None:

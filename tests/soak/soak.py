@@ -8,8 +8,8 @@ with small segments. Held to at the end, and told each minute (or tenth of the t
 - of closed connections nothing is left, neither they nor what they listened to;
 - every request gets an answer that its function may give;
 - memory is flat: the most of the last third of the time is at most the most of the third before it
-  and ``GROWTH_BYTES_MAX``. What the load keeps in the daemon has a bound (few keys, few jobs, few
-  tombstones), which is reached in the first third; so a leak of 100 bytes a request would show
+  and ``GROWTH_BYTES_MAX``. The load keeps a bounded state in the daemon (few keys, few jobs, few
+  tombstones), which is complete in the first third; so a leak of 100 bytes a request would show
   after some ten thousand requests.
 """
 

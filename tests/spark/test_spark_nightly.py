@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HOUR = 3600 * 1_000_000
 NEVER_US = 4_000_000_000_000_000
-# What Spark's start script calls; java is not among it.
+# Commands that Spark's start script calls; java is not among them.
 TOOLS = (
     "bash",
     "sh",

@@ -26,7 +26,7 @@ class Aim(msgspec.Struct, frozen=True):
     Args:
         limit: Least ratio to a peer, or greatest value.
         peer: Server that the ratio is to; empty: the value itself is limited.
-        unit: Of the value; empty: that of the row.
+        unit: Unit of the value; empty: that of the row.
         least: The value itself has to be at least the limit.
     """
 
@@ -42,7 +42,7 @@ class Row(msgspec.Struct, frozen=True):
     Args:
         key: Word that chooses it on the command line.
         title: Text of the table.
-        unit: Of its value.
+        unit: Unit of its value.
         aims: Limits that it has to keep.
     """
 

@@ -34,7 +34,7 @@ class Scenario(msgspec.Struct, frozen=True):
         role: Kind, connections and window of the generator.
         count: Operations of a round.
         slow_count: Those of beanstalkd, which syncs for each job by itself.
-        policy: Of the syncs.
+        policy: Sync policy.
     """
 
     row: Row
@@ -169,8 +169,8 @@ def measure_round(
 ) -> None:
     """Measure operations a second, and the processor time of server and generator.
 
-    What is enqueued for a figure is taken again, what is to be taken or moved is enqueued before,
-    and no job is left at the end.
+    Jobs enqueued for a figure are taken again, jobs to be taken or moved are enqueued before, and
+    no job is left at the end.
     """
     kind = scenario.role.partition(":")[0]
     if kind == "move" and not server.has_uris:
