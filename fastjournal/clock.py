@@ -36,8 +36,8 @@ class SystemClock:
 class TimestampSource:
     """Gives instants of which no two are equal.
 
-    Each is later than the one before: where the clock stands still or steps back a little, the
-    last one plus one is given. Where the clock comes back from a jump of over
+    Each is later than the one before: where the clock does not advance or steps back a little,
+    the last one plus one is given. Where the clock comes back from a jump of over
     ``TIMESTAMP_AHEAD_US_MAX``, it is followed: daemons refuse what is so far ahead. It may then go
     through instants a second time, so the last timestamp of each ``TIMESTAMP_SLICE_US`` is kept,
     and none up to that is given again. Threads may share a source, and so may signal handlers.

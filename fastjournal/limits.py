@@ -26,7 +26,7 @@ INSTANT_MAX = 2**64 - 1
 """Instants and durations are u64 on the wire."""
 
 IDENTIFIER_MAX = 0xFFFF
-"""Request identifiers are u16, so at most 65,536 requests of a connection can be told apart."""
+"""Request identifiers are u16, so at most 65,536 requests of a connection are in flight."""
 
 PAIRS_MAX = 0xFFFF
 """Pairs in one reply, and count of a request: the count field is u16."""
@@ -171,8 +171,8 @@ LIMITED_BYTES_MAX = 64 * 1024 * 1024
 """Memory of limited domains: LIMITED_DOMAINS_MAX of usual names, or 14,000 of the longest."""
 
 HAND_OUTS_MAX = 1_000_000
-"""Domains whose interval after a hand-out runs; of more, the interval that ends first is over
-early. And domains of which a start remembers the last hand-out."""
+"""Domains whose interval after a delivery runs; of more, the interval that ends first is over
+early. And domains whose last delivery a start restores."""
 
 HAND_OUTS_BYTES_MAX = 512 * 1024 * 1024
 """Memory of these: so many of usual names, or 120,000 of the longest."""

@@ -111,7 +111,7 @@ class Importer:
         self._uri_from_body = uri_from_body
 
     def add_all(self, items: Iterable[Item], on_progress: Callable[[], None]) -> None:
-        """Put all items there, in their order; what is refused is told on standard error.
+        """Put all items there, in their order; report refused ones on standard error.
 
         Raises:
             CannotConnectError: The connection was lost.

@@ -31,7 +31,7 @@ class JobCommand:
     Args:
         job: With its metadata.
         argv: The command.
-        notes: Takes what is to be told meanwhile.
+        notes: Takes the notes of the run.
         stop: Once set, a command that has not begun does not begin.
         server: The daemon's address, for the command.
     """

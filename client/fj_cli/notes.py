@@ -1,8 +1,8 @@
 """Lines for standard error that hold nothing up: backpressure of their reader is not the worker's.
 
 A worker extends leases and completes jobs, whoever reads its reports. So a thread writes them, in
-order; where the reader stands still, lines beyond a bound are dropped, and where it is gone, or the
-disk is full, all are.
+order; where the reader stops reading, lines beyond a bound are dropped, and where it is gone, or
+the disk is full, all are.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Ended(StrEnum):
     LOST = "lost"
     """The lease was over before the work was: somebody else may have it."""
     STOPPED = "stopped"
-    """The worker was told to end at once, or could not start the command; given back."""
+    """The worker had to end at once, or could not start the command; the lease is released."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class Reports:
         self._notes.add(f"{text}: {outcome.remark}" if outcome.remark else text)
 
     def summary(self) -> None:
-        """Write the sums, and of how many lines nobody could be told."""
+        """Write the sums, and the number of lines that could not be written."""
         counts = {ended.value: self._counts[ended] for ended in Ended}
         if self._as_json:
             untold = {"untold": self._notes.dropped} if self._notes.dropped else {}

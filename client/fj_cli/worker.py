@@ -95,7 +95,7 @@ class Worker:
 
         Raises:
             CannotConnectError: The daemon stayed away.
-            RefusedError: It hands out no work, or takes no end of it.
+            RefusedError: It delivers no work, or accepts no end of it.
         """
         async with self._notes.writing():
             # The signals come first: from here on, none of them ends the program by itself.

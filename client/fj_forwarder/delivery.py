@@ -65,7 +65,7 @@ class Delivery:
         spool: The directory. The caller holds its forwarder.lock.
         slot_seconds: Length of the writers' slots.
         engine: Decides what is sent and what a reply means.
-        now_us: The time, by a clock that does not jump. All other methods are told it, so that one
+        now_us: The time, by a clock that does not jump. All other methods get it, so that one
             turn has one instant; ``wall_us`` is the time by the clock that names slots.
 
     Every method raises SpoolFailedError where the directory cannot be read any more.

@@ -1,4 +1,4 @@
-"""Slots that are left out for now because they cannot be opened or read; each is told of once."""
+"""Slots that are left out for now because they cannot be opened or read; each is logged once."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("fj_forwarder")
 
 TOLD_MAX: Final = 1000
-"""Names of which the log has been told; with more, some may be told of again."""
+"""Names that are known as logged; with more, some may be logged again."""
 
 
 class LeftOutSlots:
-    """Failures of slots, by name, and what the log was told of them."""
+    """Failures of slots, by name, and the messages that were logged of them."""
 
     def __init__(self) -> None:
         self.unopened: set[str] = set()

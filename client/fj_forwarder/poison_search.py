@@ -12,7 +12,7 @@ class PoisonSearch:
 
     The number is drawn: from none to twice the power of two that it is on average. Records that
     were passed over come again in the same order, behind the same suspects where these are
-    remembered no more; with a fixed number one that stands there would be passed over each time.
+    not kept any more; with a fixed number one that stands there would be passed over each time.
 
     Args:
         random: Draws.

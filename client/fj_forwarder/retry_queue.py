@@ -8,7 +8,7 @@ memory.
 
 Suspects, at which connections ended, have a queue and a bound of their own: one at a time, so that
 they cost the others no more than one connection in ``SUSPECT_GAP_US``. A folded stretch that is
-read again leaves out the suspects inside it that are remembered one by one: else they would be
+read again leaves out the suspects inside it that are kept one by one: else they would be
 tried as if nothing were known of them, each time in the same order, before the same good records.
 """
 

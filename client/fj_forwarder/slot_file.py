@@ -80,13 +80,13 @@ class SlotFile:
             os.close(self._descriptor)
             raise
         self._outstanding: set[int] = set()
-        """Offsets of the records that were returned, and are neither erased nor given back."""
+        """Offsets of the records that were returned, and are neither erased nor delayed since."""
         self.retry_us = 0
         """Before this instant it is left out: a call of the operating system on it failed."""
         self.delayed: dict[int, Stretch] = {}
         """Pending stretches that wait on the disk, by the ``id`` of the stretch."""
         self._suspects: set[int] = set()
-        """Offsets of the suspects that are remembered one by one."""
+        """Offsets of the suspects that are kept one by one."""
         self._space = SlotSpace(slot.path)
 
     @property
@@ -123,7 +123,7 @@ class SlotFile:
         try:
             return not leads_to(self.path, self._descriptor)
         except OSError:
-            return False  # what fails is told when it is read
+            return False  # a failure is reported when it is read
 
     def has_more(self) -> bool:
         """Whether the file is longer than what was read of it."""
@@ -206,7 +206,7 @@ class SlotFile:
         self._outstanding.discard(offset)
 
     def rest(self) -> None:
-        """Close the file of a quiet slot, and forget all but what is delayed."""
+        """Close the file of a quiet slot, and keep only the delayed stretches."""
         self._reader = SlotReader(self.path, -1, start=self._reader.position)
         self.close()
 

@@ -78,7 +78,7 @@ class Watch:
 
 
 def _status(path: str) -> os.stat_result | None:
-    """Return the status of what has this name; None: nothing has, or it cannot be told."""
+    """Return the status of what has this name; None: nothing has, or it is not known."""
     try:
         return os.lstat(path)
     except OSError:

@@ -115,7 +115,7 @@ def _check(config: Config) -> int:
 
 
 def _run(config: Config, load: Callable[[], Config]) -> int:
-    # one that comes while the log is replayed is remembered, see _serve
+    # one that comes while the log is replayed is kept, see _serve
     early_hangups: set[int] = set()
     signal.signal(signal.SIGHUP, lambda number, _frame: early_hangups.add(number))
     given = remember(config)

@@ -122,7 +122,7 @@ class Server:
 
         Raises:
             ConfigError: An address cannot be listened on.
-            LogFailedError: The log failed; no client was told OK for what it lost.
+            LogFailedError: The log failed; no client got OK for what it lost.
         """
         try:
             self.runtime.commit.start()

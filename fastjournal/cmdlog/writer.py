@@ -51,7 +51,7 @@ class SyncPolicy(StrEnum):
     """When written bytes are synced."""
 
     ALWAYS = "always"
-    """Before anyone is told OK."""
+    """Before any client gets OK."""
     INTERVAL = "interval"
     """By the daemon's timer; a power loss costs what came since."""
     OS = "os"
@@ -169,7 +169,7 @@ class LogWriter:
 
     @property
     def settled(self) -> int:
-        """How many bytes are as safe as the policy wants them before anyone is told OK."""
+        """How many bytes are as safe as the policy wants them before a client gets OK."""
         return self.durable if self._policy is SyncPolicy.ALWAYS else self.written
 
     @property

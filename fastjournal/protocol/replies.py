@@ -219,7 +219,7 @@ def _error_bytes(error: str) -> bytes:
 
 
 class ReplyReader:
-    """Takes replies off a stream of bytes; remembers the pairs of a reply that is cut short.
+    """Decodes replies from a stream of bytes; keeps the pairs of a reply that is cut short.
 
     Args:
         reply_bytes_max: The largest reply, in bytes.

@@ -7,7 +7,7 @@ waits for the end of other work on its URI counts as delayed.
 ``throughput``: what happened in each minute, from the records. ``set`` counts new entries,
 ``leased`` start-attempts, ``completed`` entries that ended while they were leased, ``removed``
 those that ended otherwise (deleted, popped, expired, replaced by a newer one), ``returned`` leases
-that ran out or were given back, ``buried`` entries set aside. An entry that is written again under
+that ran out or were released, ``buried`` entries set aside. An entry that is written again under
 a new job id (its tries are used up for workq, or cleaning moves it) is not new.
 """
 

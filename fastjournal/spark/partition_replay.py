@@ -2,7 +2,7 @@
 
 Records can be replayed apart when no job id, key or URI stands in two parts. Each one is applied
 alone (``cmdlog.recovery.replay``): so what comes of them is what the daemon's recovery makes of the
-whole log. A start-attempt is told the token of its lease, because the others of its group may be in
+whole log. A start-attempt gets the token of its lease, because the others of its group may be in
 other parts.
 
 No pyspark here: ``fastjournal.spark.entries_view`` runs it in Spark's workers, ``export`` by

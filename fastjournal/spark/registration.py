@@ -1,6 +1,6 @@
 """Registration of the data source with one Spark session, with both of its views.
 
-A data source hands out rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
+A data source yields rows; it cannot start Spark jobs of its own. The view ``entries`` is one: it
 groups the records of all segments (``fastjournal.spark.entries_view``). So the registered session
 gives out readers whose ``load`` answers for that view of this format with that job. Other sessions,
 and PySpark's own classes, are as they were.

@@ -156,8 +156,8 @@ class AppendFile:
             try:
                 os.fdatasync(self._descriptor)
             except OSError as error:
-                # The system may have dropped what it could not write: those who wait for this
-                # sync must not be told that the next one succeeded.
+                # The system may have dropped what it could not write: the success of the next
+                # sync must not count for those who wait for this one.
                 self._failed = (self._durable, max(appends, number))
                 raise spool_failed("sync", self.path, error) from error
             self._durable = max(self._durable, appends)

@@ -53,7 +53,7 @@ class Piece(msgspec.Struct, gc=False, frozen=True):
 
 
 class SlotReader:
-    """Goes through one slot and remembers how far it came.
+    """Reads one slot and keeps its position in it.
 
     Args:
         path: The file.

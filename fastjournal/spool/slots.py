@@ -31,7 +31,7 @@ _NAME_CHARS = len("20261120T080000Z.fjs")
 _OURS = frozenset({WAKE_NAME, LOCK_NAME, DEAD_NAME, STATUS_NAME})
 
 IGNORED_NAMES_MAX = 100
-"""So many files that are nothing of a spool are named; of more, only the number is told."""
+"""So many files that are nothing of a spool are named; of more, only the number is reported."""
 
 _NOT_SHARED = "writers and forwarder are one user, or share a group and a directory of mode 2770"
 

@@ -43,7 +43,7 @@ log = logging.getLogger("fastjournal.spool")
 
 _SLOT_SECONDS_MAX: Final = 366 * 86_400
 _DELETIONS_MAX: Final = 100
-"""So often a slot that is deleted under an append is made anew; then somebody has to be told."""
+"""So often a slot that is deleted under an append is made anew; then an append fails."""
 
 _PERSIST: Final = int(Flag.PERSIST)
 _OVERWRITE: Final = int(Flag.OVERWRITE)
@@ -270,7 +270,7 @@ class Spool:
             self._room.change(before)
 
     def _tell_taken_away(self, file: AppendFile) -> None:
-        """Somebody deleted or moved the file in use: forget it, and say so once."""
+        """Somebody deleted or moved the file in use: drop it, and say so once."""
         if self._file is file:
             self._retire(None)
             self._room = Room(self.directory, self._spool_bytes_max)

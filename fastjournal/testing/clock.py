@@ -1,4 +1,4 @@
-"""Manual clock: a clock that stands still until a test sets it."""
+"""Manual clock: a clock that advances only when a test sets it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from fj_cli.options import NAME, b64_option, open_client, server_option
 @server_option
 @click.pass_context
 def command(ctx: click.Context, key: bytes, token: int | None, reason: str) -> None:
-    """Set the entry under KEY aside: it is not handed out until it is kicked.
+    """Bury the entry under KEY: NEXT does not deliver it until it is kicked.
 
     Without --token this ends a lease, and whoever works on it cannot complete it any more.
     """

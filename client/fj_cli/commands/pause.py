@@ -1,4 +1,4 @@
-"""``fj-cli pause``: have nothing of a domain handed out for a while."""
+"""``fj-cli pause``: deliver no entry of a domain for a while."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fj_cli.options import DURATION, NAME, b64_option, open_client, server_optio
 @server_option
 @click.pass_context
 def command(ctx: click.Context, domain: bytes, duration: int) -> None:
-    """Have nothing of DOMAIN handed out for DURATION; 0 is 'fj-cli resume'.
+    """Pause DOMAIN: deliver no entry of it for DURATION; 0 is 'fj-cli resume'.
 
     Leased entries can be completed. The pause outlives a restart of the daemon.
     """

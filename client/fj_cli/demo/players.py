@@ -18,7 +18,7 @@ from fj_cli.demo.changes import SECOND_US, load_changes
 from fj_cli.demo.services import DemoError
 
 BATCH_MAX = 64
-"""Entries of one NEXT at most; it begins with a few, of which not many have to be given back."""
+"""Entries of one NEXT at most; it begins with a few, of which not many have to be released."""
 BATCH_FIRST = 4
 
 LEASE_US = 5 * SECOND_US
@@ -58,7 +58,7 @@ Answer: TypeAlias = Spooled | Worked
 
 
 class Player:
-    """A process that is told what to do over a pipe, and answers when it is done.
+    """A process that gets commands over a pipe, and answers when one is done.
 
     Args:
         role: ``produce`` or ``work``.

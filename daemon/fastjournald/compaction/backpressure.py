@@ -151,7 +151,7 @@ class Backpressure:
     # --- inside -----------------------------------------------------------------------------------
 
     def _helps(self) -> bool:
-        """Whether compaction goes on at all, and writers can be told to wait for it."""
+        """Whether compaction goes on at all, and writers can wait for it."""
         return self._compacts and not self._engine.context.read_only and not self._ended
 
     def _close(self, size: int) -> None:

@@ -83,7 +83,7 @@ def copy_segment(
             yield DURABLE
             now = yield TURN
     for info in files.writer.sealed:
-        # as it is now: what was told of it before, told again, would hold if a crash cuts this
+        # as it is now: its earlier facts, repeated, would hold if a crash cuts this
         if info.number in segment.liveness.tells:
             store.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)
     return now

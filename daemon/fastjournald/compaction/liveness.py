@@ -188,7 +188,7 @@ class Liveness:
             self.copy_forward[job_id] = entry
 
     def _is_copied(self, at: int, token: int = 0) -> bool:
-        """Whether the attempt or burial at this offset is told with its entry, in this segment."""
+        """Whether the attempt or burial at this offset was copied together with its entry."""
         if at + RECORD_BYTES_MIN > len(self._data):
             return False
         job_id = job_id_at(self._data, body_offset(self._data, at))

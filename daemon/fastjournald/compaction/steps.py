@@ -12,8 +12,8 @@ that crashes at every point:
 - ``Blocking`` with ``exclusive``: the same while nobody takes a snapshot, up to the next request of
   the generator.
 
-A driver that gives up, because the daemon stops, throws in ``CompactionStoppedError`` instead of an
-answer. A crash throws in nothing.
+A driver that ends early, because the daemon stops, throws in ``CompactionStoppedError`` instead of
+an answer. A crash throws in nothing.
 """
 
 from __future__ import annotations

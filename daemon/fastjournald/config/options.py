@@ -101,7 +101,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def snapshot_directory(self) -> str:
-        """Where snapshots go, absolute: clients are told."""
+        """Directory of snapshots, absolute, because replies show it to clients."""
         return os.path.abspath(self.snapshot_dir or os.path.join(self.cmdlog_path, "snapshots"))
 
     def settings(self) -> Settings:

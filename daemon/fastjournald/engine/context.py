@@ -1,4 +1,4 @@
-"""Context of a handler: all that the engine remembers between two requests. Pure."""
+"""Context of a handler: the whole state of the engine between two requests. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Context:
         )
         self.jobs = JobLifecycle(self.store, self.settings.attempts_max)
         self.now = 0
-        """The latest instant that the engine was told: time never goes back in it."""
+        """The latest instant that the engine was given: time never goes back in it."""
         self.tokens = LeaseTokens(self.settings.lease_us_default)
         self.counters = RequestCounters()
         self.waiters = Waiters(self.store.scheduler.round_robin.newly_ready, self.store.signals)
@@ -86,7 +86,7 @@ class Context:
         self.value_bytes_ration = limits.INSTANT_MAX
         """A larger value is in no reply, at this moment: ``busy``."""
         self.read_only = False
-        """Nothing new is taken and nothing is handed out: the disk is nearly full."""
+        """Nothing new is accepted and nothing is delivered: the disk is nearly full."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
         """Figures that the daemon adds to its STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None

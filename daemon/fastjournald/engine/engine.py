@@ -68,7 +68,7 @@ class Engine:
 
     @property
     def now(self) -> int:
-        """The latest instant that the engine was told: time never goes back in it."""
+        """The latest instant that the engine was given: time never goes back in it."""
         return self.context.now
 
     # --- requests -------------------------------------------------------------------------------

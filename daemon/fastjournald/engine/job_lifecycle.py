@@ -1,4 +1,4 @@
-"""Lifecycle of a job: leased, given back, lost, dead-lettered, made ready again. Pure.
+"""Lifecycle of a job: leased, released, lost, dead-lettered, made ready again. Pure.
 
 A plain entry may be leased and buried in the same way; it just never waits in a queue.
 """

@@ -204,7 +204,7 @@ class Store:
         self.keys.pop(key, entry)
 
     def note_value(self, entry: Entry) -> None:
-        """The value of an entry is set: whoever listens to one of its keys is to be told."""
+        """The value of an entry is set: listeners of its keys get a notification."""
         if self.changes.wanted:
             for key in entry.all_keys():
                 if not entry.superseded or self.find(key) is entry:

@@ -1,9 +1,9 @@
-"""Give back work whose reply was never sent: release its leases, restore what NEXT popped. Pure.
+"""Undelivered replies: release their leases, and restore entries that NEXT popped. Pure.
 
-A connection may end between the instant at which work is handed out and the one at which its reply
-goes to the system: while a sync runs, or behind replies that the client does not read. Nobody has
-seen that work then. It waits again as if it had not been handed out, attempts unchanged, and the
-log says so.
+A connection may end between the instant at which work is leased and the one at which its reply goes
+to the system: while a sync runs, or behind replies that the client does not read. Nobody has seen
+that work then. It waits again as if it had not been leased, attempts unchanged, and the log says
+so.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Handouts:
 
 
 def popped_bytes(handouts: list[Handout]) -> int:
-    """Return the size of the values that are kept only because they may have to be given back."""
+    """Return the size of the values that are kept only because they may have to be restored."""
     return sum(len(entry.value) for token, entries in handouts if not token for entry in entries)
 
 
 def give_back(
     jobs: JobLifecycle, handouts: list[Handout], number_max: int, now: int
 ) -> list[Handout]:
-    """Let work wait again that nobody was told of.
+    """Let work wait again that no client has seen.
 
     Args:
-        jobs: Lifecycle of what was handed out.
+        jobs: Lifecycle of the leased entries.
         handouts: In any order; what ended or changed hands meanwhile stays as it is.
         number_max: Most entries in one go.
         now: The present.

@@ -13,7 +13,7 @@ part of the time of a sync: otherwise the few that came during it have the next 
 and everybody else waits for two.
 
 After the first failure the log is dead: the leader and all that wait get the same error, which ends
-the daemon, and no client is told OK.
+the daemon, and no client gets OK.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SyncEstimate:
     """Moving mean of the time of a sync: chooses where the next one runs. Pure.
 
     In the event loop on a fast disk, because the way to a thread and back costs as much as the sync
-    itself; in a thread on a slow one, because the event loop would stand still.
+    itself; in a thread on a slow one, because it would block the event loop.
     """
 
     __slots__ = ("in_thread", "mean_seconds")
@@ -233,7 +233,7 @@ class GroupCommit:
             self._others.unpark_all()
 
     async def _gather(self) -> None:
-        """Let all sessions that have work go first, and those that the last sync let go on."""
+        """Let all sessions that have work go first, and those that the last sync released."""
         await trio.lowlevel.checkpoint()
         writer, turns = self.writer, 1
         while (
@@ -246,7 +246,7 @@ class GroupCommit:
 
     async def _write(self) -> None:
         # Sealing syncs the whole segment. Unless the policy is ``always``, little of it is on the
-        # disk yet, and the event loop would stand still for that long.
+        # disk yet, and the sync would block the event loop for that long.
         if self.writer.seals_next:
             await self._sync_in_thread(writable=False)
         self._write_now()

@@ -113,7 +113,7 @@ def load_grants(path: str) -> Grants:
     try:
         file = msgspec.convert(tomllib.loads(data.decode()), _File)
     except tomllib.TOMLDecodeError as error:
-        # its sentence may quote the file: only the place is told
+        # its sentence may quote the file: show only the place
         where = str(error).rpartition("(")[2].rstrip(")")
         raise ConfigError(f"--auth-tokens: not TOML, {where}", path=path) from None
     except UnicodeDecodeError:

@@ -30,6 +30,6 @@ def _poll(stream: trio.abc.Stream, events: int) -> bool:
     if descriptor < 0:
         return True
     poll = select.poll()
-    # hang-ups and errors are told always
+    # hang-ups and errors are always reported
     poll.register(descriptor, events)
     return bool(poll.poll(0))

@@ -22,7 +22,7 @@ KEEPALIVE = {
     socket.TCP_KEEPINTVL: 10,
     socket.TCP_KEEPCNT: 6,
 }
-"""Two minutes after a client's machine is gone nothing more is handed out to it."""
+"""Two minutes after a client's machine is gone it gets no more work."""
 
 
 @asynccontextmanager

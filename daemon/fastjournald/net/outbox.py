@@ -1,12 +1,12 @@
 """Outbox of a session: messages in order, each with the mark of the log it must wait for. Pure.
 
 A message may show any change that was appended when its bytes were made. So its mark is taken then:
-later the log has grown by what the message does not show, or worse, the message has been forgotten
+later the log has grown by changes that the message does not show, or worse, the message is gone
 and another one, with a later mark, stands in its place. Nothing leaves the outbox before its mark
 is settled, and nothing else reaches a client's stream.
 
-A message that hands out work says so: until it is sent nobody knows of that work, and it can be
-given back.
+A message that delivers work says so: until it is sent nobody knows of that work, and it can be
+released.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Outbox:
                 budget.look()
 
     def withdraw(self, *, pushed_only: bool) -> list[Handout]:
-        """Take out what hands out work, or all; return that work.
+        """Remove the messages that deliver work, or all; return that work.
 
         Args:
             pushed_only: Only what has work for NEXTs that waited, while nothing is being sent.

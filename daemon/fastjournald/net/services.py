@@ -45,4 +45,4 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     wait_matched: Callable[[], Awaitable[None]]
     """Returns when no longer so many changes wait to be matched that no more should come."""
     wait_notification_turn: Callable[[], Awaitable[None]]
-    """Returns when a session may be told of some changes."""
+    """Returns when a session may be notified of some changes."""

@@ -119,7 +119,7 @@ class Session:
                 self._note_first_request()
             return self._end_batch(now) if step is None else step
         if connection.next_event() is CONNECTION_CLOSED:
-            # from here on nothing is handed out to it
+            # from here on it gets no work
             self._engine.store.work += BATCH_WORK
             self.disconnect()
             return self._close(now)
@@ -255,7 +255,7 @@ class Session:
         self.outbox.put(self, data, pushed=pushed)
 
     def has_notifications(self) -> bool:
-        """Whether the client listens to something that has changed, and may be told of it now."""
+        """Whether the client listens to something that has changed, and may be notified now."""
         return not self._serving and self._notifications.has_notifications(self)
 
     def missing_notifications(self, unreadable: Unreadable = ALL_READABLE) -> Missing | None:

@@ -1,4 +1,4 @@
-"""Timeouts: closes connections that stand still, and those that hold most where memory is scarce.
+"""Timeouts: closes idle connections, and those that hold most where memory is scarce.
 
 Once a second all connections are looked at, on trio's clock; ``MemoryBudget.now`` is the time of
 the last look, so that noting it costs a connection nothing.
@@ -42,7 +42,7 @@ class Timeouts:
         self._transports = transports
 
     async def run(self) -> None:
-        """Look at all connections, again and again, and close those that stand still."""
+        """Look at all connections, again and again, and close the idle ones."""
         memory, closed = self._memory, self._closed
         started = trio.current_time()
         while True:
@@ -85,7 +85,7 @@ class Timeouts:
             self._cut(transport, CloseReason.IDLE_TIMEOUT)
 
     def _make_room(self) -> None:
-        """Close those that hold most of all that stand still, until there is room."""
+        """Close the idle connections that hold most, until there is room."""
         still = self._memory.now - limits.SLOW_READER_SECONDS
         slow = [
             transport

@@ -207,9 +207,9 @@ def load_engine(
 def _tell_segments(
     engine: Engine, chain: Chain, sealed: list[SegmentInfo], active: SegmentInfo | None, now: int
 ) -> None:
-    """Say of each sealed segment of which the log does not say it alone what it is.
+    """Record the size and checksum of each sealed segment whose record of these is missing.
 
-    It is from before that was told, or a crash came where it was about to be replaced.
+    The segment is of an older release, or a crash came where it was about to be replaced.
     """
     # who begins the next segment says it of the last one
     for info in sealed if active else sealed[:-1]:

@@ -143,11 +143,11 @@ class Domain:
         return self.limit is not None and 0 < self.limit.jobs <= self.worked_on
 
     def must_wait(self) -> bool:
-        """Whether nothing of it may be handed out for now. O(1)."""
+        """Whether nothing of it may be delivered for now. O(1)."""
         return bool(self.paused_until or self.waits_until) or self.is_full()
 
     def held_until(self) -> int:
-        """Return when it may be handed out again, where no lease ends before its time. O(1)."""
+        """Return when it may be delivered again, where no lease ends before its time. O(1)."""
         instant = max(self.paused_until, self.waits_until)
         if self.is_full():
             first = self.leases.first()
@@ -157,7 +157,7 @@ class Domain:
         return instant
 
     def allowance(self) -> int:
-        """Return how many entries its limit allows to hand out now. O(1)."""
+        """Return how many entries its limit allows to deliver now. O(1)."""
         if self.limit is None:
             return NEVER
         if self.waits_until or self.is_full():

@@ -33,7 +33,7 @@ class DomainRules:
     # --- pauses ---------------------------------------------------------------------------------
 
     def pause(self, name: bytes, until: int) -> None:
-        """Pause a domain: NEXT hands out nothing of it until that instant."""
+        """Pause a domain: NEXT delivers nothing of it until that instant."""
         self._scheduler.note_name(name)
         self.pauses.put(name, until)
         self._signals.wake_at(until)
@@ -70,7 +70,7 @@ class DomainRules:
             self._scheduler.round_robin.hold_or_free(domain)
 
     def hand_out(self, domain: Domain, now: int) -> None:
-        """Note that an entry of a domain, in no queue any more, is handed out."""
+        """Note that an entry of a domain, in no queue any more, is delivered."""
         domain.handed_out = now
         if domain.limit is not None:
             if domain.limit.interval_us:
@@ -107,7 +107,7 @@ class DomainRules:
         self._scheduler.names.update({*pauses, *limits})
 
     def restore_hand_out(self, name: bytes, handed_out: int, now: int) -> None:
-        """Take over from the log when a domain handed out last.
+        """Restore from the log the instant of a domain's last delivery.
 
         Not behind the present: the log may be from a clock that was years ahead.
         """

@@ -57,7 +57,7 @@ class Extra(msgspec.Struct, gc=False):
     changed: int = 0
     """When it was modified; 0: not since it was created."""
     seen: int = 0
-    """When it was last read or handed out; 0: not since it was created."""
+    """When it was last read or delivered; 0: not since it was created."""
     token: int = 0
     """Worked on until this instant, which is the lease token; 0: nobody works on it."""
     token_before: int = 0
@@ -164,7 +164,7 @@ class Entry(Packed, eq=False, gc=False):
 
     @property
     def accessed(self) -> int:
-        """When it was last read or handed out."""
+        """When it was last read or delivered."""
         return self.extra.seen or self.created
 
     @accessed.setter

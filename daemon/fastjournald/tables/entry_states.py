@@ -43,7 +43,7 @@ TRANSITIONS: Final = (
     frozenset({_ABSENT, *_WAITING, _LEASED, _BURIED}),
     # delayed: removed; RENAME; its instant has come, or is another one; leased by GET; BURY
     frozenset({_ABSENT, *_WAITING, _LEASED, _BURIED}),
-    # leased: completed; the lease was given back or ran out, perhaps once too often; BURY
+    # leased: completed; the lease was released or ran out, perhaps once too often; BURY
     frozenset({_ABSENT, *_WAITING, _BURIED}),
     # buried: removed; KICK; RENAME keeps it buried
     frozenset({_ABSENT, *_WAITING, _BURIED}),

@@ -49,7 +49,7 @@ class Notifier:
         """Set while there is somebody to wake, or turns were taken."""
 
     def look(self) -> None:
-        """The engine changed: perhaps somebody is to be told."""
+        """The engine changed: perhaps a listener is to be notified."""
         if self._engine.notifications.unmatched:
             self._some.set()
 

@@ -34,7 +34,7 @@ REST_ROUNDS = 1
 from its first byte to its reply; so it does not meet a slice in each of them."""
 
 STOP_SECONDS = 1.0
-"""How long scans go on when the daemon stops; then they are told so."""
+"""How long scans go on when the daemon stops; then they end with an error."""
 
 IDLE_LOOK_SECONDS = 0.05
 """The daemon is idle when so long no request came: then the index is brought up to date."""

@@ -21,7 +21,7 @@ CLOCK_SECONDS = 0.25
 """Between two looks at the clock."""
 
 CLOCK_BEHIND_US = 1_000_000
-"""A clock that is set back by more than this is worth a word: leases and delays stand still."""
+"""A clock that is set back by more than this is worth a message: leases and delays stop."""
 
 COLLECTION_SECONDS = 0.2
 """Between two garbage collections of young objects. One takes the longer, the more lists and
@@ -105,7 +105,7 @@ class Timers:
     def check_clock(self) -> None:
         """Tell, once, that the machine's clock was set back.
 
-        Until it has caught up, the engine's time stands still: no lease, delay or life ends.
+        Until it has caught up, the engine's time stops: no lease, delay or life ends.
         """
         behind = self._runtime.engine.now - self._runtime.clock.now_us()
         if behind > CLOCK_BEHIND_US and not self._behind:

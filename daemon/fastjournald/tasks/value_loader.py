@@ -159,7 +159,7 @@ class ValueLoader:
             self._awaited.set()
 
     async def serve(self) -> None:
-        """Read what is to be handed out to waiting requests, again and again."""
+        """Read the values of entries to deliver to waiting requests, again and again."""
         runtime = self._runtime
         engine = runtime.engine
         while True:

@@ -59,7 +59,7 @@ class Journal:
     Args:
         append: Where the records go.
         seed: 8 random bytes: job ids differ between runs by them.
-        lease_us: Default lease, which workq is told as time to run.
+        lease_us: Default lease, which workq gets as time to run.
     """
 
     def __init__(self, append: Append, *, seed: bytes, lease_us: int) -> None:
@@ -325,12 +325,12 @@ class Journal:
         self._append_operation(Lease(0, self.last_token), now)
 
     def lease_over(self, entry: Entry, now: int) -> None:
-        """The lease ran out or was given back: the entry waits again."""
+        """The lease ran out or was released: the entry waits again."""
         if entry.run is not None:
             self._append(self._encode.timeout(entry.job_id, now), 1, now)
 
     def released_with_delay(self, entry: Entry, now: int) -> None:
-        """The lease was given back, and the entry must not start before its new instant."""
+        """The lease was released, and the entry must not start before its new instant."""
         if entry.run is None:
             return
         parts = (

@@ -89,7 +89,7 @@ class RecordEncoder:
 
     Args:
         ids: The job ids of this run.
-        lease_us: Default lease, which workq is told as time to run.
+        lease_us: Default lease, which workq gets as time to run.
     """
 
     def __init__(self, ids: JobIds, lease_us: int) -> None:

@@ -19,7 +19,7 @@ class WorkqHeaders:
     """Encodes headers of jobs; those of entries that do not expire are cached.
 
     Args:
-        lease_us: Default lease, which workq is told as time to run.
+        lease_us: Default lease, which workq gets as time to run.
     """
 
     def __init__(self, lease_us: int) -> None:

@@ -34,8 +34,8 @@ class Client(TrioMethods):
     """Connection to a daemon that any number of trio tasks share: ``async with Client() as c``.
 
     A NEXT that waits holds up nobody else. A task that is cancelled while its request is in flight
-    gives back what the daemon had leased to it, as soon as the reply comes; what it asked to write
-    may have been written. Leaving the block gives back what is still held, also where a scope
+    releases the leases of the reply, as soon as that comes; a change that it asked for may have
+    been written. Leaving the block releases all leases that are still held, also where a scope
     around it was cancelled, and takes a few seconds at most for that.
 
     Where the connection is lost, the client makes another one, and sends again what is safe to
@@ -195,13 +195,13 @@ class Client(TrioMethods):
             attempts_max: A job that failed that often is buried by this loop; 0: only where the
                 daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
                 and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
+            patience_s: Seconds to go on asking a daemon that delivers no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.
             CannotConnectError: From the loop: the daemon stays away.
-            RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
+            RefusedError: From the loop: it delivers no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
         options = WorkerOptions(
@@ -219,7 +219,7 @@ class Client(TrioMethods):
     def start_soon(self, task: Callable[[], Awaitable[object]]) -> None:
         """Start a task that ends with this client and raises nothing.
 
-        A cancelled scope around the client does not reach it: what is given back then goes by it.
+        A cancelled scope around the client does not reach it: it releases the leases then.
         """
         if self._nursery is not None:
             scope = trio.CancelScope(shield=True)

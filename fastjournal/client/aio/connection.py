@@ -108,7 +108,7 @@ class TrioConnection:
     ) -> T:
         """Send requests; return what ``read`` makes of their replies.
 
-        Where that fails, or is cancelled, what the replies gave is given back.
+        Where that fails, or is cancelled, the leases and locks of the replies are released.
         """
         pipeline = Pipeline(requests, self.plan)
         try:
@@ -128,7 +128,7 @@ class TrioConnection:
                 await self.exchange(*raw(owed))
 
     async def settle(self) -> None:
-        """Return when what cancelled requests were given is given back."""
+        """Return when all leases and locks of cancelled requests are released."""
         if self.transport is not None:
             await self.transport.settle()
 
@@ -163,7 +163,7 @@ class TrioConnection:
             pipeline.lost(transport.multiplexer, trio.current_time())
 
     def _owe(self, releases: list[Request]) -> None:
-        """Have something given back, by this transport or by the next one."""
+        """Have leases and locks released, by this transport or by the next one."""
         if self.transport is not None and not self.transport.multiplexer.failed:
             self.transport.owe(releases)
         elif releases:

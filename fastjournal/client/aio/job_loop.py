@@ -39,7 +39,7 @@ class LeasePool:
         self.plan = client.connection.plan
         self.rng = client.connection.rng
         self.held: deque[Job] = deque()
-        """Jobs that were handed out and have not ended: of a loop, first the one whose body runs,
+        """Jobs that were delivered and have not ended: of a loop, first the one whose body runs,
         then those behind it."""
         self.stopped = False
         self._search = trio.CancelScope()
@@ -59,7 +59,7 @@ class LeasePool:
 
         Raises:
             CannotConnectError: The daemon stayed away.
-            RefusedError: It hands out no work.
+            RefusedError: It delivers no work.
         """
         polling = PollLoop(
             self.options,
@@ -99,7 +99,7 @@ class LeasePool:
         await let_go(held, failure)
 
     def abandon(self) -> None:
-        """Have everything given back by a task of the client."""
+        """Have all leases released by a task of the client."""
         self.client.start_soon(self._let_go_of_dropped)
 
     async def _let_go_of_dropped(self) -> None:
@@ -193,7 +193,7 @@ class JobLoop:
 
         Raises:
             CannotConnectError: The daemon stays away.
-            RefusedError: It hands out no work, for instance ``forbidden``.
+            RefusedError: It delivers no work, for instance ``forbidden``.
         """
         if limit is not None:
             check_integer("limit", limit, 1, INSTANT_MAX)

@@ -124,7 +124,7 @@ class Job(LeasedJob):
             async with self._mutex:
                 await self._send_until_lease_end(build())
         except trio.Cancelled:
-            # The caller has made up its mind; so the daemon is told as well as can be done now.
+            # The caller has decided the end of the job: send it as well as can be done now.
             await self._send_last_words(build)
             raise
         except RefusedError as error:

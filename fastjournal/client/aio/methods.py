@@ -88,7 +88,7 @@ class TrioMethods(CallMethods, AsyncCaller):
                 the lock ended before it, by its time or with the connection: others may have
                 written meanwhile.
         """
-        # A lock that the daemon gives to a task which was cancelled meanwhile is given back.
+        # A lock that the daemon gives to a task which was cancelled meanwhile is released.
         call = msgspec.structs.replace(
             calls.lock(key, timeout_us=timeout_us),
             undo=lambda _request, _reply: [calls.unlock(key).request],

@@ -123,7 +123,7 @@ class TrioTransport:
             yield CLIENT_SNAPSHOT_S
 
     def abandon(self, pending: InFlightRequest) -> None:
-        """Leave a request alone; what it waits for, or gets, is given back."""
+        """Abandon a request: its wait is cancelled, and its leases and locks are released."""
         if pending.done:
             return
         self.multiplexer.abandon(pending)
@@ -136,7 +136,7 @@ class TrioTransport:
         self._something_to_send.set()
 
     async def settle(self) -> None:
-        """Return when what abandoned requests were given is given back, or the connection over."""
+        """Return when abandoned requests have released all that they got, or it has ended."""
         while not self.multiplexer.settled:
             await self._settling.park()
 

@@ -70,7 +70,7 @@ class Backoff:
         self._bound_s = 0.0
 
     def pause_s(self, now_s: float) -> float | None:
-        """Return the seconds to wait before the next try; None: it is time to give up."""
+        """Return the seconds to wait before the next try; None: no more tries."""
         if self._bound_s and now_s >= self._give_up_at_s:
             return None
         plan = self._plan

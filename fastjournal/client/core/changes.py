@@ -47,7 +47,7 @@ class ChangeBuffer:
         self._missed = True
 
     def take(self) -> Change | None:
-        """Return the change that has waited longest, and forget it; None: there is none.
+        """Remove and return the change that has waited longest; None: there is none.
 
         Raises:
             RefusedError: There is none, and the daemon has ended the subscription: ``busy``.

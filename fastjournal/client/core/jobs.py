@@ -52,7 +52,7 @@ class LeasedJob:
     Args:
         entry: With its token and metadata.
         options: The loop's.
-        now_s: When it was handed out, by a clock that does not jump.
+        now_s: When it was delivered, by a clock that does not jump.
     """
 
     def __init__(self, entry: Entry, options: WorkerOptions, now_s: float) -> None:
@@ -84,7 +84,7 @@ class LeasedJob:
 
     @property
     def meta(self) -> Meta:
-        """The metadata, as it was when the entry was handed out."""
+        """The metadata, as it was when the entry was delivered."""
         assert self.entry.meta is not None, "asked for without metadata"
         return self.entry.meta
 
@@ -139,7 +139,7 @@ class LeasedJob:
     def _failure(self, failed: FailedAttempt) -> Call[None]:
         """Return the request that ends a failed attempt.
 
-        No other place knows how a failure is told to the daemon.
+        No other place knows the requests that report a failure to the daemon.
         """
         if failed.buried:
             return self._burial(failed.reason)

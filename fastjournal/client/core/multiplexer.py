@@ -59,10 +59,10 @@ class Multiplexer:
         self.nothing_done = False
         """The daemon refused the connection before it carried out anything on it."""
         self._owed: deque[tuple[Request, InFlightRequest | None]] = deque()
-        """Requests of its own, started as there is room: they give back what abandoned requests
-        got, and cancel what waits (with that) and subscriptions."""
+        """Requests of its own, started as there is room: they release leases and locks of
+        abandoned requests, cancel their waits (with that) and subscriptions."""
         self._last_words: set[int] = set()
-        """Identifiers in flight of abandoned requests and of what gives back their gain."""
+        """Identifiers in flight of abandoned requests, and of those that release their gain."""
         self._subscriptions: dict[int, Tell] = {}
         """By identifier, which nothing else uses meanwhile."""
 
@@ -99,7 +99,7 @@ class Multiplexer:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing that abandoned requests were given has still to be given back."""
+        """Whether abandoned requests have released all leases and locks that they got."""
         return not (self._last_words or self._owed)
 
     @property
@@ -117,7 +117,7 @@ class Multiplexer:
 
         Args:
             request: Its ``identifier`` is set here.
-            undo: Builds requests that give back what the reply gave, for ``abandon``.
+            undo: Builds requests that release leases and locks of the reply, for ``abandon``.
 
         Raises:
             CannotConnectError, ProtocolError: The connection is over.
@@ -157,7 +157,7 @@ class Multiplexer:
             asked.notify = lambda: self._end_subscription(identifier)
 
     def data_to_send(self) -> bytes:
-        """Return the bytes that wait to be sent, and forget them."""
+        """Remove and return the bytes that wait to be sent."""
         while self._owed and self.has_room and self._failure is None:
             request, waiting = self._owed.popleft()
             if waiting is not None and waiting.done:

@@ -20,7 +20,7 @@ from fastjournal.protocol import Reply, Request, encode_request
 T = TypeVar("T")
 
 Undoable: TypeAlias = tuple[Request, Undo | None]
-"""A request, and what gives back what its reply gave."""
+"""A request, and the builder of requests that release leases and locks of its reply."""
 
 
 class PipelinedRequest:
@@ -78,7 +78,7 @@ class Pipeline:
         return [one for one in self.requests if one.reply is None]
 
     def gains(self) -> list[Request]:
-        """Return what gives back what the replies gave, for a caller that gets none of them."""
+        """Return requests that release leases and locks of replies that the caller never gets."""
         return [
             request
             for one in self.requests

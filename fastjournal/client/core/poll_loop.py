@@ -104,7 +104,7 @@ class PollLoop:
             self._refused = Backoff(plan, self._rng, now_s)
         pause_s = self._refused.pause_s(now_s)
         if pause_s is None and error.code == "read-only" and self._waits_without_end:
-            # The daemon is there, and hands out work again when its disk has room.
+            # The daemon is there, and delivers work again when its disk has room.
             self._refused = Backoff(plan, self._rng, now_s)
             pause_s = self._refused.pause_s(now_s)
         return pause_s

@@ -125,7 +125,7 @@ class DomainStats(msgspec.Struct, frozen=True):
     waiting: int = 0
     """Neither worked on nor buried: due or delayed."""
     due: int = 0
-    """May be handed out now."""
+    """Ready: NEXT may deliver it now."""
     delayed: int = 0
     """May not be yet: its instant, or work on its URI, lies ahead, or it is locked."""
     worked_on: int = 0
@@ -170,7 +170,7 @@ class DaemonStats(msgspec.Struct, frozen=True):
     read_only: int = 0
     """1 while the disk is nearly full and nothing new is taken."""
     clock_behind_us: int = 0
-    """Microseconds by which the daemon's clock was set back; it stands still until that is over."""
+    """Microseconds by which the daemon's clock was set back; its time stops until that is over."""
 
 
 class EntryStats(msgspec.Struct, frozen=True):

@@ -164,13 +164,13 @@ class SyncClient(SyncMethods):
             attempts_max: A job that failed that often is buried by this loop; 0: only where the
                 daemon's max attempts say so. The daemon counts leases that ran out, ``job.fail``
                 and exceptions in a block. A job that a plain loop drops does not count as failed.
-            patience_s: Seconds to go on asking a daemon that hands out no work for now (``busy``,
+            patience_s: Seconds to go on asking a daemon that delivers no work for now (``busy``,
                 ``read-only``, ...); None: as ``reconnect`` says.
 
         Raises:
             LeaseLostError: From the loop: the lease of the last job was lost before its end.
             CannotConnectError: From the loop: the daemon stays away.
-            RefusedError: From the loop: it hands out no work, for instance ``forbidden``.
+            RefusedError: From the loop: it delivers no work, for instance ``forbidden``.
             BadRequestError: An argument that no daemon would take.
         """
         options = WorkerOptions(
@@ -217,7 +217,7 @@ class SyncClient(SyncMethods):
         """Send a call, and abandon it when ``stop`` is set.
 
         Raises:
-            Stopped: It was set; what the daemon gives is given back.
+            Stopped: It was set; leases and locks of the reply are released.
         """
         return self.connection.exchange(*single(call), stop)
 

@@ -91,7 +91,7 @@ class SyncConnection:
     ) -> T:
         """Send requests in this thread's turn; return what ``read`` makes of their replies.
 
-        Where that fails, what the replies gave is given back.
+        Where that fails, the leases and locks of the replies are released.
 
         Raises:
             Stopped: ``stop`` was set while it waited.
@@ -261,7 +261,7 @@ class SyncConnection:
                 return self.dialer.redial(plan, ended=ended)
             return self.dialer.dial_first(ended=ended)
         except FastjournalError as error:
-            if not is_stopped():  # else nobody has given up but its caller
+            if not is_stopped():  # else only its caller has ended the tries
                 self._gave_up = self.dialer.now_s(), error
             raise
 

@@ -88,10 +88,10 @@ class SyncTransport:
         return True
 
     def settle(self, gains: Iterable[Request], end_s: float, now_s: Callable[[], float]) -> None:
-        """Abandon what is in flight, and give back what it and earlier requests were given.
+        """Abandon requests in flight, and release leases and locks of these and of earlier ones.
 
         Args:
-            gains: Requests that give back the latter.
+            gains: Requests that release those of earlier ones.
             end_s: Until when to try.
             now_s: The clock of that.
         """

@@ -10,7 +10,7 @@ By what an operation concerns it is one of these; whoever reads operations goes 
 
 - ``SegmentOperation``: segments of the log, see ``cmdlog.recovery.segment_chain``;
 - ``GroupHead``: ``following`` records behind it belong to the same request. A group is all or
-  nothing: where the log ends before its last record, nobody was told OK, and recovery treats the
+  nothing: where the log ends before its last record, no client got OK, and recovery treats the
   group as part of the torn tail;
 - ``KeyOperation``: a key, and the tombstone under it;
 - ``DomainOperation``: a domain;
@@ -104,7 +104,7 @@ class Erasure(msgspec.Struct, tag="forget", array_like=True, gc=False):
 
 
 class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
-    """PAUSE: nothing of this domain is handed out before ``until``; 0: it goes on."""
+    """PAUSE: nothing of this domain is delivered before ``until``; 0: it goes on."""
 
     domain: bytes
     until: int
@@ -243,5 +243,5 @@ def unpack_operation(payload: bytes) -> Operation:
 
 
 def tag_of(operation: type[Operation] | Operation) -> str:
-    """Return the tag by which an operation is told from others."""
+    """Return the tag that identifies an operation."""
     return str(operation.__struct_config__.tag)

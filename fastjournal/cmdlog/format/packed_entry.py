@@ -21,7 +21,7 @@ _FACTS_AND_RECORD = Struct(">BQQQQBQBI")
 ORDER_BYTES = 17
 """The part of them that says which entry is next."""
 FACTS_BYTES = _FACTS.size
-"""Without what is told of its record."""
+"""Without the facts of its record."""
 ARRIVAL_AT = 9
 DELAY_KEY = slice(1, ORDER_BYTES)
 """Not before and arrival: what entries are sorted by that wait for their instant."""

@@ -72,7 +72,7 @@ class Diagnostic(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     """How many; 0 for a segment that is missing."""
     message: str
-    """Description of it, and of what is lost, as far as it can be told."""
+    """Description of it, and of what is lost, as far as it is known."""
     kept: str | None = None
     """Where recovery has kept the bytes; None: there are none, or nothing was changed."""
 

@@ -1,4 +1,4 @@
-"""Loss report: which records stood in damage, by key where a key can be told, and around when."""
+"""Loss report: which records stood in damage, by key where a key is readable, and around when."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fastjournal.cmdlog.recovery.workq_jobs import entry_of
 from fastjournal.errors import LogCorruptError
 
 _TOLD_MAX = 8
-"""Records of which it is told that they were in one stretch of damage."""
+"""Records of one stretch of damage that the report names."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def tell_loss(
     data: bytes, scan: Scan, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> str:
-    """Return what can be told of the records that stood where the damage is.
+    """Return a description of the records that stood where the damage is.
 
     Args:
         data: The segment.
@@ -54,7 +54,7 @@ def tell_loss(
 def _looks_like(
     data: bytes, damage: CorruptRegion, jobs: Mapping[bytes, ReplayedEntry]
 ) -> list[str]:
-    """Return which records the damaged bytes look like, by key where a key can be told."""
+    """Return which records the damaged bytes look like, by key where a key is readable."""
     told: list[str] = []
     at = damage.offset
     while HEADER_BYTES <= at < damage.end and len(told) < _TOLD_MAX:

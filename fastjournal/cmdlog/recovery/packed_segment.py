@@ -6,8 +6,8 @@ nearly without a step of the interpreter for each record. Only a segment without
 Byte layout, in the byte order of the machine: u32 offset of each record's body, u32 offset behind
 each record, the packed rows of the blocks (``cmdlog.recovery.entry_blocks``), and the *index*, a
 msgpack array of the blocks: index of the first record, highest arrival, offset and length of the
-rows, and whether they are plain. Where the index is, and what the segment was, is told beside it
-(``PackedSegment``).
+rows, and whether they are plain. ``PackedSegment`` has the place of the
+index and the facts of the segment.
 """
 
 from __future__ import annotations

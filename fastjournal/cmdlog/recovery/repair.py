@@ -4,7 +4,7 @@ The damaged bytes are kept aside first, as ``<segment>.damaged-<offset>``; where
 read them, the file itself is, as ``<segment>.unreadable``. Then the segment is written anew without
 them, as ``<segment>.rw``, synced, and renamed over the original; the last segment first, for at its
 end stands what the others will be (``cmdlog.recovery.segment_chain``). Where that breaks a group of
-records, what is readable of it counts: a lease group is told its new number of records, the head of
+records, what is readable of it counts: a lease group gets its new number of records, the head of
 any other group goes. A segment that is missing is noted as removed, behind all that tells of it.
 Where a timeout-attempt is lost, so that workq would refuse the next start-attempt of that
 job, one is put in the place of the damage.
@@ -252,7 +252,7 @@ def _timeouts(job_ids: Iterable[bytes], time: bytes) -> bytes:
 def _lost_timeouts(disk: Disk, directory: str, inspection: LogInspection) -> _Idle:
     """Return the jobs whose lease must have ended inside damage, since it begins again behind it.
 
-    In the disorder of workq's own segments, before the first of ours, that cannot be told.
+    In the disorder of workq's own segments, before the first of ours, that cannot be known.
     """
     ours = min(inspection.state.previous, default=SEGMENT_NUMBER_MAX + 1)
     gaps = {

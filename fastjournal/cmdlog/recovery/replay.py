@@ -9,7 +9,7 @@ other:
   is void. An older or equally old entry under its key is replaced.
 - Deletes and completions of jobs that are gone do nothing, but a completion's tombstone counts.
 - A timeout-attempt written at or after the lease's end means that the lease ran out (attempts one
-  higher), one written earlier that the entry was given back.
+  higher), one written earlier that the lease was released.
 - A start-attempt outside a lease group leases the job for its ttr from the record's time.
 - The tokens of a lease group hold for the start-attempts that are there: where damage took some
   of them, the others are leased all the same.

@@ -45,7 +45,7 @@ class _Implied(msgspec.Struct, frozen=True, gc=False):
 
 
 def pause_name(domain: bytes) -> bytes:
-    """Return by what a segment remembers that it pauses a domain: a long name by its digest.
+    """Return the name under which a segment keeps a pause of a domain: a long one as its digest.
 
     A segment may name each paused domain many times, and no bound holds for all segments.
     """
@@ -195,7 +195,7 @@ class ReplayState:
         self.leave_tombstone(job.key, job.superseded, learnt)
 
     def end_lease(self, job: ReplayedEntry, time: int) -> None:
-        """End the lease of a job at ``time``: it ran out before, or the job was given back."""
+        """End the lease of a job at ``time``: it ran out before, or was released."""
         if job.superseded:
             self.drop_superseded(job, time)
             return
@@ -332,7 +332,7 @@ class ReplayState:
         self.limited_in.setdefault(segment, set()).add(pause_name(limit.domain))
 
     def note_hand_out(self, key: bytes, time: int) -> None:
-        """Remember when a domain handed out last; of too many, those of long ago go."""
+        """Keep the instant of a domain's last delivery; of too many, the oldest go."""
         parts = split_journal_key(key)
         if parts is None:
             # a plain entry has no domain

@@ -7,8 +7,7 @@ file before anything is cut out of it.
 
 Behind damage the scan looks for the next valid record: where the damaged record ends, if its size
 and its fields agree, else at every offset whose bytes could be a time and the head of a record. So
-a flipped bit in a size, which looks like a record cut by a crash, is told from one by the records
-behind it.
+the records behind it distinguish a flipped bit in a size from a record that a crash has cut.
 
 The layout of records: ``cmdlog.format.layout``.
 """

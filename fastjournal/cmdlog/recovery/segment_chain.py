@@ -10,7 +10,7 @@ The first record also tells that a file is a copy of another segment, where it i
 a new segment names the last one that there is. So that has a lower number, and there is none
 between the two.
 
-Logs from before these sizes were told say nothing of most of their segments, and are read as ever.
+Logs without these sizes (of older releases) say nothing of most segments, and are read as ever.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def get_key(
 def move_expiry(context: Context, entry: Entry, request: Request, now: int) -> bool:
     """Set the expiry that the request asks for, or reading brings; whether it moves.
 
-    The journal is told by the caller: together with the lease, if there is one.
+    The caller records it in the journal: together with the lease, if there is one.
     """
     expires = entry.expires
     if request.timeout is not None and request.flags & UPDATE_TIMEOUT:

@@ -209,7 +209,7 @@ def _missing(
     store, flags = context.store, request.flags
     assert store.values is not None
     leases = not flags & OVERWRITE
-    # what is popped may have to be given back, and its record is about to be dead
+    # a popped entry may have to be restored, and its record is about to be dead
     needs = flags if leases else flags | DATA
     others = context.fetching + context.waiters.number_for(request.key)
     ahead = min(count + others, NEXT_ENTRIES_MAX)
@@ -228,7 +228,7 @@ def _missing(
                 # it would leave memory again before they come
                 break
             if flags & DATA and len(entry.value) > context.value_bytes_ration:
-                # it is not handed out now
+                # it is not delivered now
                 break
             if is_missing(entry, needs, leases=leases):
                 why_not = unreadable.get(entry.job_id)

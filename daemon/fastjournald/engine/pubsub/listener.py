@@ -55,7 +55,7 @@ class Listener:
 
     @property
     def count(self) -> int:
-        """How many subscriptions it has, and ends of some that are to be told."""
+        """Number of its subscriptions, and of ended ones whose error is due."""
         return len(self.subscriptions) + len(self.notifications.ended)
 
     def check(self) -> None:

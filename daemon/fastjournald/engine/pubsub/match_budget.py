@@ -1,7 +1,7 @@
 """Matching budget: steps that a session may cost in a busy period. Pure.
 
 A busy period ends when nothing waits to be matched. A session whose subscriptions cost far more
-than their share in it loses them and is told so.
+than their share in it loses them and gets an error.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ NOTIFICATION_BYTES = 190
 """Memory of a pending notification, besides its key."""
 
 EARLY_DELIVERY_BYTES = 250
-"""Memory of what is remembered of a key that was delivered before it was matched."""
+"""Memory of the record of a key that was delivered before it was matched."""
 
 Item: TypeAlias = tuple[Subscription, bytes]
 
@@ -32,7 +32,7 @@ class NotificationQueue:
         self.bytes = 0
         """Memory that they take."""
         self.ended: dict[int, None] = {}
-        """Identifiers of subscriptions that have ended because they cost too much, to be told."""
+        """Identifiers of subscriptions that ended because they cost too much; an error is due."""
 
     def __bool__(self) -> bool:
         return bool(self._items or self.ended)
@@ -74,7 +74,7 @@ class NotificationQueue:
 class EarlyDeliveries:
     """Delivery dedupe: notifications that showed a change before it was matched.
 
-    They are remembered until it is, so that nothing is delivered twice; too many are forgotten.
+    They are kept until it is, so that nothing is delivered twice; too many are dropped.
     """
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@
 
 No request waits for a thousand expressions: it only notes which keys changed. Single keys are found
 by a dictionary, ranges by an interval index, and expressions in a queue of the session that asked
-for them. A session that costs more than its share loses subscriptions and is told so (``busy``); a
+for them. A session that costs more than its share loses subscriptions with an error (``busy``); a
 slow consumer, whose notifications take too much memory, is disconnected.
 
 Where nobody is subscribed, the change set is switched off: writes pay nothing for it.
@@ -303,7 +303,7 @@ class Subscriptions:
         """Take the oldest notification of a session: the identifier that it bears, and the key.
 
         The caller delivers what stands under the key now. Where that has changed once more already,
-        this is remembered, so that nothing is delivered twice.
+        this is recorded, so that nothing is delivered twice.
         """
         listener = self._listeners.get(session)
         if listener is None:

@@ -53,7 +53,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, gc=False):
     interpret: Callable[[Request, Reply], T]
     """Turns a reply without error into the result."""
     undo: Callable[[Request, Reply], list[Request]] | None = None
-    """Requests that give back what the reply gave, for a caller that has gone away meanwhile."""
+    """Requests that release leases and locks of the reply, for a caller that has gone meanwhile."""
 
     def result(self, reply: Reply, *, repeated: bool = False) -> T:
         """Return the result that the reply means.

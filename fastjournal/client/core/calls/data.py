@@ -52,7 +52,7 @@ def set_(
     """Set a key to a value.
 
     Args:
-        key: A journal key (``build_journal_key``) makes it work that NEXT hands out.
+        key: A journal key (``build_journal_key``) makes it work that NEXT delivers.
         value: bytes, str, int, float, bool or None; its type goes with it.
         uri: A further, unique key: what waits under it gives way to this entry.
         persist: Return only once it is on disk, as the daemon's sync policy says.
@@ -247,7 +247,7 @@ def lock(key: str | bytes, *, timeout_us: int | None = None) -> Call[None]:
     """Lock an entry for this connection: writes of others get ``locked``, reads continue.
 
     The lock ends with ``unlock``, with its time, and with the connection, so also where that is
-    lost; ``locked`` gives a block that is told then. The holder of a lock sets a new end by this.
+    lost; ``locked`` gives a block that shows this. The holder of a lock sets a new end by this.
 
     Args:
         key: Any of its keys.

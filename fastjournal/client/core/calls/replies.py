@@ -110,7 +110,7 @@ def json_of(kind: type[S]) -> Callable[[Request, Reply], S]:
 
 
 def release_all(_request: Request, reply: Reply) -> list[Request]:
-    """Return the requests that give back what a reply leased."""
+    """Return the requests that release the leases of a reply."""
     token = reply.timeout
     if token is None:
         return []

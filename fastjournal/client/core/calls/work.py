@@ -355,7 +355,7 @@ class WorkMethods:
     """Delete entries of a domain that nobody works on; return how many."""
 
     pause = method(pause)
-    """Have NEXT hand out nothing of a domain for a while."""
+    """Have NEXT deliver nothing of a domain for a while."""
 
     resume = method(resume)
     """End the pause of a domain."""

@@ -55,7 +55,7 @@ def get(
     if request.timeout is not None and context.read_only:
         return READ_ONLY
     if listens:
-        # from the beginning: what changes while it goes on is told after its reply
+        # from the beginning: changes during the scan are notified after its reply
         context.subscriptions.begin(session, request.identifier, plan.keys)
     return scan
 
