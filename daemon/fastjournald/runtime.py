@@ -70,8 +70,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     segments_free: trio.Lock
     """Held by the task that links, replaces or removes sealed segments."""
     after_requests: Callable[[int], None]
-    """Called when requests were carried out, with the instant: gives clients that wait what has
-    become ready, and wakes the tasks concerned."""
+    """Called when requests were carried out that set signals or made the log grow by much, with the
+    instant: gives clients that wait what has become ready, and wakes the tasks concerned."""
     wake_tasks: Callable[[], None]
     """Called when something else has changed the engine: wakes the tasks concerned."""
     deliver: Callable[[list[tuple[Hashable, bytes]]], None]

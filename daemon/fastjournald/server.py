@@ -209,8 +209,6 @@ class Server:
         if engine.signals.bits & READY and runtime.turns.open:
             # else the timers do it in the next turn
             self._deliver(engine.serve_waiters(now))
-        if self.connections.stopping:
-            self._deliver(engine.shut_down(now))
         self._wake_tasks()
 
     def _wake_tasks(self) -> None:

@@ -60,6 +60,7 @@ class Backpressure:
     """Notes the turns that end."""
 
     closed = False
+    look_at = 1 << 63
 
     def __init__(self) -> None:
         self.ended: list[tuple[int, int]] = []
@@ -79,7 +80,7 @@ class Daemon:
         self.turns = TurnBudget(self.engine.store)
         self.backpressure = Backpressure()
         self.given_back: list[Handout] = []
-        self.woken = 0
+        self.woken = self.told = 0
         self.closed: Counter[str] = Counter()
         self.errors: Counter[str] = Counter()
         self.now = START
@@ -99,6 +100,8 @@ class Daemon:
         self.clients: dict[object, Client] = {}
 
     def _after_requests(self, now: int) -> None:
+        self.told += 1
+        self.engine.signals.take()
         for session, data in self.engine.serve_waiters(now):
             assert isinstance(session, Session)
             session.put(data, pushed=True)
@@ -307,6 +310,22 @@ def test_abandoned_request_is_answered_with_its_identifier(client: Client, stops
 
 
 # --- marks ------------------------------------------------------------------------------------
+
+
+def test_signals_are_told_where_requests_have_set_some_or_the_log_has_grown(
+    daemon: Daemon, client: Client
+) -> None:
+    client.ask(NOP)
+    told = daemon.told
+    client.ask(set_(b"k"))
+    assert daemon.told == told
+    client.ask(WAITING)
+    client.ask(set_(JOB))
+    assert codes(client.replies) == ["", ""]
+    assert daemon.told == told + 1
+    daemon.backpressure.look_at = daemon.writer.appended + 1
+    client.ask(set_(b"k2"), set_(b"k3"))
+    assert daemon.told == told + 2
 
 
 def test_window_of_sets_that_change_the_domain_tries_few_bulks(

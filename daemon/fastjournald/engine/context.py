@@ -87,6 +87,8 @@ class Context:
         """A larger value is in no reply, at this moment: ``busy``."""
         self.read_only = False
         """Nothing new is accepted and nothing is delivered: the disk is nearly full."""
+        self.stopping = False
+        """No request waits for work any more: the daemon stops."""
         self.gauges: Callable[[int], dict[str, int]] = lambda _now: {}
         """Figures that the daemon adds to its STATS: connections, log bytes, uptime."""
         self.grants: Grants | None = None

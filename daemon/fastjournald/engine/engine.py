@@ -309,7 +309,8 @@ class Engine:
         return self.serve_waiters(now)
 
     def shut_down(self, now: int) -> list[Answer]:
-        """Tell all who wait that the daemon stops."""
+        """Tell all who wait that the daemon stops; from here on no request waits."""
+        self.context.stopping = True
         return self.dispatcher.shut_down(now)
 
     def check(self) -> None:

@@ -65,6 +65,7 @@ class RequestBatch:
         """The client has ended the connection, or has shown too many wrong tokens."""
         self._shared = shared
         self._engine = shared.engine
+        self._signals = shared.engine.signals
         self._outbox = outbox
         self._account = account
         self._share = share
@@ -270,7 +271,8 @@ class RequestBatch:
             # they leave together, and with those that follow before the commit
             self._outbox.put(session, b"".join(self._replies))
             self._replies.clear()
-        shared.after_requests(now)
+        if self._signals.bits or shared.log.appended >= shared.backpressure.look_at:
+            shared.after_requests(now)
 
     def _commit(self, session: Hashable, now: int, then: _State) -> Step:
         """Wait until all that was appended is durable, send the replies, and go on."""

@@ -22,6 +22,10 @@ class WriterQueue(Protocol):
     def closed(self) -> bool:
         """Whether requests that make the log grow wait for their turns."""
 
+    @property
+    def look_at(self) -> int:
+        """Bytes appended from which on it has to look at the size of the log."""
+
     def turn_over(self, size: int, unused: int = 0) -> None:
         """Take note that a batch of ``size`` bytes was carried out, but for ``unused``."""
 
@@ -38,5 +42,6 @@ class Shared(msgspec.Struct, frozen=True, kw_only=True):
     connections_closed: Counter[str]
     protocol_errors: Counter[str]
     after_requests: Callable[[int], None]
+    """Called when requests have set signals, or have made the log grow by much."""
     wake_tasks: Callable[[], None]
     give_back: Callable[[list[Handout]], None]

@@ -1,7 +1,7 @@
 """Signals from the engine to the tasks of the shell: what there is to do besides replies. Pure.
 
-Whatever happens in the engine sets bits; the shell takes them after each batch of requests and
-wakes the tasks concerned. So no task has to be asked whether it has something to do.
+Whatever happens in the engine sets bits; the shell takes them after a batch of requests that set
+some, and wakes the tasks concerned. So no task has to be asked whether it has something to do.
 """
 
 from __future__ import annotations

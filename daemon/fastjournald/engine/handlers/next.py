@@ -66,6 +66,8 @@ def next_(
     if reply.error:
         return reply.error
     if not reply.pairs and request.flags & LISTEN and request.count != 0:
+        if context.stopping:
+            return ErrorCode.SHUTTING_DOWN.value
         if context.waiters.count_of(session) >= WAITS_PER_CONNECTION_MAX:
             return _TOO_MANY_WAITS
         if len(context.waiters) >= WAITS_MAX:
