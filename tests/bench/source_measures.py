@@ -66,7 +66,7 @@ TERMS = {
         "fair queuing", "daemon/fastjournald/admission/turn_budget.py", "event-loop"
     ),
     "fencing token": Place(
-        "fencing token", "daemon/fastjournald/engine/lease_tokens.py", "work-scheduling"
+        "fencing token", "daemon/fastjournald/tables/leases.py", "work-scheduling"
     ),
     "group commit": Place(
         "group commit", "daemon/fastjournald/group_commit/commit.py", "write-ahead-log"

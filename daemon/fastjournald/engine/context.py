@@ -10,7 +10,6 @@ from fastjournal import limits
 from fastjournal.protocol import Reply, Request, encode_reply_to
 from fastjournald.engine.authorization import Grants
 from fastjournald.engine.job_lifecycle import JobLifecycle
-from fastjournald.engine.lease_tokens import LeaseTokens
 from fastjournald.engine.pubsub.subscriptions import Subscriptions
 from fastjournald.engine.request_counters import RequestCounters
 from fastjournald.engine.settings import Settings
@@ -20,6 +19,7 @@ from fastjournald.engine.waiters import Waiter, Waiters
 from fastjournald.tables.domain import NEVER
 from fastjournald.tables.domain_limits import DomainLimit, DomainLimits
 from fastjournald.tables.entry import Entry
+from fastjournald.tables.leases import LeaseTokens
 from fastjournald.tables.tombstones import Tombstones
 from fastjournald.tables.value_cache import Values
 from fastjournald.wal.journal import Append, Journal
