@@ -1,4 +1,4 @@
-"""Lifecycle of a job: leased, released, lost, dead-lettered, made ready again. Pure.
+"""Lifecycle of a job: lease renewed, released or lost; dead-lettered, made ready again. Pure.
 
 A plain entry may be leased and buried in the same way; it just never waits in a queue.
 """
@@ -30,15 +30,6 @@ class JobLifecycle:
         self._attempts_max = attempts_max
 
     # --- leases ---------------------------------------------------------------------------------
-
-    def lease(self, entries: list[Entry], token: int) -> None:
-        """Lease entries, which are in no queue, until ``token``."""
-        store = self.store
-        store.leases.begin(entries, token)
-        for entry in entries:
-            if entry.extra.expires:
-                # it does not expire while somebody works on it
-                store.expiry.remove(entry.extra.expires, entry.key)
 
     def extend(self, entry: Entry, token: int, now: int) -> None:
         """Renew the lease of an entry, which ends at ``token`` instead."""

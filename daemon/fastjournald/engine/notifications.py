@@ -17,7 +17,7 @@ from fastjournal.limits import (
 from fastjournal.protocol import ErrorCode, Pair, Reply, encode_reply
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, LISTEN, META
-from fastjournald.engine.handlers.get import pair_of
+from fastjournald.engine.handlers.reply_pairs import pair_of
 from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.engine.pubsub.subscriptions import TOO_COSTLY
 from fastjournald.tables.entry import Cold

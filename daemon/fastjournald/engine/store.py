@@ -297,6 +297,14 @@ class Store:
         if entry.state in _QUEUED:
             self.scheduler.dequeue(entry)
 
+    def begin_work(self, entries: list[Entry], token: int) -> None:
+        """Lease entries, which are in no queue, until ``token``."""
+        self.leases.begin(entries, token)
+        for entry in entries:
+            if entry.extra.expires:
+                # it does not expire while somebody works on it
+                self.expiry.remove(entry.extra.expires, entry.key)
+
     def end_work(self, entry: Entry, now: int) -> None:
         """End a lease; what comes of the entry is up to the caller."""
         uris = self.leases.end(entry)

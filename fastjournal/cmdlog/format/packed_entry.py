@@ -36,6 +36,8 @@ unpack_record = _RECORD.unpack_from
 pack_facts_and_record = _FACTS_AND_RECORD.pack
 not_before_of = Struct(">xQ").unpack_from
 """Takes facts; returns only not before, in a tuple."""
+timestamp_of = Struct(">17xQ").unpack_from
+"""Takes facts; returns only the timestamp, in a tuple."""
 _pack_u64 = Struct(">Q").pack
 _u64_at = Struct(">Q").unpack_from
 

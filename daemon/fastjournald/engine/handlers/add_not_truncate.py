@@ -22,7 +22,7 @@ from fastjournald.engine.handlers.arguments import (
     READ_ONLY,
     is_key,
 )
-from fastjournald.engine.handlers.get import pair_reply
+from fastjournald.engine.handlers.reply_pairs import pair_reply
 from fastjournald.tables.entry import Cold, Entry
 
 _INTEGER, _FLOAT = int(ValueType.INTEGER), int(ValueType.FLOAT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from fastjournal.cmdlog.format.packed_entry import timestamp_of
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.authorization import Grant
@@ -46,7 +47,7 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
         if entry.extra.token != token or token <= now:
             return ErrorCode.LEASE_LOST.value
         # A tombstone from a clock far ahead would refuse new work until that time has come.
-        timestamp = max(now if skewed else timestamp, entry.timestamp)
+        timestamp = max(now if skewed else timestamp, timestamp_of(entry.facts)[0])
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
     store.remove(entry, now)
@@ -87,7 +88,7 @@ def complete(context: Context, requests: Iterable[Request], now: int, grant: Gra
             or not (grant is None or grant.covers(entry))
         ):
             break
-        timestamp = max(timestamp, entry.timestamp)
+        timestamp = max(timestamp, timestamp_of(entry.facts)[0])
         remove(entry, now)
         put_tombstone(entry.key, timestamp, now)
         if entry.run is not None:

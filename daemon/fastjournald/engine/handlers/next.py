@@ -31,7 +31,7 @@ from fastjournald.engine.handlers.arguments import (
     TWO_KEYS,
     WORKED_ON,
 )
-from fastjournald.engine.handlers.get import (
+from fastjournald.engine.handlers.reply_pairs import (
     META_BYTES,
     PAIR_BYTES,
     REPLY_BYTES,
@@ -109,7 +109,7 @@ def next_work(
         lease_us = request.timeout or context.tokens.lease_us_of(entries[0].domain)
         token = context.tokens.issue(entries, now + lease_us)
         journal.leased(entries, token, now)
-        context.jobs.lease(entries, token)
+        store.begin_work(entries, token)
         for entry in entries:
             store.access(entry, now)
         reply.flags |= WORKED_ON

@@ -8,8 +8,8 @@ from fastjournal.limits import ENTRY_WORK, KEY_BYTES_MAX, NEXT_ENTRIES_MAX
 from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, SCARCE, TWO_KEYS
-from fastjournald.engine.handlers.get import is_missing, pair_of
 from fastjournald.engine.handlers.next import ANY_DOMAIN, ends_batch, nothing_due, upcoming
+from fastjournald.engine.handlers.reply_pairs import is_missing, pair_of
 from fastjournald.tables.entry import Entry
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 

@@ -11,7 +11,7 @@ from fastjournal.limits import WRITTEN_BYTES_A_UNIT
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import READ_ONLY, SCARCE
-from fastjournald.engine.handlers.get import is_missing, move_expiry
+from fastjournald.engine.handlers.reply_pairs import is_missing, move_expiry
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
@@ -149,7 +149,7 @@ class Leasing:
                 moved.append(entry)
             store.dequeue(entry)
         context.journal.leased(entries, token, now, touched=moved)
-        context.jobs.lease(entries, token)
+        store.begin_work(entries, token)
         for key, entry in leased:
             store.rules.hand_out(entry.domain, now)
             self._page.add(context, entry, key, now)

@@ -8,7 +8,7 @@ from fastjournal.limits import PAIRS_MAX, SCAN_LEASES_MAX
 from fastjournal.protocol import ErrorCode, Pair, Reply, ReplyEncoder, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import DATA, META, TWO_KEYS, WORKED_ON
-from fastjournald.engine.handlers.get import (
+from fastjournald.engine.handlers.reply_pairs import (
     META_BYTES,
     PAIR_BYTES,
     REPLY_BYTES,

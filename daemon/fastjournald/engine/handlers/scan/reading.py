@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastjournal.protocol import Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import SCARCE
-from fastjournald.engine.handlers.get import is_missing, keep_expiry, move_expiry
+from fastjournald.engine.handlers.reply_pairs import is_missing, keep_expiry, move_expiry
 from fastjournald.engine.handlers.scan.page import Page
 from fastjournald.engine.handlers.scan.search import Taken
 from fastjournald.tables.entry import Entry

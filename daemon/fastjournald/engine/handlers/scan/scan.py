@@ -1,6 +1,6 @@
 """Scan: a GET of a range, an expression or a cursor, which is carried out in steps. Pure.
 
-    start -> Scan.step, again and again: merge the key index -> search -> lease -> encode a page
+    get -> Scan.step, again and again: merge the key index -> search -> lease -> encode a page
 
 A step does bounded work, counted, not measured: the same requests give the same steps. Between two
 steps anything may come, go and change. Each pair shows its entry as it stood when it was found;
@@ -13,51 +13,20 @@ from collections.abc import Hashable
 
 from fastjournal import limits
 from fastjournal.limits import MERGE_WORK, REQUEST_WORK
-from fastjournal.protocol import QUERY_MASK, Reply, ReplyEncoder, Request
+from fastjournal.protocol import ReplyEncoder, Request
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import LISTEN, READ_ONLY
-from fastjournald.engine.handlers.get import get_key
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.leasing import Leasing
 from fastjournald.engine.handlers.scan.page import Page
-from fastjournald.engine.handlers.scan.query_plan import QueryPlan, plan_of
+from fastjournald.engine.handlers.scan.query_plan import QueryPlan
 from fastjournald.engine.handlers.scan.reading import Reading
 from fastjournald.engine.handlers.scan.search import Search
 from fastjournald.engine.key_filter import KeyFilter, LongMatches
 from fastjournald.engine.undelivered import Handout
-from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
+from fastjournald.tables.value_cache import Missing, Unreadable
 
 _ENCODE_WORK = 2
 """Work of a pair that is encoded, in units of about a microsecond at the worst."""
-
-
-def get(
-    context: Context,
-    session: Hashable,
-    request: Request,
-    now: int,
-    unreadable: Unreadable = ALL_READABLE,
-) -> str | Reply | Missing | Scan:
-    """Return the pair under a key; for many keys a scan, which is carried out in steps."""
-    listens = request.flags & LISTEN
-    if context.store.changes.wanted and not listens:
-        context.subscriptions.end(session, request.identifier)
-    if not request.flags & QUERY_MASK:
-        return get_key(context, session, request, now, unreadable)
-    plan = plan_of(context, request)
-    if isinstance(plan, str):
-        return plan
-    scan = Scan(context, session, request, plan)
-    if listens:
-        refused = context.subscriptions.refuses(session, request.identifier, plan.keys)
-        if refused:
-            return refused
-    if request.timeout is not None and context.read_only:
-        return READ_ONLY
-    if listens:
-        # from the beginning: changes during the scan are notified after its reply
-        context.subscriptions.begin(session, request.identifier, plan.keys)
-    return scan
 
 
 class Scan:
