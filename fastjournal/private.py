@@ -29,7 +29,7 @@ def read_private(
         raise ConfigError(f"cannot read: {error.strerror}", path=path) from error
     try:
         with open(descriptor, "rb") as file:
-            # of what was opened: the name may lead elsewhere by now
+            # status of the open file: the name may lead elsewhere by now
             status = os.fstat(descriptor)
             _check(path, status, 0o640 if group_reads else 0o600)
             data = file.read(bytes_max + 1)

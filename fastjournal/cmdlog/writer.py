@@ -138,7 +138,7 @@ class LogWriter:
         self._directory_dirty = False
         self._syncing = False
         self._buffer: list[bytes] = []
-        # what a killed process wrote may not be durable, and is about to be built upon
+        # bytes of a killed process may not be durable, and are about to be built upon
         if active is not None:
             self._resume(active)
         elif self.sealed:

@@ -242,7 +242,7 @@ class Function(IntEnum):
         18,
         Declaration(
             text="key: domain; NEXT returns nothing of it for ttl; ttl 0 resumes. See below",
-            # whoever works a domain off may slow it
+            # a worker of a domain may slow it
             access=Access(Right.NEXT, Scope.DOMAIN, or_admin=True),
             retry=_AGAIN,
             log=LogEffect.GROWS,

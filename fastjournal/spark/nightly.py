@@ -75,7 +75,7 @@ def command(
         directory = LogDirectory(snapshot)
         size = sum(segment.bytes for segment in directory.segments)
         options = dict(SMALL_OPTIONS) if size <= SMALL_BYTES else {}
-        # what comes of a log is readable by nobody who may not read that
+        # the output of a log is readable only by users who may read the log
         file_mode, directory_mode = modes_of(directory)
         mask = 0o777 & ~(file_mode | directory_mode)
         os.umask(os.umask(0o077) | mask)

@@ -47,7 +47,7 @@ def register(spark: SparkSession) -> None:
     if hasattr(DataSourceReader, "pushFilters"):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     reader = spark.read
-    # that of Spark Connect is another class: there, ask fastjournal.spark.entries for the view
+    # Spark Connect has another class: there, ask fastjournal.spark.entries for the view
     if isinstance(reader, DataFrameReader) and not isinstance(reader, ViewReader):
         session: Any = type(spark)
         spark.__class__ = _with_views(session)

@@ -16,8 +16,6 @@ one place to change when a figure gets better; tests/docs/test_structure.py hold
 - *Decision pages*, and those that no other page and no source file names.
 - *Record layout*: modules that take something from a record of the log at a literal offset, as in
   ``data[body + 21 :]``: a heuristic, see source_measures.py for the names that it goes by.
-- *Docstrings* that begin with What, Of, Who, Whose or That, those of attributes and tests counted.
-- *Unit tests* whose names begin with an article, What, Who or Of, and not with a mechanism.
 """
 
 from __future__ import annotations
@@ -78,10 +76,6 @@ MEASURES: dict[str, Measure] = {
     "modules that know the record layout by numbers": Measure(
         source_measures.layout_by_numbers, 0, 1
     ),
-    "docstrings that begin with What, Of, Who ...": Measure(
-        source_measures.badly_begun_docstrings, 0, 0
-    ),
-    "unit tests named without a mechanism": Measure(source_measures.badly_named_tests, 0, 0),
 }
 
 

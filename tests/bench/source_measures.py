@@ -1,4 +1,4 @@
-"""Measures of source files: import cycles, layers, long functions, searchable terms, docstrings.
+"""Measures of source files: import cycles, layers, long functions, searchable terms.
 
 Each function returns its findings as lines of text, one for each; the figure is their number.
 Complexity does not matter here: the whole project is parsed once, in about a second.
@@ -13,7 +13,6 @@ import tokenize
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -100,10 +99,6 @@ TERMS = {
 }
 """Standard term to its place, of the many that have it: where a search has to lead."""
 
-BAD_START = re.compile(r"(What|Of|Who|Whose|Whoever|That)\b")
-
-BAD_TEST = re.compile(r"test_(an?|the|that|what|who|whose|whoever|of)_")
-
 LAYOUT_PACKAGES = ("fastjournal.cmdlog", "fastjournal.spark", DAEMON)
 RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
 """Names that hold bytes of records of the log, wherever they are cut."""
@@ -122,16 +117,6 @@ class Module(NamedTuple):
         return str(self.path.relative_to(ROOT))
 
 
-class Described(NamedTuple):
-    """Something that has a docstring: a module, a class, a function or an attribute."""
-
-    module: Module
-    name: str
-    line: int
-    kind: type[ast.AST]
-    docstring: str
-
-
 @cache
 def modules() -> dict[str, Module]:
     """Return all modules of the project by their names."""
@@ -139,12 +124,6 @@ def modules() -> dict[str, Module]:
     for package, folder in PACKAGES.items():
         found.update(_modules_below(package, folder))
     return found
-
-
-@cache
-def modules_of_tests() -> dict[str, Module]:
-    """Return all modules of the tests by their names."""
-    return dict(_modules_below("tests", ROOT / "tests"))
 
 
 def _modules_below(package: str, folder: Path) -> Iterator[tuple[str, Module]]:
@@ -287,53 +266,6 @@ def long_hot_loops() -> list[str]:
 
 
 # --- words ----------------------------------------------------------------------------------------
-
-
-@cache
-def described() -> list[Described]:
-    """Return everything that has a docstring."""
-    return [one for module in modules().values() for one in _described_in(module)]
-
-
-def _described_in(module: Module) -> Iterator[Described]:
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = ast.get_docstring(node)
-            if docstring:
-                name = getattr(node, "name", module.name)
-                yield Described(module, name, getattr(node, "lineno", 1), type(node), docstring)
-        body = getattr(node, "body", None)
-        for before, after in pairwise(body if isinstance(body, list) else ()):
-            if (
-                isinstance(before, ast.Assign | ast.AnnAssign)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                target = before.target if isinstance(before, ast.AnnAssign) else before.targets[0]
-                name = ast.unparse(target)
-                yield Described(module, name, after.lineno, type(before), after.value.value)
-
-
-def badly_begun_docstrings() -> list[str]:
-    """Return the docstrings, those of the tests too, that begin with no noun and no verb."""
-    in_tests = [one for module in modules_of_tests().values() for one in _described_in(module)]
-    return [
-        f"{one.module.place}:{one.line}: {one.docstring.splitlines()[0]}"
-        for one in [*described(), *in_tests]
-        if BAD_START.match(one.docstring)
-    ]
-
-
-def badly_named_tests() -> list[str]:
-    """Return the unit tests whose names do not begin with a mechanism."""
-    return [
-        f"{module.place}: {node.name}"
-        for module in modules_of_tests().values()
-        if module.name.startswith("tests.unit.")
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and BAD_TEST.match(node.name)
-    ]
 
 
 def terms_without_place() -> list[str]:

@@ -1,8 +1,11 @@
-"""Prose of README.md and docs/: plain technical English, with the noun of the field first."""
+"""Prose of pages, docstrings and comments: plain English, with the noun of the field first."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,11 @@ PAGES = [
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != GENERATED),
 ]
 
+SOURCES = [
+    path for part in ("fastjournal", "daemon", "client") for path in (ROOT / part).rglob("*.py")
+]
+TESTS = list((ROOT / "tests").rglob("*.py"))
+
 BLOCK_LINES = re.compile(r"^```.*?^```\n|^ {4}[^\n]*\n", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`[^`\n]*`")
 """Names and texts that a program prints: they stay as they are."""
@@ -24,17 +32,59 @@ BADLY_BEGUN = re.compile(
 )
 """Heading, sentence or cell that begins with a word that is no subject."""
 
+NO_SUBJECT = re.compile(r"\b(?:What|Who|Whose|Whoever|That|Of)\b")
+DOCSTRING_BADLY_BEGUN = re.compile(
+    rf"(?:\A|[.:;?!]\s+|\n\n\s*|\n\s*- ){NO_SUBJECT.pattern}.{{0,50}}"
+)
+"""Sentence of a docstring, or text of an argument, that begins so."""
+
+COMMENT = re.compile(r"(?:^ *# .*\n)+", re.MULTILINE)
+COMMENT_BADLY_BEGUN = re.compile(
+    rf"(?:\A(?i:{NO_SUBJECT.pattern})|[.:;?!] {NO_SUBJECT.pattern}).{{0,50}}"
+)
+
 HOME_MADE = re.compile(
-    r"\b(?:forgets?|forgot(?:ten)?|rouses?|lets? go|g[ia]ves? up|given up|wins? back|"
-    r"stands? still|(?:is|are|was|were|be|been) told|hands? out|handed out|g[ia]ves? back|"
-    r"given back|remembers?|remembered|remembering)\b.{0,50}"
+    r"\b(?:forgets?|forgot(?:ten)?|rouses?|lets?\s+go|g[ia]ves?\s+up|given\s+up|wins?\s+back|"
+    r"stands?\s+still|(?:is|are|was|were|be|been)\s+told|hands?\s+out|handed\s+out|"
+    r"g[ia]ves?\s+back|given\s+back|remembers?|remembered|remembering)\b.{0,50}"
 )
 """Verb of daily life for a technical act."""
+
+
+TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+UNIT_TEST_BADLY_NAMED = re.compile(r"test_(?:an?|the|that|what|who|whose|whoever|of)_")
 
 
 def prose(page: Path) -> str:
     """Return the text of a page without blocks of code and quoted names."""
     return QUOTED.sub("``", BLOCK_LINES.sub("", page.read_text(encoding="utf-8")))
+
+
+def docstrings(text: str) -> Iterator[str]:
+    """Yield the docstrings of a source file, those of attributes too."""
+    for node in ast.walk(ast.parse(text)):
+        body = getattr(node, "body", None)
+        for inner in body if isinstance(body, list) else ():
+            if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Constant):
+                yield QUOTED.sub("``", cleandoc(str(inner.value.value)))
+
+
+def comments(text: str) -> Iterator[str]:
+    """Yield the comments of a source file that have lines of their own."""
+    for match in COMMENT.finditer(text):
+        yield " ".join(line.strip(" #") for line in match[0].splitlines())
+
+
+def found_in_docstrings(pattern: re.Pattern[str], hint: re.Pattern[str]) -> list[str]:
+    """Return the places in docstrings of sources and tests; only files with the hint are parsed."""
+    places = []
+    for path in SOURCES if pattern is HOME_MADE else [*SOURCES, *TESTS]:
+        text = path.read_text(encoding="utf-8")
+        if hint.search(text):
+            name = path.relative_to(ROOT)
+            for docstring in docstrings(text):
+                places += [f"{name}: {place}" for place in found(pattern, docstring)]
+    return places
 
 
 def found(pattern: re.Pattern[str], text: str) -> list[str]:
@@ -53,7 +103,40 @@ def test_technical_acts_have_technical_verbs(page: Path) -> None:
     assert not found(HOME_MADE, text), "the glossary in architecture.md has the terms"
 
 
+def test_docstring_sentences_begin_with_a_noun() -> None:
+    assert not found_in_docstrings(DOCSTRING_BADLY_BEGUN, NO_SUBJECT)
+
+
+def test_docstrings_have_technical_verbs() -> None:
+    assert not found_in_docstrings(HOME_MADE, HOME_MADE), "the glossary has the terms"
+
+
+def test_comment_sentences_begin_with_a_noun_and_have_technical_verbs() -> None:
+    places = []
+    for path in SOURCES:
+        for comment in comments(path.read_text(encoding="utf-8")):
+            for pattern in (COMMENT_BADLY_BEGUN, HOME_MADE):
+                places += [f"{path.relative_to(ROOT)}: {p}" for p in found(pattern, comment)]
+    assert not places
+
+
+def test_unit_tests_are_named_after_a_mechanism() -> None:
+    names = [
+        name
+        for path in (ROOT / "tests/unit").rglob("test_*.py")
+        for name in TEST_NAME.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert len(names) > 1000
+    assert not [name for name in names if UNIT_TEST_BADLY_NAMED.match(name)]
+
+
 def test_patterns_find_what_they_are_for() -> None:
     assert found(BADLY_BEGUN, "## What grows\n- Who reads.\nIt is so. That is it.\n| a | Of b |\n")
     assert not found(BADLY_BEGUN, "The page says what grows. Thatch. Office: the list of all.\n")
     assert found(HOME_MADE, "A client is told so, and work is handed out.")
+    source = '"""It is so.\n\nArgs:\n    a: Of b.\n"""\nX = 1\n"""Who reads."""\n# whose is it\n'
+    texts = list(docstrings(source))
+    assert [len(found(DOCSTRING_BADLY_BEGUN, text)) for text in texts] == [1, 1]
+    assert found(COMMENT_BADLY_BEGUN, *comments(source))
+    assert not found(DOCSTRING_BADLY_BEGUN, "It says what grows\nOf all. The Office. :class:`Of`")
+    assert not list(docstrings("x = 'Who reads.'\nf('What')\n"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.bench.source_measures import modules, modules_of_tests
+from tests.bench.source_measures import PACKAGES, ROOT, paths_below
 
 WAIVER = re.compile(
     r"# (?:noqa: [A-Z0-9]+(?:, ?[A-Z0-9]+)*(?P<noqa> - \w)?"
@@ -31,9 +31,10 @@ def unexplained(text: str) -> list[str]:
 
 def test_waivers_have_their_reason() -> None:
     found = [
-        f"{module.place}: {line.strip()}"
-        for module in [*modules().values(), *modules_of_tests().values()]
-        for line in unexplained(module.path.read_text(encoding="utf-8"))
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for folder in [*PACKAGES.values(), ROOT / "tests"]
+        for _, path in paths_below(folder.name, folder)
+        for line in unexplained(path.read_text(encoding="utf-8"))
     ]
     assert not found
 

@@ -40,7 +40,7 @@ def command(ctx: click.Context, domain: bytes, yes: bool, as_json: bool | None) 
     with open_client(ctx) as client, ProgressBar("deleting") as bar:
         there = None if yes else _confirm(ctx, client.domain_stats(domain), domain)
         purged = 0
-        # what came since the question is not deleted unasked where there was nothing
+        # entries that came since the question are not deleted unasked where there was nothing
         while there != 0 and (number := client.purge(domain, count=PAIRS_MAX)):
             purged += number
             bar.update(purged, None if there is None else max(there, purged))

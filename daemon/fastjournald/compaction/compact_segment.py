@@ -206,7 +206,7 @@ class _SegmentCompaction:
                 journal.newest_token(now)
             self._copy_former_tombstones(now)
             journal.segment_rewritten(info.number, size, crc32c, now, done=False)
-            # what is dropped here is removed, or stands elsewhere, in records that no crash takes
+            # records dropped here are removed, or stand elsewhere, in records that no crash takes
             # back
             yield DURABLE
             # values that are on disk only are found all the time, by old and by new positions

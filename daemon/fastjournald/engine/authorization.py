@@ -64,7 +64,7 @@ class Grant(msgspec.Struct, frozen=True):
         Each begins with its first name and ends before the second one; None: it has no end.
         """
         ranges: list[tuple[bytes, bytes | None]] = []
-        # of "a" and "a:" the one for more domains first
+        # between "a" and "a:" the one for more domains first
         for prefix in sorted(self.prefixes, key=lambda prefix: (prefix.removesuffix(b":"), prefix)):
             name = prefix.removesuffix(b":")
             if b":" in name or prefix == b":":
@@ -234,7 +234,7 @@ def _demanded(access: Access, grant: Grant, request: Request) -> int:
     if access.or_admin and grant.rights & _ADMIN:
         rights = Right.ADMIN
     if access.with_token is not None and (timed or flags & _WORKED_ON):
-        # whoever has but one of them means to prove a lease
+        # one of them alone is there to prove a lease
         rights = access.with_token
     elif access.with_expiry is not None and timed and flags & _UPDATE_TIMEOUT:
         rights = access.with_expiry
@@ -254,7 +254,7 @@ def _check_key_and_uri(asked: _Asked, rights: int) -> str:
 
 def _check_key_or_scan(asked: _Asked, rights: int) -> str:
     if asked.request.query != Query.KEY:
-        # what is outside is left out of the reply, see ``Grants.may_see``
+        # entries outside are left out of the reply, see ``Grants.may_see``
         return asked.right(rights)
     return asked.entry(rights, asked.request.key)
 

@@ -241,7 +241,7 @@ class Engine:
             context.grants.sessions.pop(session, None)
         self.dispatcher.end_waits(session)
         if store.unlock_all(session, self.now):
-            # whoever waits for work may get it now
+            # waiting NEXTs may get work now
             self.signals.wake_at(self.now)
         self.subscriptions.end_all(session)
 

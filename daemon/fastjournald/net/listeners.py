@@ -56,7 +56,7 @@ async def listening(
     finally:
         for path, file in paths:
             with suppress(FileNotFoundError):
-                # what another daemon has bound there since is its own
+                # a socket that another daemon has bound there since is its own
                 if _file_of(path) == file:
                     os.unlink(path)
         for listener in listeners:

@@ -66,7 +66,7 @@ class PlainSocket(trio.abc.HalfCloseableStream):
             self.socket.close()
 
     def _check_open(self) -> None:
-        # who begins to wait only now has no descriptor to wait for, which trio does not expect
+        # a wait that begins only now has no descriptor, which trio does not expect
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError
 

@@ -5,8 +5,8 @@ Each round is the write path, and all of it, without a switch between tasks:
     epoll (which sockets have something) -> receive -> session (bytes to requests; the engine
     applies them and appends records) -> one commit for all of them -> send
 
-Who is served in a round, and how much of it, is bounded by the turn budget (``admission``): a
-session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
+The turn budget (``admission``) bounds which sessions are served in a round, and how much of each:
+a session asks it before it decodes. While a sync runs in a thread, the next rounds receive and
 handle, and their replies wait for the next commit.
 
 The sockets are registered level-triggered: the system tells of a socket again until nothing is left
@@ -216,7 +216,7 @@ class Poller:
                 self._some_unsettled.set()
 
     def _go_on_settled(self) -> None:
-        # who came while a thread synced, and is not settled so far, asks again
+        # a client that came while a thread synced, and is not settled so far, asks again
         unsettled, self._unsettled = self._unsettled, []
         settled = self._commit.writer.settled
         for client in unsettled:

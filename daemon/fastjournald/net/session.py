@@ -71,7 +71,7 @@ class Session:
         """No further requests are taken."""
         self.on_first_request: Callable[[], object] | None = None
         """Called once, when it has asked for something, after AUTH where that is needed."""
-        # what the timeouts look at, on the clock of the memory budget
+        # fields for the timeouts, on the clock of the memory budget
         self.connected_since = memory.now
         self.partial_bytes = 0
         """Bytes of a request that is cut short."""

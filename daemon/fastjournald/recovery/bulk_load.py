@@ -262,7 +262,7 @@ class _Loading:
             worked_on = store.find(primary)
             assert worked_on is not None
             store.leases.by_uri[key] = worked_on
-        # what waits for work on its URI is delayed until that ends
+        # an entry that waits for work on its URI is delayed until that ends
         for uri in store.leases.by_uri:
             entry = store.find(uri)
             if entry is not None and entry.state in (_READY, _DELAYED):

@@ -211,7 +211,7 @@ def _tell_segments(
 
     The segment is of an older release, or a crash came where it was about to be replaced.
     """
-    # who begins the next segment says it of the last one
+    # the start of the next segment records it for the last one
     for info in sealed if active else sealed[:-1]:
         if chain.seals.get(info.number) != [Seal(info.bytes, info.crc32c)]:
             engine.journal.segment_rewritten(info.number, info.bytes, info.crc32c, now, done=True)

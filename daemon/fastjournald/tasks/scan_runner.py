@@ -136,7 +136,7 @@ class ScanRunner:
         share.began = runtime.engine.store.work
         outcome = self._slice(scan, unreadable)
         if _is_in_vain(outcome, before):
-            # what was read left memory before its turn: so within it
+            # values that were read left memory before its turn: so read within it
             unreadable = await self._fetch(outcome)
             outcome = self._slice(scan, unreadable)
         runtime.turns.charge(share)

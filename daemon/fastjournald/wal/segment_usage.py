@@ -148,8 +148,8 @@ class SegmentUsage:
             return False
         if score.appended <= scored_before:
             return True
-        # what was live has died, or what is removed here has gone; half of it, so that no segment
-        # is filtered again and again for little
+        # live records have died, or records removed here have gone; half of them, so that no
+        # segment is filtered again and again for little
         if 2 * self.live[number] < score.live:
             return True
         waits = sum(self.blocks(other, number, present) for other in score.waits)

@@ -89,7 +89,7 @@ def recover(
         if not repair:
             raise _refusal(inspection)
         repaired = _repair(disk, directory, inspection, now_us)
-        # what a repair says of segments at the end of the last one stands before its torn tail
+        # records of a repair, at the end of the last segment, stand before its torn tail
         found_at = {(found.kind, found.path): found.offset for found in inspection.diagnostics}
         # positions have moved, and this proves that the log loads without repair
         inspection = inspect()
@@ -117,7 +117,7 @@ def _repair(disk: Disk, directory: str, inspection: LogInspection, now_us: int) 
     return [
         msgspec.structs.replace(found, kept=kept.get((found.path, found.offset)))
         for found in inspection.diagnostics
-        # what was left over of a segment that has been repaired went with that
+        # leftovers of a repaired segment were removed with it
         if found.damage or (found.kind == "leftover" and not disk.exists(found.path))
     ]
 

@@ -1,10 +1,10 @@
 """Segment chain: whether each sealed segment is there, whole, as the log's records say.
 
 The first record of a segment names the one before it, with its size and CRC-32C when it was sealed.
-Cleaning and repair tell those of a segment anew *before* they replace it, and again when that is
-done: between the two a crash leaves the one or the other. A segment that is about to be removed is
-told too. So a segment that is missing, that was cut, even at a record boundary, or that is an older
-copy, is known for what it is. The last segment has nobody behind it who could say so.
+Compaction and repair record new ones of a segment *before* they replace it, and again when that is
+done: between the two a crash leaves the one or the other. The removal of a segment is recorded
+before it, too. So a segment that is missing, that was cut, even at a record boundary, or that is an
+older copy, is found. No later segment has the size of the last one.
 
 The first record also tells that a file is a copy of another segment, where it is the last one too:
 a new segment names the last one that there is. So that has a lower number, and there is none

@@ -116,7 +116,7 @@ def truncate(context: Context, session: Hashable, request: Request, now: int) ->
     context.store.work += max(size, len(before)) // COPIED_BYTES_A_UNIT
     value: bytes | Cold
     if isinstance(before, Cold):
-        # what is on disk stays there: how much of it counts stands in the journal
+        # bytes on disk stay there: the journal says how many of them count
         value = Cold(size) if size else b""
     else:
         value = before[:size].ljust(size, b"\0")

@@ -51,7 +51,7 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
     if running is not None and running is not entry:
         return _WORKED_ON
     links = [] if entry.links is None else entry.links
-    # what leads here again after it led elsewhere is no new one
+    # a link that leads here again after it led elsewhere is no new one
     is_new = key != entry.uri and key not in links
     if is_new and (
         len(links) >= LINKS_PER_ENTRY_MAX or sum(map(len, links)) + len(key) > LINK_BYTES_MAX

@@ -375,6 +375,6 @@ def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> t
     if not postpone:
         return not_before, first_due
     if not_before - now > postpone:
-        # who delays it for so long means it: from there a new chain begins
+        # so long a delay is meant: from there a new chain begins
         return not_before, 0
     return min(not_before, first_due + postpone), first_due

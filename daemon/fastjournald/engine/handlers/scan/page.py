@@ -120,7 +120,7 @@ class Page:
         reply.pairs = self.pairs
         if next_key is not None:
             if self.pairs:
-                # what is between was left out, and is looked at again: it may have changed then
+                # keys between were left out, and are read again: they may have changed then
                 next_key = self.pairs[-1].key + b"\0"
             plan = self._plan
             reply.cursor = encode_cursor(Cursor(plan.kind, plan.count, next_key, plan.text))
