@@ -1,4 +1,4 @@
-"""Log growth: the requests that append records without end, and their bytes. Pure.
+"""Log growth: the requests that append records without end, and the room that they wait for. Pure.
 
 While the log is far too large, these wait: ``compaction.backpressure``.
 """
@@ -6,9 +6,12 @@ While the log is far too large, these wait: ``compaction.backpressure``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
+from fastjournal.limits import REQUEST_OBJECT_BYTES
 from fastjournal.protocol import Flag, Function, Request
 from fastjournal.protocol.declaration import LogEffect
+from fastjournald.admission.memory_budget import MemoryAccount
 
 _GROWING = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS)
 _GROWING_BY_LEASE = frozenset(f for f in Function if f.declared.log is LogEffect.GROWS_BY_LEASE)
@@ -49,3 +52,61 @@ def _is_tombstone_only(request: Request, find: Callable[[bytes], object]) -> boo
 def bytes_of(requests: Iterable[Request]) -> int:
     """Return the bytes of requests, without what each of them takes in any case."""
     return sum(len(request.key) + len(request.value) for request in requests)
+
+
+class WriterQueue(Protocol):
+    """Backpressure: see ``compaction.backpressure``."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether requests that make the log grow wait for their turns."""
+
+    @property
+    def look_at(self) -> int:
+        """Bytes appended from which on it has to look at the size of the log."""
+
+    def turn_over(self, size: int, unused: int = 0) -> None:
+        """Take note that a batch of ``size`` bytes was carried out, but for ``unused``."""
+
+
+class LogRoom:
+    """Room in the log for the requests of one client, while writers are slowed down.
+
+    Args:
+        queue: Backpressure.
+        account: Counts what the requests hold while they wait.
+        find: Returns the entry under a key; None: there is none.
+    """
+
+    __slots__ = ("_account", "_find", "_held", "_queue", "_wanted", "granted")
+
+    def __init__(
+        self, queue: WriterQueue, account: MemoryAccount, find: Callable[[bytes], object]
+    ) -> None:
+        self.granted = 0
+        """Bytes of requests for which there is room, until ``leave``; 0: nobody waited."""
+        self._queue = queue
+        self._account = account
+        self._find = find
+        self._wanted = 0
+        self._held = 0
+
+    def lacks(self, requests: Iterable[Request]) -> bool:
+        """Whether these requests have to wait for room."""
+        return self._queue.closed and not self.granted and grows(requests, self._find)
+
+    def ask(self, size: int, number: int) -> None:
+        """Begin to wait for room for so many bytes of so many requests, which are held."""
+        self._wanted = size
+        self._held = size + number * REQUEST_OBJECT_BYTES
+        self._account.hold(self._held)
+
+    def enter(self) -> None:
+        """End the wait: there is room."""
+        self._account.hold(-self._held)
+        self.granted = self._wanted
+
+    def leave(self, left: Iterable[Request] = ()) -> None:
+        """Let other writers go on: the requests were carried out, but for those that are left."""
+        self._queue.turn_over(self.granted, bytes_of(left))
+        self.granted = 0

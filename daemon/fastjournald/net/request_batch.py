@@ -17,7 +17,7 @@ from typing import TypeAlias
 from fastjournal import limits
 from fastjournal.limits import BATCH_WORK
 from fastjournal.protocol import SUCCESS_BYTES, Function, Request
-from fastjournald.admission.log_growth import bytes_of, grows
+from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import MemoryAccount
 from fastjournald.admission.turn_budget import Share
 from fastjournald.engine.engine import BULK_HANDLERS, Missing, Scan
@@ -85,14 +85,9 @@ class RequestBatch:
         """Replies that are not in the outbox so far."""
         self._reply_room = 0
         """Bytes of replies until they have to be sent."""
-        self._growing_bytes = 0
-        """Bytes of requests for which backpressure has made room in the log, while it does that."""
-        self._room_wanted = 0
-        """Bytes for which the batch waits until there is room in the log."""
-        self._room_held = 0
-        """Bytes that it holds meanwhile."""
+        self._room = LogRoom(shared.backpressure, account, shared.engine.store.find)
         self._then: _State = RequestBatch._handle
-        """State behind that wait."""
+        """State behind the wait for room in the log."""
         self._refusal = b""
         """Answer to a wrong token, which takes its time."""
         self._longer: Missing | Scan | None = None
@@ -114,7 +109,7 @@ class RequestBatch:
         self._requests = requests
         self._at = self._bulk_from = self._bulk_misses = 0
         self._bytes = size + len(requests) * limits.REQUEST_OBJECT_BYTES
-        if self._shared.backpressure.closed and grows(requests, self._engine.store.find):
+        if self._shared.backpressure.closed and self._room.lacks(requests):
             return self._wait_room(size, RequestBatch._start)
         return self._start(session, now)
 
@@ -132,17 +127,13 @@ class RequestBatch:
 
     def committed(self) -> None:
         """Let other writers go on: what was carried out so far is in the log."""
-        if self._growing_bytes:
-            self._end_turn(bytes_of(self._requests[self._at :]))
+        if self._room.granted:
+            self._room.leave(self._requests[self._at :])
 
     def close(self) -> None:
         """Let other writers go on: the connection has ended."""
-        if self._growing_bytes:
-            self._end_turn(0)
-
-    def _end_turn(self, unused: int) -> None:
-        self._shared.backpressure.turn_over(self._growing_bytes, unused)
-        self._growing_bytes = 0
+        if self._room.granted:
+            self._room.leave()
 
     # --- in the order of a request's way --------------------------------------------------------
 
@@ -223,7 +214,7 @@ class RequestBatch:
         """Send the replies, where they are many, or let others have their turn."""
         if self._reply_room < 0:
             return self._commit(session, now, RequestBatch._go_on)
-        if self._shared.backpressure.closed and not self._growing_bytes:
+        if self._shared.backpressure.closed and not self._room.granted:
             return self._commit(session, now, RequestBatch._wait_and_pass_on)
         return self._pass_on(session, now)
 
@@ -352,23 +343,18 @@ class RequestBatch:
 
     def _lacks_room(self) -> bool:
         """Whether requests are left that have to wait while the log is far too large."""
-        if self._growing_bytes or not self._shared.backpressure.closed:
-            return False
-        return grows(self._requests[self._at :], self._engine.store.find)
+        closed = self._shared.backpressure.closed
+        return closed and self._room.lacks(self._requests[self._at :])
 
     def _wait_room(self, size: int, then: _State) -> Step:
         """Wait, holding what was decoded."""
-        left = len(self._requests) - self._at
-        self._room_wanted = size
-        self._room_held = size + left * limits.REQUEST_OBJECT_BYTES
-        self._account.hold(self._room_held)
+        self._room.ask(size, len(self._requests) - self._at)
         self._then = then
         self._next = RequestBatch._enter
         return WaitRoom(size)
 
     def _enter(self, session: Hashable, now: int) -> Step | None:
-        self._account.hold(-self._room_held)
-        self._growing_bytes = self._room_wanted
+        self._room.enter()
         return self._then(self, session, now)
 
     def _is_refused(self, session: Hashable) -> bool:

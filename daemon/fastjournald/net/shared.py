@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 import msgspec
 
+from fastjournald.admission.log_growth import WriterQueue
 from fastjournald.admission.memory_budget import MemoryBudget
 from fastjournald.admission.turn_budget import TurnBudget
 from fastjournald.engine.engine import Engine
 from fastjournald.engine.undelivered import Handout, Handouts
 from fastjournald.net.outbox import Log
-
-
-class WriterQueue(Protocol):
-    """Backpressure: see ``compaction.backpressure``."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether requests that make the log grow wait for their turns."""
-
-    @property
-    def look_at(self) -> int:
-        """Bytes appended from which on it has to look at the size of the log."""
-
-    def turn_over(self, size: int, unused: int = 0) -> None:
-        """Take note that a batch of ``size`` bytes was carried out, but for ``unused``."""
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
