@@ -1,6 +1,7 @@
 """fastjournald: the daemon. The write path of a request, from socket to disk and back:
 
-    net/transport        receives bytes, and waits for whatever the session waits for
+    net/poller           asks which sockets have something, and commits for all of them at once
+    net/polled_transport receives bytes, and waits for whatever the session waits for
     net/session          bytes to requests (fastjournal.protocol); one client's state, without IO
     net/request_batch    hands the requests to the engine, one after the other
     engine/engine        brings time up to date and finds the handler; all is pure from here on

@@ -1,10 +1,11 @@
 """Map of docs/architecture.md: it names every module of the daemon, and its paths exist.
 
-The paths of docs/contributing.md exist, too.
+The paths of docs/contributing.md exist, too. The way of a SET names functions with their files.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -17,6 +18,9 @@ CONTRIBUTING = ROOT / "docs/contributing.md"
 
 MAP = "Daemon: `daemon/fastjournald/`"
 """Heading of the part of the map that is about the daemon."""
+
+WRITE_PATH = "Write path: group commit, outbox, commit marks"
+"""Heading of the way of a SET."""
 
 PLACEHOLDER = re.compile(r"<[^>/]+>")
 """Part of a path that stands for any name: ``handlers/<its name>.py``."""
@@ -69,3 +73,30 @@ def test_paths_of_the_page_exist(page: Path, paths_min: int) -> None:
     assert len(paths) >= paths_min
     gone = sorted(path for path in paths if not any(files_of(path, root) for root in ROOTS))
     assert not gone, f"no such files or folders: {', '.join(gone)}"
+
+
+def functions_of(file: Path) -> set[str]:
+    """Return the functions of a module, methods with their class."""
+    found = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            methods = (ast.FunctionDef, ast.AsyncFunctionDef)
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, methods)}
+    return found
+
+
+def test_way_of_a_set_names_functions_of_the_files_beside_them() -> None:
+    rows = [line.split("|") for line in section(WRITE_PATH).splitlines() if line.count("|") == 4]
+    steps = [row for row in rows if "`" in row[2]]
+    assert len(steps) == 8
+    for _, step, calls, files, _ in steps:
+        named = re.findall(r"`([^`]+)`", calls)
+        paths = [
+            file for path in paths_of(files) for root in ROOTS for file in files_of(path, root)
+        ]
+        defined = {path: functions_of(path) for path in paths}
+        assert len(defined) == files.count(".py`"), step
+        assert set(named) <= set().union(*defined.values()), step
+        assert all(functions & set(named) for functions in defined.values()), step
