@@ -68,7 +68,7 @@ def test_map_leads_to_every_module_of_the_daemon() -> None:
     [(ARCHITECTURE, 80), (CONTRIBUTING, 20)],
     ids=["architecture", "contributing"],
 )
-def test_paths_of_the_page_exist(page: Path, paths_min: int) -> None:
+def test_map_names_paths_that_exist(page: Path, paths_min: int) -> None:
     paths = paths_of(page.read_text(encoding="utf-8"))
     assert len(paths) >= paths_min
     gone = sorted(path for path in paths if not any(files_of(path, root) for root in ROOTS))
@@ -87,7 +87,7 @@ def functions_of(file: Path) -> set[str]:
     return found
 
 
-def test_way_of_a_set_names_functions_of_the_files_beside_them() -> None:
+def test_map_of_a_set_names_functions_of_the_files_beside_them() -> None:
     rows = [line.split("|") for line in section(WRITE_PATH).splitlines() if line.count("|") == 4]
     steps = [row for row in rows if "`" in row[2]]
     assert len(steps) == 8

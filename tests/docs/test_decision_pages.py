@@ -71,19 +71,19 @@ def test_decision_sentences_begin_with_a_subject(page: Page) -> None:
     assert not [page.text[at.start() : at.end() + 40] for at in HOME_MADE.finditer(page.text)]
 
 
-def test_every_earlier_decision_number_leads_to_one_section() -> None:
+def test_decision_numbers_of_before_lead_to_one_section_each() -> None:
     numbers = [number for number, _, _ in numbers_of(PAGES)]
     assert len(set(numbers)) == len(numbers) == NUMBERS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.path.stem)
-def test_every_decision_page_is_linked_from_the_documentation(page: Page) -> None:
+def test_decision_pages_are_all_linked_from_the_documentation(page: Page) -> None:
     link = f"(decisions/{page.path.name}"
     linking = [path for path in (ROOT / "docs").glob("*.md") if link in path.read_text("utf-8")]
     assert linking, "no page of docs/ links to it; architecture.md lists them by topic"
 
 
-def test_mentions_of_decisions_name_a_page_and_not_a_number() -> None:
+def test_decision_mentions_name_a_page_and_not_a_number() -> None:
     mentions = 0
     for path in files():
         if path == Path(__file__):

@@ -35,7 +35,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     for path, anchor in LINK.findall(text_of(page)):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {path}"
@@ -43,14 +43,14 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
             assert anchor in anchors_of(target), f"{page.name} links to {path}#{anchor}"
 
 
-def test_there_are_links_to_look_at() -> None:
+def test_links_are_found_on_pages() -> None:
     found = [link for page in PAGES for link in LINK.findall(text_of(page))]
     assert len(found) > 50
     assert any(anchor for _, anchor in found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_modules_named_on_a_page_exist(page: Path) -> None:
+def test_page_names_modules_that_exist(page: Path) -> None:
     folders = {**PACKAGES, "tests": ROOT / "tests"}
     known = {name: path for top in folders.items() for name, path in paths_below(*top)}
     gone = []
@@ -66,7 +66,7 @@ def test_modules_named_on_a_page_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_make_targets_named_on_a_page_exist(page: Path) -> None:
+def test_page_names_make_targets_that_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     tiers = {f"test-{path.name}" for path in (ROOT / "tests").iterdir() if path.is_dir()}

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_no_module_imports_what_its_layer_must_not_know() -> None:
+def test_layer_contracts_are_kept_by_all_modules() -> None:
     lint_imports = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
         [str(lint_imports), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False

@@ -9,7 +9,7 @@ from pathlib import Path
 from fastjournal import limits
 
 
-def test_no_bound_is_defined_twice() -> None:
+def test_limit_is_defined_once() -> None:
     tree = ast.parse(Path(limits.__file__).read_text())
     names = [
         target.id

@@ -9,7 +9,7 @@ TESTS = Path(__file__).resolve().parents[1]
 OPERATING = TESTS.parent / "docs/operating.md"
 
 
-def test_every_bound_names_tests_that_there_are() -> None:
+def test_limits_of_the_page_name_tests_that_exist() -> None:
     table = OPERATING.read_text().partition(
         "| bound | default | option | effect beyond it | test |\n"
     )[2]

@@ -12,11 +12,11 @@ def test_tables_of_functions_and_rights_are_those_of_the_declarations() -> None:
     assert PROTOCOL.read_text(encoding="utf-8") == protocol_page(), "make pages writes it"
 
 
-def test_writes_for_locks_are_those_of_the_declarations() -> None:
+def test_locks_of_the_page_cover_the_writes_of_the_declarations() -> None:
     assert lock_sentence() in " ".join(PROTOCOL.read_text(encoding="utf-8").split())
 
 
-def test_security_page_names_each_right() -> None:
+def test_rights_are_all_named_on_the_security_page() -> None:
     page = (DOCS / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| .+ \|$", page, re.MULTILINE)
     assert rows == [str(right.name).lower() for right in Right]

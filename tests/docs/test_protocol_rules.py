@@ -17,7 +17,7 @@ SAID_IN_A_TABLE = 7
 """Sentences marked **Decided** in rows of tables: the row stands for them."""
 
 
-def test_every_row_of_the_tables_has_a_test() -> None:
+def test_table_rows_all_have_a_test() -> None:
     without = [
         f"{head}: {rule}"
         for head, rules in shown().items()
@@ -27,7 +27,7 @@ def test_every_row_of_the_tables_has_a_test() -> None:
     assert without == []
 
 
-def test_every_decided_sentence_has_a_test() -> None:
+def test_decision_sentences_of_the_protocol_have_a_test() -> None:
     marked = shown()
     without = [
         f"{head}: {' '.join(sentence.split())[:60]}"
@@ -38,14 +38,14 @@ def test_every_decided_sentence_has_a_test() -> None:
     assert without == []
 
 
-def test_decided_sentences_in_tables_are_counted() -> None:
+def test_decision_sentences_in_tables_are_counted() -> None:
     everywhere = sum(len(DECIDED.findall(text)) for text in sections().values())
     assert (
         everywhere - sum(len(decided_in(text)) for text in sections().values()) == SAID_IN_A_TABLE
     )
 
 
-def test_every_section_that_says_a_rule_has_a_test() -> None:
+def test_page_sections_that_say_a_rule_have_a_test() -> None:
     assert [head for head, rules in shown().items() if not rules] == []
 
 
@@ -55,6 +55,6 @@ def test_page_is_that_of_the_marks() -> None:
     )
 
 
-def test_rows_are_named_by_their_number_and_name() -> None:
+def test_table_rows_are_named_by_their_number_and_name() -> None:
     assert rows_of("| n | name | what |\n| --- | --- | --- |\n| 0 | NOP | nothing |\n") == ["0 NOP"]
     assert rows_of("| a | b |\n| --- | --- |\n| x | y |\n") == ["x"]

@@ -30,7 +30,7 @@ def script(directory: str) -> str:
 
 
 @pytest.mark.spark
-def test_every_block_of_the_tour_does_what_the_readme_says(java_machine: JavaMachine) -> None:
+def test_block_of_the_tour_does_what_the_readme_says(java_machine: JavaMachine) -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
         socket = f"unix:{directory}/socket"
         status, shown = run_script(

@@ -9,7 +9,7 @@ from tests.bench.bench_structure import MEASURES
 
 @pytest.mark.parametrize("name", MEASURES)
 @pytest.mark.xdist_group("structure")
-def test_the_structure_keeps_to_its_limit(name: str) -> None:
+def test_structure_keeps_to_its_limit(name: str) -> None:
     measure = MEASURES[name]
     findings = measure.findings()
     assert measure.holds(len(findings)), "\n".join([f"{name}: {len(findings)}", *findings])

@@ -26,7 +26,7 @@ def script(directory: str) -> str:
     return whole.replace("/tmp/tutorial", f"{directory}/tutorial")
 
 
-def test_every_block_of_the_tutorial_does_what_it_says() -> None:
+def test_tutorial_blocks_do_what_the_page_says() -> None:
     with tempfile.TemporaryDirectory(prefix="fj-") as directory:
         status, shown = run_script(script(directory), Path(directory))
         assert status == 0, shown

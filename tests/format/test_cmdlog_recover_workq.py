@@ -52,7 +52,7 @@ def due(state: ReplayState, now: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "jobs"), [("basic", 3), ("segments", 18)])
-def test_time_to_live_of_a_scheduled_job_counts_from_its_scheduled_time(
+def test_job_time_to_live_counts_from_its_scheduled_time(
     name: str, jobs: int, tmp_path: Path
 ) -> None:
     recovered, expected = load(name, tmp_path)
@@ -69,9 +69,7 @@ def test_time_to_live_of_a_scheduled_job_counts_from_its_scheduled_time(
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_every_job_that_workq_showed_is_there_in_the_state_it_showed(
-    name: str, tmp_path: Path
-) -> None:
+def test_jobs_that_workq_showed_are_there_in_the_state_it_showed(name: str, tmp_path: Path) -> None:
     recovered, expected = load(name, tmp_path)
     jobs = due(recovered.state, expected["at_unix_ns"] // 1000)
     assert expected["jobs"]
@@ -115,7 +113,7 @@ def test_jobs_run_in_the_order_in_which_workq_would_run_them(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_a_foreign_log_is_sound_and_appending_goes_on_in_a_new_segment(
+def test_log_of_workq_is_sound_and_appending_goes_on_in_a_new_segment(
     name: str, tmp_path: Path
 ) -> None:
     recovered, _ = load(name, tmp_path)
@@ -129,7 +127,7 @@ def test_a_foreign_log_is_sound_and_appending_goes_on_in_a_new_segment(
         assert segment.bytes == (DATA / name / segment.name).stat().st_size
 
 
-def test_the_later_of_two_adds_of_one_id_counts(tmp_path: Path) -> None:
+def test_replay_takes_the_later_of_two_adds_of_one_id(tmp_path: Path) -> None:
     recovered, _ = load("duplicate-after-clean", tmp_path)
     assert recovered.state.odd["an id added twice"] == 1
 
@@ -144,7 +142,7 @@ def test_attempts_are_counted_where_a_start_stands_before_the_timeout_of_the_one
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_the_daemon_goes_on_with_a_log_of_workq_and_workq_with_what_the_daemon_made_of_it(
+def test_daemon_goes_on_with_a_log_of_workq_and_workq_with_what_the_daemon_made_of_it(
     name: str, tmp_path: Path
 ) -> None:
     recovered, expected = load(name, tmp_path)

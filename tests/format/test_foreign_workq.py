@@ -29,7 +29,7 @@ def a_disk(*segments: bytes) -> SimulatedDisk:
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CORPUS.glob("*.json")))
-def test_the_items_are_what_a_daemon_finds_live_with_the_places_of_their_records(
+def test_reader_of_workq_finds_what_a_daemon_finds_live_with_the_places_of_records(
     name: str,
 ) -> None:
     disk = a_disk(*(path.read_bytes() for path in sorted((CORPUS / name).iterdir())))
@@ -44,7 +44,7 @@ def test_the_items_are_what_a_daemon_finds_live_with_the_places_of_their_records
         assert decode_record(disk.read(item.path), item.offset)[0].job_id == job.job_id
 
 
-def test_a_job_without_any_time_has_the_smallest_timestamp_that_can_be_sent() -> None:
+def test_job_without_any_time_has_the_smallest_timestamp_that_can_be_sent() -> None:
     log = SegmentBuilder(None, now_us=0)
     log.foreign(b"q", due_us=-1)
     with open_workq(a_disk(bytes(log)), LOG) as journal:
@@ -53,7 +53,7 @@ def test_a_job_without_any_time_has_the_smallest_timestamp_that_can_be_sent() ->
     assert item.key.startswith(b"q:128:0000000000000000:")
 
 
-def test_reading_holds_the_values_of_one_segment_at_a_time() -> None:
+def test_reader_of_workq_holds_the_values_of_one_segment_at_a_time() -> None:
     segments = []
     for number in range(8):
         log = SegmentBuilder(None, ids_from=1 + 100 * number)
@@ -74,7 +74,7 @@ def test_reading_holds_the_values_of_one_segment_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))
-def test_a_log_that_is_cut_anywhere_gives_the_jobs_before_the_cut(cut: int) -> None:
+def test_log_that_is_cut_anywhere_gives_the_jobs_before_the_cut(cut: int) -> None:
     log = SegmentBuilder(None)
     for number in range(5):
         log.foreign(b"q", b"%d" % number)
@@ -84,7 +84,7 @@ def test_a_log_that_is_cut_anywhere_gives_the_jobs_before_the_cut(cut: int) -> N
         assert not any(fault.damage for fault in journal.faults)
 
 
-def test_a_record_that_changed_since_it_was_read_is_told_with_its_place() -> None:
+def test_record_that_changed_since_it_was_read_is_told_with_its_place() -> None:
     log = SegmentBuilder(None)
     log.foreign(b"q", b"value")
     disk = a_disk(bytes(log))
@@ -97,7 +97,7 @@ def test_a_record_that_changed_since_it_was_read_is_told_with_its_place() -> Non
     assert (caught.value.path, caught.value.offset) == (f"{LOG}/000000001.log", log.offsets[0])
 
 
-def test_no_server_can_start_on_the_log_while_it_is_read() -> None:
+def test_log_that_is_read_keeps_a_server_from_starting_on_it() -> None:
     log = SegmentBuilder(None)
     log.result(Command.FAIL, log.foreign(b"q"))
     disk = a_disk(bytes(log))

@@ -220,7 +220,7 @@ def is_cleaned(daemon: DaemonProcess) -> bool:
     return gone and "outcome='rewritten'" in said
 
 
-def test_a_reader_written_from_the_page_finds_what_a_real_daemon_lists(tmp_path: Path) -> None:
+def test_reader_written_from_the_page_finds_what_a_real_daemon_lists(tmp_path: Path) -> None:
     options = ("--cmdlog-seg-size", "4096", "--cmdlog-clean-int", "20")
     deadline = time.monotonic() + SILENCE_S
     with DaemonProcess(tmp_path, *options) as daemon:
@@ -293,7 +293,7 @@ def read_simulated(data: dict[int, bytes]) -> tuple[Log, dict[bytes, dict[bytes,
     return log, {key: {ids[id(entry)]: fields_of(entry)} for key, entry in log.keys.items()}
 
 
-def test_it_finds_what_the_library_finds_in_whatever_clients_and_cleaning_wrote() -> None:
+def test_page_reader_finds_what_the_library_finds_after_clients_and_compaction() -> None:
     met: set[str | int] = set()
     for seed in range(SEEDS):
         draw = random.Random(seed)
@@ -310,7 +310,7 @@ def test_it_finds_what_the_library_finds_in_whatever_clients_and_cleaning_wrote(
     assert met >= {command.value for command in Command} | TAGS, "not everything was read"
 
 
-def test_it_finds_what_the_library_finds_wherever_the_end_is_torn() -> None:
+def test_page_reader_finds_what_the_library_finds_wherever_the_end_is_torn() -> None:
     for seed in range(SEEDS // 2):
         config = Config(cmdlog_path=LOG, cmdlog_seg_size=100_000)
         daemon = CrashingDaemon(seed, config, exact=True)
@@ -330,7 +330,7 @@ def test_it_finds_what_the_library_finds_wherever_the_end_is_torn() -> None:
             assert found == replayed(daemon), (seed, cut)
 
 
-def test_it_tells_damage_from_a_torn_end() -> None:
+def test_page_reader_distinguishes_damage_from_a_torn_end() -> None:
     daemon = CrashingDaemon(1, Config(cmdlog_path=LOG, cmdlog_seg_size=600), exact=True)
     while len(data := segments(daemon)) < 3:
         daemon.live(10)
@@ -343,7 +343,7 @@ def test_it_tells_damage_from_a_torn_end() -> None:
             Log().replay(broken)
 
 
-def test_nothing_of_it_is_ours() -> None:
+def test_page_reader_imports_nothing_of_the_library() -> None:
     source = Path(page_reader.__file__).read_text(encoding="utf-8")
     modules = re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE)
     assert not {"fastjournal", "fastjournald", "fj_cli", "tests"} & set(modules)

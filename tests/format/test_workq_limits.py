@@ -92,7 +92,7 @@ def test_workq_has_every_entry_as_a_job_and_nothing_of_what_changed_since(tmp_pa
     assert not jobs_of(daemon.log_path, in_a_month), "there it is over, here it is not"
 
 
-def test_large_values_are_beyond_workq_and_the_daemon_says_so(tmp_path: Path) -> None:
+def test_value_beyond_the_limit_of_workq_is_reported_by_the_daemon(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--max-value", "2000000") as daemon:
         with SyncClient(daemon.address) as client:
             client.set("mail:100:0:fits", b"v" * 1_000_000)
@@ -106,9 +106,7 @@ def test_large_values_are_beyond_workq_and_the_daemon_says_so(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ahead_days", [-400, -2, 0, 40])
-def test_time_to_live_that_workq_is_told_counts_from_the_scheduled_time(
-    ahead_days: int, tmp_path: Path
-) -> None:
+def test_workq_time_to_live_counts_from_the_scheduled_time(ahead_days: int, tmp_path: Path) -> None:
     day = DAY_MS * 1000
     with DaemonProcess(tmp_path) as daemon:
         now = SystemClock().now_us()

@@ -42,7 +42,7 @@ JOB_ID = make_job_id(bytes(range(16)))
 MIB = 1024 * 1024
 
 
-def test_the_recorded_logs_are_all_here_and_unchanged() -> None:
+def test_logs_recorded_of_workq_are_all_here_and_unchanged() -> None:
     assert len(ACCEPTED) == 5
     assert len(REFUSED) == 2
     for name, recorded in RECORDED.items():
@@ -53,14 +53,14 @@ def test_the_recorded_logs_are_all_here_and_unchanged() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_log_that_the_server_refused_is_refused_for_the_same_reason(name: str) -> None:
+def test_log_that_the_server_refused_is_refused_for_the_same_reason(name: str) -> None:
     reason = RECORDED[name]["replay"]["message"].removeprefix("Replay error, ")
     with pytest.raises(WorkqRefusalError, match=reason):
         assert_workq_accepts(CORPUS / name)
 
 
 @pytest.mark.parametrize("name", ACCEPTED)
-def test_a_log_that_the_server_took_gives_the_state_that_the_server_had(name: str) -> None:
+def test_log_that_the_server_took_gives_the_state_that_the_server_had(name: str) -> None:
     recorded = RECORDED[name]["replay"]["state"]
     state = assert_workq_accepts(CORPUS / name, now_us=recorded["at_unix_ns"] // 1000)
     assert {str(number): shown(job) for number, job in state.jobs.items()} == {
@@ -151,7 +151,7 @@ FAIL = encode_result(Command.FAIL, NOW, JOB_ID, b"r")
 NOT_V4 = make_job_id(bytes(16)).replace(b"\x40", b"\x10")
 
 
-def test_everything_at_its_limit_is_taken() -> None:
+def test_workq_takes_everything_at_its_limit() -> None:
     assert_workq_accepts(
         log(
             job(ttr=1, ttl=1),
@@ -201,25 +201,25 @@ def test_everything_at_its_limit_is_taken() -> None:
         [job()[:-1] + b"\xff"],
     ],
 )
-def test_what_workq_refuses_is_refused(records: list[bytes]) -> None:
+def test_model_refuses_what_workq_refuses(records: list[bytes]) -> None:
     with pytest.raises(WorkqRefusalError, match="segment 1, offset "):
         assert_workq_accepts(log(*records))
 
 
 @pytest.mark.parametrize("payload", [b"\x09" + JOB_ID, DELETE[16:-4] + b"\0"])
-def test_an_unknown_command_and_bytes_after_the_last_field_are_refused(payload: bytes) -> None:
+def test_command_that_is_unknown_and_bytes_after_the_last_field_are_refused(payload: bytes) -> None:
     data = NOW + encode_uvarint(len(payload)) + payload
     with pytest.raises(WorkqRefusalError, match=r"is unknown|follow the last field"):
         assert_workq_accepts(log(data + google_crc32c.value(data).to_bytes(4, "big")))
 
 
 @pytest.mark.parametrize("content", [b"", SEGMENT_HEADER[:7], b"wqwq\0\0\0\2"])
-def test_an_empty_or_short_segment_is_refused(content: bytes) -> None:
+def test_segment_that_is_empty_or_short_is_refused(content: bytes) -> None:
     with pytest.raises(WorkqRefusalError, match="segment 2: no header"):
         assert_workq_accepts([SEGMENT_HEADER, content])
 
 
-def test_an_expired_job_is_skipped_before_it_is_validated() -> None:
+def test_job_that_is_expired_is_skipped_before_it_is_validated() -> None:
     later = CREATED_US + 1000
     state = assert_workq_accepts(log(job(name=b"a b"), START, START), now_us=later)
     assert state.jobs == {}

@@ -183,14 +183,14 @@ def segments_of(seed: int, attempts_max: int) -> list[bytes]:
 
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("attempts_max", [0, 1, 2])
-def test_whatever_clients_do_workq_replays_the_log(seed: int, attempts_max: int) -> None:
+def test_workq_replays_the_log_whatever_clients_do(seed: int, attempts_max: int) -> None:
     segments = segments_of(seed, attempts_max)
     assert len(segments) > 2
     state = assert_workq_accepts(segments)
     assert state.jobs
 
 
-def test_every_kind_of_record_is_among_what_workq_is_given() -> None:
+def test_records_of_every_kind_are_among_those_that_workq_replays() -> None:
     kinds: set[Command | type] = set()
     for seed in range(12):
         for data in segments_of(seed, seed % 3):

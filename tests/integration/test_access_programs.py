@@ -68,7 +68,7 @@ def site(tmp_path: Path) -> Iterator[SecureSite]:
         yield SecureSite(tmp_path, daemon, authority, own, token)
 
 
-def test_fj_cli_works_by_options_environment_and_file(site: SecureSite) -> None:
+def test_cli_reads_tls_and_token_from_options_environment_and_file(site: SecureSite) -> None:
     cli = Cli(site.directory, site.daemon.address)
     options = site.options()
     assert cli("set", "plain", "1", *options).returncode == 0
@@ -100,7 +100,7 @@ def test_fj_cli_works_by_options_environment_and_file(site: SecureSite) -> None:
     assert b"certificate" in other.stderr
 
 
-def test_a_wrong_token_or_file_is_said_without_the_token(site: SecureSite) -> None:
+def test_token_or_file_that_is_wrong_is_said_without_the_token(site: SecureSite) -> None:
     cli = Cli(site.directory, site.daemon.address)
     site.token.write_text("wrong-token-0123456789")
     failed = cli("get", "plain", *site.options())
@@ -113,7 +113,7 @@ def test_a_wrong_token_or_file_is_said_without_the_token(site: SecureSite) -> No
     assert b"wrong-token" not in failed.stderr + refused.stderr
 
 
-def test_a_worker_works_through_it(site: SecureSite) -> None:
+def test_worker_works_through_it(site: SecureSite) -> None:
     with site.client() as client:
         for number in range(3):
             client.set(f"work:1:0:{number}", b"x", uri=f"https://example.org/{number}")
@@ -124,7 +124,7 @@ def test_a_worker_works_through_it(site: SecureSite) -> None:
     assert cli("next", "work", *site.options()).returncode == 75
 
 
-def test_a_worker_that_tls_refuses_ends_and_does_not_wait(site: SecureSite) -> None:
+def test_worker_that_tls_refuses_ends_and_does_not_wait(site: SecureSite) -> None:
     cli = Cli(site.directory, site.daemon.address)
     refused = 0
     for options in ((), ("--tls-ca", site.authority.path)):
@@ -135,7 +135,7 @@ def test_a_worker_that_tls_refuses_ends_and_does_not_wait(site: SecureSite) -> N
     assert site.daemon.said().count("event=tls-failed") <= 2 * refused, "two connections each"
 
 
-def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(site: SecureSite) -> None:
+def test_forwarder_delivers_through_it_and_takes_a_renewed_token(site: SecureSite) -> None:
     spool = site.directory / "spool"
     with Spool(spool) as writer:
         writer.append(domain="work", uri="https://example.org/1", value="1")
@@ -174,7 +174,7 @@ def test_the_forwarder_delivers_through_it_and_takes_a_renewed_token(site: Secur
     assert "wrong-token" not in said + rest
 
 
-def test_a_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
+def test_forwarder_with_a_bad_file_does_not_start(site: SecureSite) -> None:
     for options in (["--auth-file", "/nowhere/token"], ["--tls-key", site.own.key]):
         done = run_program(
             [

@@ -18,7 +18,7 @@ def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def test_a_job_whose_names_are_no_text_goes_through_its_life(cli: Cli) -> None:
+def test_job_whose_names_are_no_text_goes_through_its_life(cli: Cli) -> None:
     domain = b64(b"\xff")
     (added,) = cli.json(
         "set", "--b64", "--domain", domain, "--uri", b64(URI), "--id", b64(b"\0"), "v"
@@ -47,14 +47,14 @@ def test_a_job_whose_names_are_no_text_goes_through_its_life(cli: Cli) -> None:
     assert cli("get", "--b64", key).returncode == REFUSED
 
 
-def test_a_plain_key_and_a_value_that_is_not_decoded(cli: Cli, daemon: DaemonProcess) -> None:
+def test_key_that_is_plain_and_a_value_that_is_not_decoded(cli: Cli, daemon: DaemonProcess) -> None:
     assert cli("set", b64(b"a\0b"), "YQ==", "--b64").returncode == DONE
     with SyncClient(daemon.address) as client:
         assert client.get(b"a\0b").value == b"YQ=="
 
 
 @pytest.mark.parametrize("word", ["!", "a", "YQ", "YQ==\n="])
-def test_what_is_no_base64_is_bad_usage(cli: Cli, word: str) -> None:
+def test_key_that_is_no_base64_is_bad_usage(cli: Cli, word: str) -> None:
     refused = cli("get", "--b64", word)
     assert refused.returncode == USAGE
     assert b"is no base64" in refused.stderr

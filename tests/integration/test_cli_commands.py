@@ -20,7 +20,7 @@ from tests.integration.programs import installed
 DONE, REFUSED, USAGE, CANNOT_CONNECT, NOTHING_TO_DO = 0, 1, 2, 69, 75
 
 
-def test_work_goes_from_set_through_next_to_completion(cli: Cli) -> None:
+def test_job_goes_from_set_through_next_to_completion(cli: Cli) -> None:
     (added,) = cli.json("set", "--domain", "pages", "--uri", "https://a/", "--priority", "7", "hi")
     (job,) = cli.json("next", "pages", "--lease", "5m")
     assert (job["key"], job["uri"], job["value"], job["priority"], job["attempts"]) == (
@@ -44,7 +44,7 @@ def test_work_goes_from_set_through_next_to_completion(cli: Cli) -> None:
     assert gone.stderr.startswith(b"fj-cli: not-found: ")
 
 
-def test_a_released_entry_comes_back_at_once_or_after_its_delay(cli: Cli) -> None:
+def test_release_returns_an_entry_at_once_or_after_its_delay(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "x")
     (job,) = cli.json("next")
     assert cli("release", job["key"], str(job["token"])).returncode == DONE
@@ -77,7 +77,7 @@ def test_next_waits_for_work_that_comes_later(cli: Cli, daemon: DaemonProcess) -
     assert cli("next", "late", "--wait", "20ms").returncode == NOTHING_TO_DO
 
 
-def test_what_must_not_start_yet_is_not_handed_out(cli: Cli) -> None:
+def test_next_delivers_nothing_before_its_start(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "--not-before", "+1h", "--id", "later")
     assert cli("next", "d").returncode == NOTHING_TO_DO
     (added,) = cli.json("set", "--domain", "d", "--not-before", "2020-01-01T00:00Z", "--id", "i")
@@ -99,7 +99,7 @@ def test_what_must_not_start_yet_is_not_handed_out(cli: Cli) -> None:
         (["--type", "string", "-"], "ü".encode(), "string", "ü"),
     ],
 )
-def test_a_value_of_each_type_is_stored_and_shown(
+def test_value_of_each_type_is_stored_and_shown(
     cli: Cli, arguments: list[str], stdin: bytes, type_: str, value: object
 ) -> None:
     options, words = (arguments[:-1], arguments[-1:]) if arguments else ([], [])
@@ -119,7 +119,7 @@ def test_raw_writes_the_bytes_and_nothing_else(cli: Cli) -> None:
     assert cli("get", "k", "--raw").stdout == bytes(range(256))
 
 
-def test_a_key_that_is_not_utf_8_can_be_used(cli: Cli) -> None:
+def test_key_that_is_not_utf_8_can_be_used(cli: Cli) -> None:
     (added,) = cli.json("set", b"\xfe\xff", "v")
     assert added["key_b64"] == "/v8="
     assert cli.json("get", b"\xfe\xff")[0]["value"] == "v"
@@ -152,7 +152,7 @@ def test_stats_of_the_daemon_a_domain_and_an_entry(cli: Cli) -> None:
     assert cli("stats", "no:1:1:such").returncode == REFUSED
 
 
-def test_a_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) -> None:
+def test_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) -> None:
     (added,) = cli.json("set", "--domain", "d", "--uri", "u", "payload")
     (taken,) = cli.json("snapshot")
     path = taken["path"]
@@ -169,7 +169,7 @@ def test_a_snapshot_is_whole_and_can_be_dumped(cli: Cli, daemon: DaemonProcess) 
     assert len(table.splitlines()) == len(records)
 
 
-def test_a_snapshot_removes_older_ones_where_it_is_told_how_many_to_keep(cli: Cli) -> None:
+def test_snapshot_removes_older_ones_where_it_is_told_how_many_to_keep(cli: Cli) -> None:
     first, second = (Path(cli.json("snapshot")[0]["path"]) for _ in range(2))
     kept = Path(cli("snapshot", "--keep", "2", "--table").stdout.decode().strip())
     assert sorted(first.parent.iterdir()) == sorted([second, kept])
@@ -189,7 +189,7 @@ def test_tables_are_for_people_and_json_is_for_programs(cli: Cli) -> None:
     assert "leased until 20" in table
 
 
-def test_a_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
+def test_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
     terminal, end = pty.openpty()
     try:
         done = subprocess.run(
@@ -209,7 +209,7 @@ def test_a_table_is_chosen_on_a_terminal_and_json_elsewhere(cli: Cli) -> None:
     assert cli("stats").stdout.startswith(b'{"entries":0')
 
 
-def test_nobody_listening_is_exit_69_and_one_sentence(tmp_path: Path) -> None:
+def test_connection_that_nobody_accepts_is_exit_69_and_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     cli = Cli(tmp_path, address)
@@ -221,7 +221,7 @@ def test_nobody_listening_is_exit_69_and_one_sentence(tmp_path: Path) -> None:
         assert b"is fastjournald running there" in done.stderr
 
 
-def test_the_server_option_wins_over_the_environment_on_either_side(cli: Cli) -> None:
+def test_server_option_wins_over_the_environment_on_either_side(cli: Cli) -> None:
     address = cli.environment["FASTJOURNAL_SERVER"]
     cli.environment["FASTJOURNAL_SERVER"] = "127.0.0.1:1"
     assert cli("stats").returncode == CANNOT_CONNECT
@@ -274,7 +274,7 @@ def test_the_server_option_wins_over_the_environment_on_either_side(cli: Cli) ->
         ["log", "verify", __file__],
     ],
 )
-def test_wrong_usage_is_exit_2_and_says_what_is_wrong(tmp_path: Path, arguments: list[str]) -> None:
+def test_usage_that_is_wrong_is_exit_2_and_says_why(tmp_path: Path, arguments: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         done = Cli(tmp_path, f"127.0.0.1:{server.getsockname()[1]}")(*arguments)
     assert done.returncode == USAGE

@@ -33,7 +33,7 @@ def test_subcommands_options_and_choices_are_completed(words: str, offered: list
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_line_for_a_shell_that_the_help_names_gives_a_script(shell: str) -> None:
+def test_completion_line_of_the_help_gives_a_script_for_each_shell(shell: str) -> None:
     environment = {**os.environ, "_FJ_CLI_COMPLETE": f"{shell}_source"}
     script = subprocess.run(
         [installed("fj-cli")], env=environment, capture_output=True, text=True, check=False

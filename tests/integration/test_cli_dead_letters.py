@@ -8,7 +8,7 @@ from tests.integration.daemon_process import DaemonProcess
 DONE, REFUSED, NOTHING_TO_DO = 0, 1, 75
 
 
-def test_what_is_buried_with_its_token_is_not_handed_out_until_it_is_kicked(cli: Cli) -> None:
+def test_bury_with_a_token_keeps_an_entry_from_next_until_it_is_kicked(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "x")
     (job,) = cli.json("next")
     wrong = cli("bury", job["key"], "--token", str(job["token"] + 1))
@@ -23,14 +23,14 @@ def test_what_is_buried_with_its_token_is_not_handed_out_until_it_is_kicked(cli:
     assert cli.json("next")[0]["key"] == job["key"]
 
 
-def test_what_is_not_there_cannot_be_buried_or_kicked(cli: Cli) -> None:
+def test_bury_and_kick_refuse_a_key_that_is_not_there(cli: Cli) -> None:
     for arguments in (["bury", "d:1:1:x"], ["kick", "d:1:1:x"]):
         done = cli(*arguments)
         assert done.returncode == REFUSED
         assert done.stderr.startswith(b"fj-cli: not-found: ")
 
 
-def test_a_domain_is_kicked_one_by_one_some_or_all(cli: Cli) -> None:
+def test_domain_is_kicked_one_by_one_some_or_all(cli: Cli) -> None:
     for number in range(6):
         (added,) = cli.json("set", "--domain", "d", "--priority", str(number), "x")
         assert cli("bury", added["key"]).returncode == DONE
@@ -43,7 +43,7 @@ def test_a_domain_is_kicked_one_by_one_some_or_all(cli: Cli) -> None:
     assert cli("kick", "--domain", "d", "--all").returncode == NOTHING_TO_DO
 
 
-def test_all_of_a_domain_takes_as_many_requests_as_it_needs(cli: Cli) -> None:
+def test_kick_of_a_whole_domain_takes_as_many_requests_as_it_needs(cli: Cli) -> None:
     size = str(900_000)
     for number in range(10):
         key = f"d:1:0:{number}"
@@ -53,7 +53,7 @@ def test_all_of_a_domain_takes_as_many_requests_as_it_needs(cli: Cli) -> None:
     assert cli.json("stats", "d")[0]["due"] == 10
 
 
-def test_a_paused_domain_hands_out_nothing_until_it_is_resumed(
+def test_pause_of_a_domain_delivers_nothing_until_it_is_resumed(
     cli: Cli, daemon: DaemonProcess
 ) -> None:
     cli.json("set", "--domain", "d", "x")
@@ -74,19 +74,19 @@ def test_a_paused_domain_hands_out_nothing_until_it_is_resumed(
     assert len(cli.json("next", "d")) == 1
 
 
-def test_what_is_no_domain_cannot_be_paused(cli: Cli) -> None:
+def test_pause_refuses_a_name_that_is_no_domain(cli: Cli) -> None:
     done = cli("pause", "a:b", "1h")
     assert done.returncode == REFUSED
     assert done.stderr.startswith(b"fj-cli: bad-key: ")
 
 
-def test_work_that_waits_for_the_end_of_a_pause_is_handed_out(cli: Cli) -> None:
+def test_pause_that_ends_delivers_the_work_that_waited_for_it(cli: Cli) -> None:
     cli.json("set", "--domain", "d", "x")
     assert cli("pause", "d", "300ms").returncode == DONE
     assert len(cli.json("next", "d", "--wait", "60s")) == 1
 
 
-def test_the_log_tells_of_burials_kicks_and_pauses(cli: Cli) -> None:
+def test_log_tells_of_burials_kicks_and_pauses(cli: Cli) -> None:
     (added,) = cli.json("set", "--domain", "d", "x")
     for arguments in (
         ("bury", added["key"], "--reason", "why"),

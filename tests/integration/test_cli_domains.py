@@ -44,7 +44,9 @@ def test_domains_of_a_prefix_page_by_page(cli: Cli, client: SyncClient) -> None:
     assert (none.returncode, none.stdout) == (DONE, b"")
 
 
-async def test_both_clients_iterate_over_domains(daemon: DaemonProcess, client: SyncClient) -> None:
+async def test_domains_are_iterated_by_both_clients(
+    daemon: DaemonProcess, client: SyncClient
+) -> None:
     for number in range(5):
         client.set(f"d{number}:1:0:x", "")
     listed = list(client.domains("d", page=2))

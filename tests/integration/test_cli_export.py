@@ -23,7 +23,7 @@ def take_snapshot(directory: Path) -> str:
         return client.snapshot()
 
 
-def test_the_live_entries_are_there_and_the_manifest_names_the_snapshot(tmp_path: Path) -> None:
+def test_export_has_the_live_entries_and_its_manifest_names_the_snapshot(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     snapshot = take_snapshot(tmp_path)
@@ -40,7 +40,7 @@ def test_the_live_entries_are_there_and_the_manifest_names_the_snapshot(tmp_path
     assert f"{file['name']}: 2 rows" in again.stdout.decode()
 
 
-def test_what_is_no_snapshot_or_no_place_for_one_is_refused(tmp_path: Path) -> None:
+def test_export_refuses_a_directory_that_is_no_snapshot_or_no_place_for_one(tmp_path: Path) -> None:
     snapshot = take_snapshot(tmp_path)
     cli = Cli(tmp_path, None)
     (tmp_path / "full").mkdir()
@@ -96,7 +96,7 @@ sys.exit(run(sys.argv[1:]))
     assert list(out.iterdir()) == []
 
 
-def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
+def test_export_without_pyarrow_says_what_to_install(tmp_path: Path) -> None:
     code = """
 import sys
 sys.modules["pyarrow"] = None

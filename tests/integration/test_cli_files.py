@@ -45,9 +45,7 @@ def log(tmp_path: Path) -> Path:
         return daemon.log_path
 
 
-def test_the_status_of_a_spool_tells_what_is_pending_and_since_when(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_status_of_a_spool_tells_what_is_pending_and_since_when(cli: Cli, tmp_path: Path) -> None:
     with Spool(tmp_path / "spool") as spool:
         for timestamp in (5_000_000, 6_000_000, 7_000_000):
             spool.append(domain="d", value=b"x", timestamp=timestamp)
@@ -86,7 +84,7 @@ def test_status_of_a_spool_names_slots_that_cannot_be_read_and_shows_the_others(
     assert b"another version" in table.stderr
 
 
-def test_an_empty_spool_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:
+def test_spool_that_is_empty_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:
     with Spool(tmp_path / "spool"):
         pass
     (sums,) = cli.json("spool", "status", str(tmp_path / "spool"))
@@ -94,7 +92,7 @@ def test_an_empty_spool_has_nothing_pending(cli: Cli, tmp_path: Path) -> None:
     assert "pending: 0" in cli("spool", "status", f"{tmp_path}/spool", "--table").stdout.decode()
 
 
-def test_a_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: Path) -> None:
+def test_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: Path) -> None:
     records = cli.json("log", "dump", str(log))
     assert [record["offset"] for record in records] == [
         8,
@@ -125,14 +123,14 @@ def test_a_dump_has_every_record_decoded_in_the_order_of_writing(cli: Cli, log: 
     assert records[8]["operation"]["key"] == "never there"
 
 
-def test_one_segment_can_be_dumped_alone(cli: Cli, log: Path) -> None:
+def test_dump_of_one_segment_alone(cli: Cli, log: Path) -> None:
     assert len(cli.json("log", "dump", str(log), "--segment", "1")) == 9
     missing = cli("log", "dump", str(log), "--segment", "7")
     assert missing.returncode == USAGE
     assert b"000000007.log" in missing.stderr
 
 
-def test_a_whole_log_is_said_to_be_whole(cli: Cli, log: Path) -> None:
+def test_log_that_is_whole_is_said_to_be_whole(cli: Cli, log: Path) -> None:
     for options in ([], ["--table"]):
         done = cli("log", "verify", str(log), *options)
         assert (done.returncode, done.stdout) == (DONE, b"")
@@ -182,7 +180,7 @@ def test_records_that_cannot_be_understood_do_not_end_a_dump(cli: Cli, tmp_path:
     assert dumped.stderr.decode().startswith(where)
 
 
-def test_a_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:
+def test_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:
     segment = log / "000000001.log"
     segment.write_bytes(segment.read_bytes()[:-5])
     done = cli("log", "verify", str(log), "--json")
@@ -192,7 +190,7 @@ def test_a_torn_tail_is_told_from_damage(cli: Cli, log: Path) -> None:
     assert finding["advice"].startswith("nothing: a daemon that starts on it deals with it")
 
 
-def test_a_snapshot_that_differs_from_its_manifest_is_found(cli: Cli, tmp_path: Path) -> None:
+def test_snapshot_that_differs_from_its_manifest_is_found(cli: Cli, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
         client.set("k", b"v")
         path = Path(client.snapshot())
@@ -206,7 +204,7 @@ def test_a_snapshot_that_differs_from_its_manifest_is_found(cli: Cli, tmp_path: 
     assert finding["file"] == str(path / "000000001.log")
 
 
-def test_a_directory_without_segments_is_not_said_to_be_whole(cli: Cli, tmp_path: Path) -> None:
+def test_log_without_segments_is_not_said_to_be_whole(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for command in ("verify", "dump"):
         done = cli("log", command, str(tmp_path / "empty"))
@@ -214,7 +212,7 @@ def test_a_directory_without_segments_is_not_said_to_be_whole(cli: Cli, tmp_path
         assert b"holds no segment" in done.stderr
 
 
-def test_a_reader_that_has_seen_enough_ends_the_dump_without_a_word(cli: Cli, log: Path) -> None:
+def test_reader_that_has_seen_enough_ends_the_dump_without_a_word(cli: Cli, log: Path) -> None:
     big = log / "000000001.log"
     data = big.read_bytes()
     big.write_bytes(data + data[8:] * 2000)
@@ -228,7 +226,7 @@ def test_a_reader_that_has_seen_enough_ends_the_dump_without_a_word(cli: Cli, lo
     assert dump.wait(60) == DONE
 
 
-def test_what_reads_the_log_of_a_running_daemon_waits_while_a_segment_is_replaced(
+def test_dump_of_the_log_of_a_running_daemon_waits_while_a_segment_is_replaced(
     cli: Cli, tmp_path: Path
 ) -> None:
     with DaemonProcess(tmp_path) as daemon:
@@ -249,7 +247,7 @@ def test_what_reads_the_log_of_a_running_daemon_waits_while_a_segment_is_replace
             assert cli("log", "repair", "--dry-run", directory).returncode == DONE
 
 
-def test_reading_a_snapshot_leaves_no_lock_file_in_it(cli: Cli, tmp_path: Path) -> None:
+def test_snapshot_that_is_read_gets_no_lock_file(cli: Cli, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
         client.set("plain", b"x")
         snapshot = Path(client.snapshot())

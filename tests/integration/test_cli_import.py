@@ -95,7 +95,7 @@ def counts(**given: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("name", LOGS)
-def test_an_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
+def test_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
     name: str, tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     log = recorded(name, tmp_path)
@@ -123,7 +123,7 @@ def test_an_import_gives_the_entries_of_a_daemon_that_starts_on_the_log(
     assert_workq_accepts(daemon.log_path)
 
 
-def test_work_of_one_instant_is_handed_out_in_the_order_of_the_log(
+def test_import_keeps_the_order_of_the_log_for_work_of_one_instant(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     log = SegmentBuilder(None, now_us=NOW)
@@ -134,7 +134,7 @@ def test_work_of_one_instant_is_handed_out_in_the_order_of_the_log(
         assert [pair.value for pair in client.next("q", count=9)] == [b"3", b"1", b"2"]
 
 
-def test_what_has_failed_is_never_handed_out_on_its_way(
+def test_import_of_failed_jobs_never_delivers_them_on_the_way(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     log = SegmentBuilder(None, now_us=NOW)
@@ -161,7 +161,7 @@ def test_what_has_failed_is_never_handed_out_on_its_way(
         assert client.kick_domain("q", count=30) == 20
 
 
-def test_a_body_becomes_the_uri_where_it_can_be_one_and_the_newest_of_equal_ones_stays(
+def test_body_becomes_the_uri_where_it_can_be_one_and_the_newest_of_equal_ones_stays(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     log = SegmentBuilder(None, now_us=NOW - 60 * SECOND)
@@ -187,7 +187,7 @@ def test_a_body_becomes_the_uri_where_it_can_be_one_and_the_newest_of_equal_ones
     assert written(daemon) == after
 
 
-def test_what_has_expired_stays_away_and_what_was_done_meanwhile_does_not_come_back(
+def test_import_leaves_out_expired_jobs_and_jobs_that_were_done_meanwhile(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     log = SegmentBuilder(None, now_us=NOW - 60 * SECOND)
@@ -205,7 +205,7 @@ def test_what_has_expired_stays_away_and_what_was_done_meanwhile_does_not_come_b
         assert client.daemon_stats().entries == 1
 
 
-def test_an_import_that_was_interrupted_is_finished_by_the_next(
+def test_import_that_was_interrupted_is_finished_by_the_next(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     jobs = 20_000
@@ -266,7 +266,7 @@ class Ending(SyncClient):
         super().connect()
 
 
-def test_whatever_step_a_connection_ends_at_the_next_import_finishes_it(
+def test_import_is_finished_by_the_next_whatever_step_a_connection_ends_at(
     tmp_path: Path, daemon: DaemonProcess
 ) -> None:
     seen = set()
@@ -301,7 +301,7 @@ def import_all(client: SyncClient, journal: Journal) -> Importer:
     return importer
 
 
-def test_right_to_write_is_enough_to_import_what_has_failed(tmp_path: Path) -> None:
+def test_right_to_write_is_enough_to_import_failed_jobs(tmp_path: Path) -> None:
     tokens, secret = tmp_path / "tokens.toml", "sixteen bytes and more"
     tokens.touch(0o600)
     tokens.write_text(
@@ -332,9 +332,7 @@ def test_right_to_write_is_enough_to_import_what_has_failed(tmp_path: Path) -> N
         assert all_ == [counts(read=3, imported=1, already_there=2)]
 
 
-def test_what_the_daemon_does_not_take_is_named_with_its_place_and_the_rest_goes_on(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_import_names_refused_items_with_their_places_and_goes_on(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     log.foreign(b"q", b"first")
     log.foreign(b"q", b"x" * 1_000_001)
@@ -354,7 +352,7 @@ def test_what_the_daemon_does_not_take_is_named_with_its_place_and_the_rest_goes
         assert line.startswith(f"{place}: refused: {code}: ")
 
 
-def test_a_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path, cli: Cli) -> None:
+def test_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     for number in range(60):
         log.foreign(b"q", b"x" * (11 if number % 20 == 7 else 10))
@@ -369,7 +367,7 @@ def test_a_daemon_that_takes_only_small_values_gets_all_of_those(tmp_path: Path,
             assert client.daemon_stats().entries == 57
 
 
-def test_a_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cli: Cli) -> None:
+def test_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     for _ in range(1200):
         log.foreign(b"q")
@@ -384,9 +382,7 @@ def test_a_daemon_that_takes_nothing_any_more_ends_the_import(tmp_path: Path, cl
     assert cli.json("import", "workq", directory) == [counts(read=1200, imported=1200)]
 
 
-def test_a_damaged_log_gives_what_can_be_read_and_names_each_bad_place(
-    tmp_path: Path, cli: Cli
-) -> None:
+def test_damage_in_an_imported_log_is_named_and_the_rest_is_read(tmp_path: Path, cli: Cli) -> None:
     log, last = SegmentBuilder(None, now_us=NOW), SegmentBuilder(None, now_us=NOW, ids_from=50)
     for number in range(5):
         log.foreign(b"q", b"%d" % number)
@@ -407,7 +403,7 @@ def test_a_damaged_log_gives_what_can_be_read_and_names_each_bad_place(
     assert again == counts(read=7, already_there=7, damaged=2)
 
 
-def test_the_torn_end_that_a_killed_server_leaves_is_told_and_is_no_failure(
+def test_torn_end_that_a_killed_server_leaves_is_told_and_is_no_failure(
     tmp_path: Path, cli: Cli
 ) -> None:
     log = SegmentBuilder(None, now_us=NOW)
@@ -420,7 +416,7 @@ def test_the_torn_end_that_a_killed_server_leaves_is_told_and_is_no_failure(
     assert f"at offset {log.offsets[1]}: ".encode() in done.stderr
 
 
-def test_a_log_of_fastjournald_is_refused_also_one_that_workq_began(
+def test_log_of_fastjournald_is_refused_also_one_that_workq_began(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -443,7 +439,7 @@ def test_a_log_of_fastjournald_is_refused_also_one_that_workq_began(
         assert done.stdout == b""
 
 
-def test_a_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, cli: Cli) -> None:
+def test_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, cli: Cli) -> None:
     log = SegmentBuilder(None, now_us=NOW)
     log.foreign(b"q")
     directory = str(write_log(tmp_path / "log", log))
@@ -458,7 +454,7 @@ def test_a_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, 
     assert cli("import", "workq", str(tmp_path / "none")).returncode == USAGE
 
 
-def test_names_as_long_as_a_key_allows_are_imported(tmp_path: Path, cli: Cli) -> None:
+def test_import_takes_names_as_long_as_a_key_allows(tmp_path: Path, cli: Cli) -> None:
     """A failed job is first set under a key of its own, which must be no longer."""
     log = SegmentBuilder(None, now_us=NOW)
     longest = KEY_BYTES_MAX - len(b":128:0000000000000000:") - 2 * 16

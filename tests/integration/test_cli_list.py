@@ -34,7 +34,7 @@ def found(cli: Cli, *arguments: str) -> list[str]:
     return [fields["found"] for fields in cli.json("list", "--json", *arguments)]
 
 
-def test_a_prefix_a_range_and_an_expression_are_listed_in_byte_order(cli: Cli) -> None:
+def test_keys_of_a_prefix_a_range_and_an_expression_are_listed_in_byte_order(cli: Cli) -> None:
     assert found(cli, "--prefix", "k1") == [f"k1{digit}" for digit in range(10)]
     assert found(cli, "--from", "k07", "--to", "k09") == ["k07", "k08", "k09"]
     assert found(cli, "--to", "a:2") == ["a:1:0:x"]
@@ -42,7 +42,7 @@ def test_a_prefix_a_range_and_an_expression_are_listed_in_byte_order(cli: Cli) -
     assert found(cli, "--prefix", "none") == []
 
 
-def test_everything_is_listed_under_all_keys(cli: Cli) -> None:
+def test_entries_are_listed_under_all_their_keys(cli: Cli) -> None:
     listed = cli.json("list", "--json")
     assert len(listed) == 33
     assert listed[0]["found"] == listed[0]["key"] == "a:1:0:x"
@@ -57,7 +57,7 @@ def test_values_and_metadata_come_when_asked_for(cli: Cli) -> None:
     assert (fields["value"], fields["state"], fields["attempts"]) == ("value 7", ["persistent"], 0)
 
 
-def test_a_limit_is_kept_and_it_is_said_that_there_is_more(cli: Cli) -> None:
+def test_limit_is_kept_and_it_is_said_that_there_is_more(cli: Cli) -> None:
     done = cli("list", "--prefix", "k", "--limit", "3", "--json")
     assert (done.returncode, len(done.stdout.splitlines())) == (DONE, 3)
     assert b"there is more behind these 3" in done.stderr
@@ -66,7 +66,7 @@ def test_a_limit_is_kept_and_it_is_said_that_there_is_more(cli: Cli) -> None:
     assert len(found(cli, "--prefix", "k", "--limit", "0")) == 30
 
 
-def test_a_table_shows_no_control_characters(cli: Cli) -> None:
+def test_table_shows_no_control_characters(cli: Cli) -> None:
     done = cli("list", "--from", "k29", "--data", "--table")
     assert done.returncode == DONE
     assert b"k29" in done.stdout
@@ -75,13 +75,13 @@ def test_a_table_shows_no_control_characters(cli: Cli) -> None:
     assert b"state" in cli("list", "--from", "k29", "--meta", "--table").stdout
 
 
-def test_what_is_no_expression_is_refused_with_the_reason(cli: Cli) -> None:
+def test_expression_that_is_malformed_is_refused_with_the_reason(cli: Cli) -> None:
     done = cli("list", "--regex", "(")
     assert done.returncode == REFUSED
     assert done.stderr.startswith(b"fj-cli: bad-regex: missing ): (")
 
 
-def test_two_ways_at_once_are_a_usage_error(cli: Cli) -> None:
+def test_usage_of_two_ways_at_once_is_an_error(cli: Cli) -> None:
     done = cli("list", "--prefix", "a", "--regex", "b")
     assert done.returncode == USAGE
     assert b"exclude each other" in done.stderr

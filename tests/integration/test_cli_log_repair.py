@@ -51,7 +51,7 @@ def files(log: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in log.iterdir() if path.is_file()}
 
 
-def test_a_dry_run_says_what_would_be_done_and_changes_nothing(cli: Cli, log: Path) -> None:
+def test_repair_dry_run_says_what_would_be_done_and_changes_nothing(cli: Cli, log: Path) -> None:
     offset, _ = damage(cli, log, 2)
     before = files(log)
     done = cli("log", "repair", str(log), "--dry-run", "--json")
@@ -63,7 +63,7 @@ def test_a_dry_run_says_what_would_be_done_and_changes_nothing(cli: Cli, log: Pa
     assert files(log) == before
 
 
-def test_a_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
+def test_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
     cli: Cli, log: Path, tmp_path: Path
 ) -> None:
     offset, lost = damage(cli, log, 2)
@@ -80,7 +80,7 @@ def test_a_repair_keeps_what_it_takes_out_and_a_daemon_starts_on_the_rest(
 
 
 @pytest.mark.parametrize("way", ["fj-cli log repair", "fastjournald --repair"])
-def test_overwritten_value_stands_where_a_power_loss_took_the_new_one(
+def test_repair_restores_the_old_value_where_a_power_loss_took_the_new_one(
     way: str, cli: Cli, log: Path, tmp_path: Path
 ) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
@@ -106,7 +106,7 @@ def test_overwritten_value_stands_where_a_power_loss_took_the_new_one(
             client.get("b")
 
 
-def test_a_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:
+def test_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:
     segment = log / "000000001.log"
     data = segment.read_bytes()
     segment.write_bytes(data[:-5])
@@ -116,7 +116,7 @@ def test_a_torn_tail_is_cut_and_kept(cli: Cli, log: Path) -> None:
     assert segment.read_bytes() == data[: last["offset"]]
 
 
-def test_a_whole_log_is_left_as_it_is(cli: Cli, log: Path) -> None:
+def test_repair_leaves_a_whole_log_as_it_is(cli: Cli, log: Path) -> None:
     before = files(log)
     for options in ([], ["--dry-run"], ["--table"]):
         done = cli("log", "repair", str(log), *options)
@@ -125,7 +125,7 @@ def test_a_whole_log_is_left_as_it_is(cli: Cli, log: Path) -> None:
     assert files(log) == before
 
 
-def test_the_log_of_a_running_daemon_is_not_repaired(cli: Cli, tmp_path: Path) -> None:
+def test_log_of_a_running_daemon_is_not_repaired(cli: Cli, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
         client.set("k", b"v")
         before = files(daemon.log_path)
@@ -135,7 +135,7 @@ def test_the_log_of_a_running_daemon_is_not_repaired(cli: Cli, tmp_path: Path) -
         assert files(daemon.log_path) == before
 
 
-def test_a_snapshot_is_not_repaired_but_a_copy_of_it_is(cli: Cli, tmp_path: Path) -> None:
+def test_snapshot_is_not_repaired_but_a_copy_of_it_is(cli: Cli, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
         for key in KEYS:
             client.set(key, key * 40)
@@ -149,7 +149,7 @@ def test_a_snapshot_is_not_repaired_but_a_copy_of_it_is(cli: Cli, tmp_path: Path
     assert cli.json("log", "repair", str(copy))[0]["offset"] == offset
 
 
-def test_a_restored_log_is_a_log_although_the_manifest_of_its_snapshot_is_there(
+def test_log_restored_from_a_snapshot_is_a_log_although_the_manifest_is_there(
     cli: Cli, tmp_path: Path
 ) -> None:
     with DaemonProcess(tmp_path) as daemon, SyncClient(daemon.address) as client:
@@ -169,7 +169,7 @@ def test_a_restored_log_is_a_log_although_the_manifest_of_its_snapshot_is_there(
     assert cli("log", "verify", str(log)).returncode == DONE
 
 
-def test_a_directory_without_segments_is_not_taken_for_a_log(cli: Cli, tmp_path: Path) -> None:
+def test_repair_takes_no_directory_without_segments_for_a_log(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = cli("log", "repair", str(tmp_path / "empty"))
     assert done.returncode == USAGE

@@ -96,7 +96,7 @@ def test_peek_finds_what_is_ready_behind_much_that_is_held_back(
     assert [entry["key"] for entry in cli.json("peek", "d", "--count", "2")] == ["d:1:0:ready"]
 
 
-def test_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> None:
+def test_peek_of_a_paused_domain_shows_what_would_come(cli: Cli, client: SyncClient) -> None:
     client.set("d:1:1:x", "")
     client.pause("d", HOUR_US)
     seen = cli("peek", "d", "--table")

@@ -106,7 +106,7 @@ def on_terminal(cli: Cli, *arguments: bytes, encoding: str = "utf-8") -> str:
 
 
 @pytest.mark.parametrize("case", SHOWING)
-def test_nothing_hostile_reaches_a_terminal(cli: Cli, daemon: DaemonProcess, case: str) -> None:
+def test_terminal_gets_no_control_characters(cli: Cli, daemon: DaemonProcess, case: str) -> None:
     text = on_terminal(cli, *arguments_of(daemon, case))
     assert "Traceback" not in text
     lines = STYLE.sub("", text).split("\r\n")
@@ -117,7 +117,7 @@ def test_nothing_hostile_reaches_a_terminal(cli: Cli, daemon: DaemonProcess, cas
 
 @pytest.mark.parametrize("case", ["get", "get a float", "list", "peek", "stats of an entry"])
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
-def test_json_is_strict_and_printable_in_every_encoding(
+def test_output_in_json_is_strict_and_printable_in_every_encoding(
     cli: Cli, daemon: DaemonProcess, case: str, encoding: str
 ) -> None:
     text = on_terminal(cli, *arguments_of(daemon, case), b"--json", encoding=encoding)
@@ -129,7 +129,7 @@ def test_json_is_strict_and_printable_in_every_encoding(
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_what_the_output_cannot_hold_is_escaped(
+def test_output_escapes_characters_that_its_encoding_cannot_hold(
     cli: Cli, daemon: DaemonProcess, encoding: str
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -193,7 +193,7 @@ def test_reader_of_notes_that_is_gone_ends_no_command(
         assert done.returncode == 75
 
 
-def test_closed_standard_error_never_becomes_a_connection(cli: Cli) -> None:
+def test_connection_never_gets_the_number_of_a_closed_standard_error(cli: Cli) -> None:
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" 2>&- <&-', "sh", installed("fj-cli"), "next", "no-such-domain"],
         env=cli.environment,

@@ -51,7 +51,7 @@ def watching(daemon: DaemonProcess, directory: Path, *arguments: str) -> Iterato
         process.communicate()
 
 
-def test_a_key_is_watched_from_its_coming_to_its_going(
+def test_key_is_watched_from_its_coming_to_its_going(
     daemon: DaemonProcess, client: SyncClient, tmp_path: Path
 ) -> None:
     with watching(daemon, tmp_path, "k") as watch:
@@ -69,7 +69,7 @@ def test_a_key_is_watched_from_its_coming_to_its_going(
         assert "value" not in gone
 
 
-def test_all_keys_are_watched_where_none_is_named(
+def test_watch_without_a_key_shows_all_keys(
     daemon: DaemonProcess, client: SyncClient, tmp_path: Path
 ) -> None:
     with watching(daemon, tmp_path) as watch:
@@ -85,7 +85,7 @@ def test_all_keys_are_watched_where_none_is_named(
         (("--regex", "x$|^u"), {"pages:128:0:x", "u"}),
     ],
 )
-def test_a_prefix_or_an_expression_is_watched(
+def test_watch_of_a_prefix_or_an_expression(
     daemon: DaemonProcess,
     client: SyncClient,
     tmp_path: Path,
@@ -98,7 +98,9 @@ def test_a_prefix_or_an_expression_is_watched(
         assert {watch.json()["key"] for _ in told} == told
 
 
-def test_people_get_lines(daemon: DaemonProcess, client: SyncClient, tmp_path: Path) -> None:
+def test_watch_prints_lines_for_people(
+    daemon: DaemonProcess, client: SyncClient, tmp_path: Path
+) -> None:
     with watching(daemon, tmp_path, "--table", "k") as watch:
         client.set("k", "two\nlines\x1b[2J")
         _, kind, key, value = watch.line().split()
@@ -108,7 +110,7 @@ def test_people_get_lines(daemon: DaemonProcess, client: SyncClient, tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_cleanly(
+def test_signal_ends_it_cleanly(
     daemon: DaemonProcess, tmp_path: Path, number: signal.Signals
 ) -> None:
     with watching(daemon, tmp_path) as watch:
@@ -118,7 +120,7 @@ def test_a_signal_ends_it_cleanly(
         assert watch.process.stderr.read() == b""
 
 
-def test_it_ends_when_its_reader_goes_though_nothing_changes(
+def test_watch_ends_when_its_reader_goes_though_nothing_changes(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with watching(daemon, tmp_path) as watch:
@@ -128,7 +130,7 @@ def test_it_ends_when_its_reader_goes_though_nothing_changes(
         assert watch.process.stderr.read() == b""
 
 
-def test_a_signal_ends_it_also_while_nobody_reads_what_it_writes(
+def test_signal_ends_it_also_while_nobody_reads_what_it_writes(
     daemon: DaemonProcess, client: SyncClient, tmp_path: Path
 ) -> None:
     with watching(daemon, tmp_path, "k") as watch:
@@ -140,7 +142,7 @@ def test_a_signal_ends_it_also_while_nobody_reads_what_it_writes(
         assert watch.process.wait(TIMEOUT_S) == DONE
 
 
-def test_a_file_can_take_the_output(
+def test_watch_output_can_go_to_a_file(
     daemon: DaemonProcess, client: SyncClient, tmp_path: Path
 ) -> None:
     cli = Cli(tmp_path, daemon.address)
@@ -162,7 +164,7 @@ def test_a_file_can_take_the_output(
     assert json.loads(output.read_bytes())["value"] == "v"
 
 
-def test_a_restart_of_the_daemon_is_told_as_missed(tmp_path: Path) -> None:
+def test_restart_of_the_daemon_is_told_as_missed(tmp_path: Path) -> None:
     socket_path = tmp_path / "fj.sock"
     daemon = DaemonProcess(tmp_path, "--listen", f"unix:{socket_path}")
     with daemon, watching(daemon, tmp_path) as watch:
@@ -174,7 +176,7 @@ def test_a_restart_of_the_daemon_is_told_as_missed(tmp_path: Path) -> None:
         assert watch.json()["value"] == "v"
 
 
-def test_what_cannot_be_watched_is_said(daemon: DaemonProcess, tmp_path: Path) -> None:
+def test_watch_says_what_cannot_be_watched(daemon: DaemonProcess, tmp_path: Path) -> None:
     cli = Cli(tmp_path, daemon.address)
     two = cli("watch", "k", "--prefix", "p")
     assert (two.returncode, two.stdout) == (USAGE, b"")

@@ -28,7 +28,7 @@ from tests.integration.worker_process import (
 NOTHING_TO_DO, CANNOT_CONNECT = 75, 69
 
 
-def test_the_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -> None:
+def test_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClient) -> None:
     (key,) = add(client, "one")
     shell = 'cat; echo; env | grep ^FASTJOURNAL_ | sort; echo "$0" "$@"'
     done = cli("next", "d", "--exec", "sh", "-c", shell, "--count", "-x", "--exec")
@@ -55,7 +55,7 @@ def test_the_command_gets_the_entry_and_completes_it(cli: Cli, client: SyncClien
     assert cli("next", "d", "--exec", "true").returncode == NOTHING_TO_DO
 
 
-def test_bytes_that_no_environment_can_hold_come_in_base64_and_whole_on_standard_input(
+def test_value_that_no_environment_can_hold_comes_in_base64_and_on_standard_input(
     cli: Cli, client: SyncClient
 ) -> None:
     client.set(build_journal_key("d", b"a\0b"), b"\0\xff" * 100_000)
@@ -72,7 +72,7 @@ def test_bytes_that_no_environment_can_hold_come_in_base64_and_whole_on_standard
     ]
 
 
-def test_a_failure_is_tried_again_after_a_growing_delay_until_it_succeeds(
+def test_failed_job_is_tried_again_after_a_growing_delay_until_it_succeeds(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "flaky")
@@ -91,7 +91,7 @@ def test_a_failure_is_tried_again_after_a_growing_delay_until_it_succeeds(
     ]
 
 
-def test_a_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: SyncClient) -> None:
+def test_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: SyncClient) -> None:
     (key,) = add(client, "one")
     done = cli("next", "--exec", "false")
     assert done.returncode == 0
@@ -102,7 +102,7 @@ def test_a_failed_entry_is_not_handed_out_before_its_delay(cli: Cli, client: Syn
     assert (known["attempts"], known["last_error"]) == (1, "exit 1")
 
 
-def test_several_commands_run_at_once_and_no_more_than_asked_for(
+def test_worker_runs_several_commands_at_once_and_no_more_than_asked_for(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, *"abcdef")
@@ -118,23 +118,21 @@ def test_several_commands_run_at_once_and_no_more_than_asked_for(
     assert max(counts) == 3
 
 
-def test_count_ends_the_worker_after_so_many(cli: Cli, client: SyncClient) -> None:
+def test_worker_with_a_count_ends_after_so_many(cli: Cli, client: SyncClient) -> None:
     add(client, *"abcd")
     done = cli("next", "--count", "3", "--jobs", "2", "--json", "--exec", "true")
     assert results(done.stderr) == ["done"] * 3
     assert client.stats()["due"] == 1
 
 
-def test_the_lease_is_extended_while_the_command_runs(cli: Cli, client: SyncClient) -> None:
+def test_lease_is_extended_while_the_command_runs(cli: Cli, client: SyncClient) -> None:
     add(client, "long")
     done = cli("next", "--lease", "4s", "--json", "--exec", "sleep", "5")
     assert results(done.stderr) == ["done"]
     assert client.stats()["entries"] == 0
 
 
-def test_a_command_whose_lease_is_lost_is_ended(
-    cli: Cli, client: SyncClient, tmp_path: Path
-) -> None:
+def test_command_whose_lease_is_lost_is_ended(cli: Cli, client: SyncClient, tmp_path: Path) -> None:
     (key,) = add(client, "one")
     worker = cli.start(
         *("next", "--lease", "4s", "--json"),
@@ -148,7 +146,7 @@ def test_a_command_whose_lease_is_lost_is_ended(
     assert reports(stderr)[0]["remark"].startswith("not-found: ")
 
 
-def test_after_sigterm_running_commands_finish_and_nothing_starts(
+def test_sigterm_lets_running_commands_finish_and_starts_nothing(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "first", "second")
@@ -166,7 +164,7 @@ def test_after_sigterm_running_commands_finish_and_nothing_starts(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
+def test_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
     cli: Cli, daemon: DaemonProcess, client: SyncClient, number: signal.Signals
 ) -> None:
     worker = cli.start("next", "--wait", "forever", "--exec", "true")
@@ -178,7 +176,7 @@ def test_a_worker_that_waits_ends_at_once_and_takes_no_lease_with_it(
     assert len(client.next()) == 1
 
 
-def test_a_second_sigterm_ends_the_commands_and_gives_their_entries_back(
+def test_sigterm_a_second_time_ends_the_commands_and_releases_their_entries(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     (key,) = add(client, "one")
@@ -196,7 +194,7 @@ def test_a_second_sigterm_ends_the_commands_and_gives_their_entries_back(
     assert [entry.key for entry in client.next()] == [key]
 
 
-def test_work_that_comes_later_is_taken_while_a_long_command_runs(
+def test_worker_takes_later_work_while_a_long_command_runs(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "long")
@@ -212,7 +210,7 @@ def test_work_that_comes_later_is_taken_while_a_long_command_runs(
     assert sorted(results(stderr)) == ["done", "done"]
 
 
-def test_the_newer_entry_of_a_uri_is_worked_on_after_the_running_one(
+def test_uri_with_a_newer_entry_is_worked_on_after_the_running_one(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "one")
@@ -227,7 +225,7 @@ def test_the_newer_entry_of_a_uri_is_worked_on_after_the_running_one(
     assert stdout == b"value of one again"
 
 
-def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_back(
+def test_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_back(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -247,7 +245,7 @@ def test_a_command_that_ends_while_the_daemon_is_away_is_completed_when_it_is_ba
         assert client.stats()["entries"] == 0
 
 
-def test_a_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_same(
+def test_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_same(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -275,7 +273,7 @@ def test_a_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_sam
         assert client.stats()["entries"] == 0
 
 
-def test_a_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
+def test_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -292,7 +290,7 @@ def test_a_daemon_that_stays_away_is_exit_69_once_the_last_lease_is_over(
     assert b"Traceback" not in stderr
 
 
-def test_a_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
+def test_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
     cli: Cli, daemon: DaemonProcess
 ) -> None:
     worker = cli.start("next", "--wait", "forever", "--count", "1", "--json", "--exec", "true")
@@ -308,7 +306,7 @@ def test_a_worker_that_waits_goes_on_after_a_restart_of_the_daemon(
 
 
 @pytest.mark.parametrize("later", ["busy", "locked", "not-persisted", "read-only", "shutting-down"])
-def test_a_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -> None:
+def test_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -> None:
     seen: list[int] = []
 
     def script(request: Request) -> Answer:
@@ -326,7 +324,7 @@ def test_a_daemon_that_says_not_now_is_asked_again(tmp_path: Path, later: str) -
     assert [f for f in seen if f != Function.NEXT] == [Function.DELETE, Function.DELETE]
 
 
-def test_what_has_failed_often_enough_is_buried_with_the_reason(
+def test_failed_job_is_buried_with_the_reason_after_enough_attempts(
     cli: Cli, client: SyncClient
 ) -> None:
     good, bad = add(client, "good", "bad")
@@ -345,7 +343,7 @@ def test_what_has_failed_often_enough_is_buried_with_the_reason(
     assert cli("next", "d", "--exec", "true").returncode == 0
 
 
-def test_a_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> None:
+def test_worker_whose_lease_is_lost_meanwhile_buries_nothing(tmp_path: Path) -> None:
     handed_out: list[Request] = []
 
     def script(request: Request) -> Answer:

@@ -49,7 +49,7 @@ def hang_up_ends_programs() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_after_sighup_running_commands_finish_and_are_completed(
+def test_sighup_lets_running_commands_finish_and_completes_them(
     cli: Cli, client: SyncClient, tmp_path: Path, times: int
 ) -> None:
     add(client, "one", "two")
@@ -66,7 +66,7 @@ def test_after_sighup_running_commands_finish_and_are_completed(
     assert [job.key for job in client.next()] == [build_journal_key("d", "two")]
 
 
-def test_a_closed_terminal_ends_the_worker_once_its_command_is_done(
+def test_terminal_that_is_closed_ends_the_worker_once_its_command_is_done(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "one", "two")
@@ -94,7 +94,7 @@ def test_a_closed_terminal_ends_the_worker_once_its_command_is_done(
     assert [job.key for job in client.next()] == [build_journal_key("d", "two")]
 
 
-def test_under_nohup_sighup_is_nothing(cli: Cli, client: SyncClient, tmp_path: Path) -> None:
+def test_sighup_under_nohup_is_ignored(cli: Cli, client: SyncClient, tmp_path: Path) -> None:
     worker = subprocess.Popen(
         ["nohup", installed("fj-cli"), *FOREVER, "--count", "1", "--exec", "true"],
         stdin=subprocess.DEVNULL,
@@ -111,7 +111,7 @@ def test_under_nohup_sighup_is_nothing(cli: Cli, client: SyncClient, tmp_path: P
     assert worker.returncode == 0
 
 
-def test_the_second_stop_ends_members_of_the_group_that_ignore_sigterm(
+def test_stop_a_second_time_ends_members_of_the_group_that_ignore_sigterm(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     (key,) = add(client, "one")
@@ -150,7 +150,9 @@ def is_alive(pid: int) -> bool:
 # --- reports that cannot be written ---------------------------------------------------------------
 
 
-def test_reports_that_nobody_can_take_stop_no_command(cli: Cli, client: SyncClient) -> None:
+def test_worker_whose_reports_nobody_can_take_stops_no_command(
+    cli: Cli, client: SyncClient
+) -> None:
     for stderr in ("closed pipe", "full disk", "no standard error"):
         add(client, *"abcd")
         reading, writing = os.pipe()
@@ -195,7 +197,7 @@ def test_reader_of_reports_that_stands_still_holds_up_no_lease(
     assert client.stats()["entries"] == 0
 
 
-def test_a_report_feigns_no_other(cli: Cli, client: SyncClient) -> None:
+def test_worker_report_feigns_no_other(cli: Cli, client: SyncClient) -> None:
     client.set(build_journal_key("d", "x\ndone    y\x1b[2J\x9b\u202e"), b"")
     done = cli("next", "--exec", "true")
     assert len(done.stderr.splitlines()) == 2
@@ -205,7 +207,7 @@ def test_a_report_feigns_no_other(cli: Cli, client: SyncClient) -> None:
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_a_grandchild_that_keeps_standard_input_open_holds_nothing_up(
+def test_worker_goes_on_though_a_grandchild_keeps_standard_input_open(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     add(client, "one", value=b"x" * 500_000)
@@ -216,7 +218,7 @@ def test_a_grandchild_that_keeps_standard_input_open_holds_nothing_up(
     assert results(done.stderr) == ["done"]
 
 
-def test_want_of_descriptors_is_no_failed_attempt(
+def test_attempt_without_descriptors_is_no_failed_one(
     cli: Cli, client: SyncClient, tmp_path: Path
 ) -> None:
     worker = cli.start(
@@ -233,7 +235,7 @@ def test_want_of_descriptors_is_no_failed_attempt(
     assert results(stderr) == ["done"]
 
 
-def test_what_was_not_started_for_want_of_descriptors_goes_back_at_the_stop(
+def test_stop_releases_jobs_that_were_not_started_for_want_of_descriptors(
     cli: Cli, client: SyncClient
 ) -> None:
     worker = cli.start(*FOREVER, "--exec", "true")
@@ -267,7 +269,7 @@ def test_program_that_went_away_is_a_failure_and_says_so(
 # --- the daemon -----------------------------------------------------------------------------------
 
 
-def test_a_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
+def test_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
     cli: Cli, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -281,7 +283,7 @@ def test_a_worker_that_is_started_while_the_daemon_is_away_waits_for_it(
     assert worker.returncode == 0
 
 
-def test_a_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: DaemonProcess) -> None:
+def test_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: DaemonProcess) -> None:
     assert daemon.stop() == 0
     worker = cli.start("next", "--exec", "true")
     line_of(worker, b"waiting for the daemon")
@@ -291,7 +293,7 @@ def test_a_worker_that_waits_for_the_daemon_can_be_stopped(cli: Cli, daemon: Dae
     assert b"Traceback" not in stderr
 
 
-def test_full_daemon_is_waited_for_by_a_worker_that_comes_back(tmp_path: Path) -> None:
+def test_worker_that_comes_back_waits_for_a_full_daemon(tmp_path: Path) -> None:
     """Others were faster after its restart: the worker gets ``busy`` until they go."""
     socket = f"unix:{tmp_path}/socket"
     options = "--listen", socket, "--max-connections", "2", "--http", "127.0.0.1:0"
@@ -372,7 +374,7 @@ main()
 """
 
 
-def test_a_worker_whose_clock_is_ahead_completes_its_jobs(cli: Cli, client: SyncClient) -> None:
+def test_worker_whose_clock_is_ahead_completes_its_jobs(cli: Cli, client: SyncClient) -> None:
     add(client, "one", "two")
     done = subprocess.run(
         [sys.executable, "-c", AHEAD, "next", "--json", "--exec", "true"],

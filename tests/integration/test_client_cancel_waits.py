@@ -59,7 +59,7 @@ async def cancelled_wait(client: Client) -> None:
             scope.cancel()
 
 
-async def test_more_cancelled_waits_than_a_connection_may_have_leave_the_client_free(
+async def test_cancellation_of_more_waits_than_a_connection_may_have_leaves_it_free(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -71,7 +71,7 @@ async def test_more_cancelled_waits_than_a_connection_may_have_leave_the_client_
         assert [entry.key for entry in jobs] == [JOB]
 
 
-async def test_a_listener_that_ends_leaves_no_subscription(
+async def test_listener_that_ends_leaves_no_subscription(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -82,7 +82,7 @@ async def test_a_listener_that_ends_leaves_no_subscription(
         assert producer.daemon_stats().subscriptions == 0
 
 
-async def test_a_cancelled_pipeline_gives_back_what_was_answered(
+async def test_pipeline_that_is_cancelled_releases_the_leases_of_its_replies(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     producer.set(JOB)
@@ -124,7 +124,7 @@ class LosesTheSecond:
 MANY = [calls.next_("d"), calls.next_("lost")]
 
 
-async def test_a_pipeline_that_fails_gives_back_what_was_answered() -> None:
+async def test_pipeline_that_fails_releases_the_leases_of_its_replies() -> None:
     script = LosesTheSecond(1)
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
@@ -134,7 +134,7 @@ async def test_a_pipeline_that_fails_gives_back_what_was_answered() -> None:
                 await trio.to_thread.run_sync(script.released.wait)
 
 
-async def test_a_client_that_ends_gives_back_what_a_failed_pipeline_was_given() -> None:
+async def test_client_that_ends_releases_the_leases_of_a_failed_pipeline() -> None:
     script = LosesTheSecond(1)
     with ScriptedDaemon(script) as daemon:
         with pytest.raises(CannotConnectError):
@@ -143,7 +143,7 @@ async def test_a_client_that_ends_gives_back_what_a_failed_pipeline_was_given() 
         assert script.released.is_set()
 
 
-async def test_client_that_ends_waits_for_what_is_being_given_back() -> None:
+async def test_client_that_ends_waits_for_the_releases_in_flight() -> None:
     script = LosesTheSecond(1)
     plan = Reconnect(first_pause_s=0.5, patience_s=30)
     with ScriptedDaemon(script) as daemon:
@@ -154,7 +154,7 @@ async def test_client_that_ends_waits_for_what_is_being_given_back() -> None:
         assert script.released.is_set()
 
 
-def test_blocking_a_pipeline_that_fails_gives_back_what_was_answered() -> None:
+def test_blocking_pipeline_that_fails_releases_the_leases_of_its_replies() -> None:
     script = LosesTheSecond(1)
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address, reconnect=QUICK) as client:
         with pytest.raises(CannotConnectError):
@@ -182,7 +182,7 @@ def alarm() -> Iterator[Callable[[float], None]]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_blocking_an_interrupted_wait_is_cancelled(
+def test_blocking_interrupted_wait_is_cancelled(
     daemon: DaemonProcess, producer: SyncClient, alarm: Callable[[float], None]
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -195,7 +195,7 @@ def test_blocking_an_interrupted_wait_is_cancelled(
         assert [entry.key for entry in client.next("d")] == [JOB]
 
 
-def test_blocking_an_interrupted_pipeline_gives_back_what_was_answered(
+def test_blocking_interrupted_pipeline_releases_the_leases_of_its_replies(
     daemon: DaemonProcess, producer: SyncClient, alarm: Callable[[float], None]
 ) -> None:
     producer.set(JOB)
@@ -236,7 +236,7 @@ def test_blocking_work_that_comes_while_a_wait_is_interrupted_is_released(
 
 
 @pytest.mark.parametrize("step", ["before", "after"])
-def test_blocking_an_exception_while_a_request_is_started_leaves_a_sound_client(
+def test_blocking_exception_while_a_request_is_started_leaves_a_sound_client(
     daemon: DaemonProcess, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -274,7 +274,7 @@ class Tells:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_pipeline_with_a_reply_that_lacks_something_gives_back_what_was_leased(
+async def test_pipeline_with_a_reply_that_lacks_something_releases_the_leases(
     kind: str,
 ) -> None:
     script = Tells()

@@ -161,7 +161,7 @@ async def scope_around_many_calls(address: str, scope: trio.CancelScope, _done: 
         scope_around_a_completion,
     ],
 )
-async def test_cancelling_at_every_checkpoint_leaves_no_lease_and_repeats_no_body(
+async def test_cancellation_at_every_checkpoint_leaves_no_lease_and_repeats_no_body(
     daemon: DaemonProcess, program: Program
 ) -> None:
     with SyncClient(daemon.address) as producer:
@@ -221,7 +221,7 @@ async def work_for_long(client: Client, clock: MockClock) -> None:
         (work_for_long, Function.TOUCH),
     ],
 )
-def test_giving_back_to_a_deaf_daemon_takes_a_cancelled_client_a_few_seconds(
+def test_cancellation_with_a_deaf_daemon_takes_a_client_a_few_seconds(
     work: Callable[[Client, MockClock], Awaitable[None]], cancelled_at: Function
 ) -> None:
     clock = MockClock()

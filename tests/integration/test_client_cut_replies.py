@@ -45,7 +45,7 @@ class Cutting:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_reply_that_is_cut_at_any_byte_is_a_lost_connection(kind: str) -> None:
+async def test_reply_that_is_cut_at_any_byte_is_a_lost_connection(kind: str) -> None:
     for at in range(REPLY_BYTES):
         with ScriptedDaemon(Cutting(at)) as daemon:
             async with connected(kind, daemon.address, reconnect=QUICK) as client:
@@ -56,7 +56,7 @@ async def test_a_reply_that_is_cut_at_any_byte_is_a_lost_connection(kind: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_reply_to_auth_that_is_cut_at_any_byte_is_a_lost_connection(kind: str) -> None:
+async def test_reply_to_auth_that_is_cut_at_any_byte_is_a_lost_connection(kind: str) -> None:
     for at in range(len(encode_reply(Reply(1)))):
         cut = encode_reply(Reply(1))[:at]
         with (
@@ -72,7 +72,7 @@ async def use(kind: str, address: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
+async def test_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None:
     cut: list[int] = []
 
     def script(request: Request) -> Answer:
@@ -100,7 +100,7 @@ async def test_a_job_loop_goes_on_after_replies_that_were_cut(kind: str) -> None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_connection_that_the_daemon_refuses_is_tried_again_for_every_function(
+async def test_connection_that_the_daemon_refuses_is_tried_again_for_every_function(
     kind: str,
 ) -> None:
     refusals = [FULL] * 20
@@ -120,7 +120,7 @@ async def test_a_connection_that_the_daemon_refuses_is_tried_again_for_every_fun
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("auth", [None, "secret"])
-async def test_a_full_daemon_is_a_named_error_after_the_patience(
+async def test_daemon_that_is_full_is_a_named_error_after_the_patience(
     kind: str, auth: str | None
 ) -> None:
     served = 0 if auth is None else 1
@@ -139,7 +139,7 @@ async def test_a_full_daemon_is_a_named_error_after_the_patience(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_bytes_that_the_daemon_cannot_frame_are_not_sent_again(kind: str) -> None:
+async def test_request_that_the_daemon_cannot_frame_is_not_sent_again(kind: str) -> None:
     refusal = encode_error(0, 0, "too-large the message is over the limit")
     with ScriptedDaemon(lambda _: [refusal, Do.CLOSE]) as daemon:
         async with connected(kind, daemon.address, reconnect=QUICK) as client:
@@ -150,7 +150,7 @@ async def test_bytes_that_the_daemon_cannot_frame_are_not_sent_again(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: Path) -> None:
+async def test_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--max-connections", "1") as daemon:
         first = SyncClient(daemon.address)
         first.add("k", 1, create=True)
@@ -163,7 +163,7 @@ async def test_a_client_waits_until_a_full_daemon_has_room(kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "listener"])
-async def test_full_daemon_is_waited_for_at_the_first_connect_with_a_token(kind: str) -> None:
+async def test_connect_with_a_token_waits_for_a_full_daemon(kind: str) -> None:
     refusals = 3
 
     def script(request: Request) -> Answer:
@@ -197,7 +197,7 @@ READS = 8
 """Number of each client in a round: enough to be still at it when the daemon is killed."""
 
 
-def test_a_daemon_killed_in_the_middle_of_large_replies_loses_no_request(tmp_path: Path) -> None:
+def test_daemon_killed_in_the_middle_of_large_replies_loses_no_request(tmp_path: Path) -> None:
     value = bytes(8_000_000)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]

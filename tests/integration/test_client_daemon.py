@@ -27,7 +27,7 @@ def refused(code: str) -> pytest.RaisesExc[RefusedError]:
     return pytest.RaisesExc(RefusedError, check=lambda error: error.code == code)
 
 
-def test_every_method_of_the_blocking_client(daemon: DaemonProcess) -> None:
+def test_blocking_client_has_every_method(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         assert client.nop() > 0
         written = client.set("k", "one", ttl=60 * S)
@@ -84,7 +84,7 @@ def test_next_that_deletes_leaves_nothing(daemon: DaemonProcess) -> None:
         assert client.stats()["entries"] == 0
 
 
-def test_a_pipeline_of_thousands_is_answered_in_order(daemon: DaemonProcess) -> None:
+def test_pipeline_of_thousands_is_answered_in_order(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         many = [calls.set_(build_journal_key("d", b"%d" % n), b"%d" % n) for n in range(5000)]
         results = client.call_many(many)
@@ -95,7 +95,7 @@ def test_a_pipeline_of_thousands_is_answered_in_order(daemon: DaemonProcess) -> 
         ]
 
 
-async def test_tasks_of_one_trio_client_share_the_work_and_none_is_done_twice(
+async def test_trio_client_shares_work_between_its_tasks_and_none_is_done_twice(
     daemon: DaemonProcess,
 ) -> None:
     done: list[bytes] = []
@@ -117,7 +117,7 @@ async def test_tasks_of_one_trio_client_share_the_work_and_none_is_done_twice(
     assert sorted(done, key=int) == [b"%d" % n for n in range(200)]
 
 
-async def test_a_cancelled_next_leaves_no_lease_behind(daemon: DaemonProcess) -> None:
+async def test_next_that_is_cancelled_leaves_no_lease_behind(daemon: DaemonProcess) -> None:
     async with Client(daemon.address) as client:
         with trio.move_on_after(0.05):
             await client.next("d", wait_us=600 * S)
@@ -149,7 +149,7 @@ async def test_quit_ends_a_waiting_next_and_then_the_connection(daemon: DaemonPr
             await ask_without_end(client)
 
 
-async def test_a_daemon_that_stops_answers_the_next_that_waits(daemon: DaemonProcess) -> None:
+async def test_daemon_that_stops_answers_the_next_that_waits(daemon: DaemonProcess) -> None:
     async with Client(daemon.address) as client, trio.open_nursery() as nursery:
         errors: list[str] = []
 

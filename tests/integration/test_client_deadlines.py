@@ -39,7 +39,7 @@ class Away:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("closings_at_first", [0, 50])
-async def test_a_proxy_that_closes_connections_is_tried_for_as_long_as_patience_says(
+async def test_connect_through_a_closing_proxy_is_tried_for_as_long_as_patience_says(
     kind: str, closings_at_first: int
 ) -> None:
     plan = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=60)
@@ -53,7 +53,7 @@ async def test_a_proxy_that_closes_connections_is_tried_for_as_long_as_patience_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_proxy_that_goes_on_closing_connections_is_given_up_after_the_patience(
+async def test_connect_through_a_closing_proxy_fails_after_the_patience(
     kind: str,
 ) -> None:
     plan = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=0.2)
@@ -66,7 +66,7 @@ async def test_a_proxy_that_goes_on_closing_connections_is_given_up_after_the_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_the_connect_timeout_holds_for_an_answer_to_auth_that_comes_byte_by_byte(
+async def test_connect_timeout_holds_for_an_answer_to_auth_that_comes_byte_by_byte(
     kind: str,
 ) -> None:
     over = threading.Event()
@@ -99,7 +99,7 @@ async def connect(kind: str, address: str) -> None:
         pass
 
 
-def test_a_wait_longer_than_poll_takes_is_several() -> None:
+def test_poll_of_a_longer_wait_than_it_takes_is_several() -> None:
     with ScriptedDaemon(found) as daemon, SyncClient(daemon.address) as client:
         assert client.next("d", wait_us=DAYS_30_US).token == 7
         long = SyncClient(daemon.address, connect_timeout_s=1e8, reply_timeout_s=1e8)
@@ -107,7 +107,7 @@ def test_a_wait_longer_than_poll_takes_is_several() -> None:
         long.close()
 
 
-def test_a_wait_of_a_channel_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_of_a_channel_is_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "SOCKET_WAIT_S_MAX", 0.01)
     ours, theirs = socket.socketpair()
     with ours, theirs:

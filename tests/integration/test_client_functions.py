@@ -65,7 +65,7 @@ async def test_set_get_delete(client: AnyClient) -> None:
         await client.delete("k")
 
 
-async def test_add_counts_and_flip_flips(client: AnyClient) -> None:
+async def test_value_is_counted_by_add_and_flipped_by_flip(client: AnyClient) -> None:
     with refused("not-found"):
         await client.add("hits")
     assert (await client.add("hits", create=True)).decoded() == 1
@@ -94,7 +94,7 @@ async def test_truncate_cuts_and_lengthens(client: AnyClient) -> None:
         await client.truncate("text", 2**40)
 
 
-async def test_a_lock_keeps_others_from_writing(client: AnyClient, other: SyncClient) -> None:
+async def test_lock_keeps_others_from_writing(client: AnyClient, other: SyncClient) -> None:
     await client.set("k", 1)
     await client.lock("k", timeout_us=600 * S)
     with refused("locked"):
@@ -180,7 +180,7 @@ async def test_pause_and_resume(client: AnyClient) -> None:
 
 
 @pytest.mark.rule("STATS: `log_bytes`", "STATS: `log_live_bytes`", "STATS: `uptime_us`")
-async def test_statistics_with_types(client: AnyClient) -> None:
+async def test_stats_have_types(client: AnyClient) -> None:
     await client.set(JOB, b"12345", uri="uri:1")
     of_daemon = await client.daemon_stats()
     assert (of_daemon.entries, of_daemon.due) == (1, 1)

@@ -111,7 +111,7 @@ run()
 
 
 @pytest.mark.parametrize("how", ["call", "jobs", "job", "loop"])
-def test_a_child_process_ends_no_job_of_its_parent(
+def test_fork_of_a_process_ends_no_job_of_the_parent(
     daemon: DaemonProcess, producer: SyncClient, how: str
 ) -> None:
     ran = subprocess.run(
@@ -183,7 +183,7 @@ for job in client.jobs("d"):
 
 
 @pytest.mark.parametrize("how", ["held", "dropped"])
-def test_a_program_that_ends_in_a_loop_releases_its_job(
+def test_program_that_ends_in_a_loop_releases_its_job(
     daemon: DaemonProcess, producer: SyncClient, how: str
 ) -> None:
     ran = subprocess.run(
@@ -213,7 +213,7 @@ def another_thread_waits(client: SyncClient, producer: SyncClient) -> Iterator[N
 
 
 @pytest.mark.parametrize("block", [False, True])
-def test_a_body_that_raises_while_another_thread_waits_releases_its_job(
+def test_body_that_raises_while_another_thread_waits_releases_its_job(
     daemon: DaemonProcess, producer: SyncClient, block: bool
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -248,7 +248,7 @@ class HandingOutTwo:
         return [Reply(request.identifier, timeout=7, pairs=pairs)]
 
 
-def test_blocking_a_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others() -> None:
+def test_blocking_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others() -> None:
     now_s, seen = 0.0, []
     with ScriptedDaemon(HandingOutTwo()) as daemon:
         client = SyncClient(daemon.address, monotonic=lambda: now_s)
@@ -265,7 +265,7 @@ def test_blocking_a_loop_leaves_out_a_job_whose_lease_ran_out_behind_the_others(
     ]
 
 
-async def test_a_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() -> None:
+async def test_loop_leaves_out_a_job_whose_lease_was_lost_behind_the_others() -> None:
     script, seen = HandingOutTwo(), []
     script.lost = b"d:1:1:b"
     with ScriptedDaemon(script) as daemon:
@@ -420,7 +420,7 @@ def test_close_in_a_signal_handler_ends_the_tries_to_connect() -> None:
     assert (caught.value.code, len(pauses)) == ("not-connected", 3)
 
 
-def test_a_request_in_a_signal_handler_of_a_client_in_use_is_refused(
+def test_request_in_a_signal_handler_of_a_client_in_use_is_refused(
     daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
 ) -> None:
     with SyncClient(daemon.address) as client, SyncClient(daemon.address) as another:
@@ -431,7 +431,7 @@ def test_a_request_in_a_signal_handler_of_a_client_in_use_is_refused(
         assert [entry.key for entry in client.next("other", wait_us=WAIT_US)] == [OTHER]
 
 
-def test_a_loop_that_is_dropped_while_its_client_waits_releases_its_job(
+def test_loop_that_is_dropped_while_its_client_waits_releases_its_job(
     daemon: DaemonProcess, producer: SyncClient, on_alarm: OnAlarm
 ) -> None:
     with SyncClient(daemon.address) as client:

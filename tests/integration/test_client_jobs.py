@@ -111,7 +111,7 @@ async def test_retry_delay_that_fails_gives_the_job_back_and_leaves_the_client_a
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
 
 
-async def test_bad_argument_of_an_end_does_not_end_the_job(
+async def test_job_does_not_end_by_a_bad_argument_of_its_end(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -125,7 +125,7 @@ async def test_bad_argument_of_an_end_does_not_end_the_job(
     assert states(producer) == {}
 
 
-async def test_a_job_is_completed_when_the_loop_goes_on(
+async def test_job_is_completed_when_the_loop_goes_on(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
@@ -137,7 +137,7 @@ async def test_a_job_is_completed_when_the_loop_goes_on(
     assert states(producer) == {}
 
 
-async def test_an_exception_leaves_the_loop_as_it_is_and_releases_the_job(
+async def test_loop_passes_an_exception_on_as_it_is_and_releases_the_job(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -152,7 +152,7 @@ async def test_an_exception_leaves_the_loop_as_it_is_and_releases_the_job(
     assert states(producer) == {"1": "delayed", "2": "ready"}
 
 
-async def test_break_return_and_cancellation_release_the_job(
+async def test_job_is_released_by_break_return_and_cancellation(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async def return_from_body(client: Client) -> object:
@@ -172,7 +172,7 @@ async def test_break_return_and_cancellation_release_the_job(
         await until(lambda: states(producer)["1"] == "ready" and not client.pools)
 
 
-async def test_a_block_around_the_loop_has_released_everything_at_its_end(
+async def test_block_around_the_loop_has_released_everything_at_its_end(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -193,7 +193,7 @@ async def test_a_block_around_the_loop_has_released_everything_at_its_end(
         assert states(producer) == {"1": "delayed", "2": "ready"}
 
 
-async def test_a_block_around_the_body_ends_the_job(
+async def test_block_around_the_body_ends_the_job(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -208,7 +208,7 @@ async def test_a_block_around_the_body_ends_the_job(
     assert states(producer) == {"1": "delayed"}
 
 
-async def test_a_body_may_end_its_job_itself(daemon: DaemonProcess, producer: SyncClient) -> None:
+async def test_body_may_end_its_job_itself(daemon: DaemonProcess, producer: SyncClient) -> None:
     async with Client(daemon.address) as client:
         async for job in client.jobs("d", wait_us=None):
             if job.value == b"1":
@@ -221,7 +221,7 @@ async def test_a_body_may_end_its_job_itself(daemon: DaemonProcess, producer: Sy
     assert producer.entry_stats(key_of("1")).buried_reason == "no such page"
 
 
-async def test_a_lease_is_extended_while_the_body_runs(
+async def test_lease_is_extended_while_the_body_runs(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     def until_us() -> list[int]:
@@ -238,7 +238,7 @@ async def test_a_lease_is_extended_while_the_body_runs(
     assert states(producer) == {}
 
 
-async def test_a_lost_lease_is_told_and_the_loop_can_be_begun_again(
+async def test_lease_that_is_lost_is_an_error_and_the_loop_can_be_begun_again(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -252,7 +252,7 @@ async def test_a_lost_lease_is_told_and_the_loop_can_be_begun_again(
     assert states(producer) == {"1": "buried"}
 
 
-async def test_a_block_is_cancelled_when_its_lease_is_lost(
+async def test_block_is_cancelled_when_its_lease_is_lost(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     done = []
@@ -269,7 +269,7 @@ async def test_a_block_is_cancelled_when_its_lease_is_lost(
     assert done == [b"lost", b"2"]
 
 
-async def test_a_job_whose_lease_was_lost_unnoticed_is_an_error_at_its_completion(
+async def test_job_whose_lease_was_lost_unnoticed_is_an_error_at_its_completion(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     async with Client(daemon.address) as client:
@@ -278,7 +278,7 @@ async def test_a_job_whose_lease_was_lost_unnoticed_is_an_error_at_its_completio
                 producer.delete(job.key)
 
 
-async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
+async def test_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_away(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
@@ -300,7 +300,7 @@ async def test_a_daemon_that_is_killed_in_the_middle_of_a_body_takes_nothing_awa
     assert states(producer) == {}
 
 
-async def test_what_many_loops_do_while_the_daemon_is_killed_is_done_once(
+async def test_jobs_of_many_loops_are_done_once_while_the_daemon_is_killed(
     daemon: DaemonProcess,
 ) -> None:
     port = daemon.address.rpartition(":")[2]
@@ -336,7 +336,7 @@ async def test_what_many_loops_do_while_the_daemon_is_killed_is_done_once(
     assert sorted(done, key=int) == [b"%d" % n for n in range(150)]
 
 
-async def test_a_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
+async def test_loop_waits_for_work_and_ends_when_there_was_none_for_long_enough(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
@@ -372,7 +372,7 @@ async def test_loops_of_many_tasks_share_the_work(daemon: DaemonProcess) -> None
     assert sorted(seen, key=int) == [b"%d" % n for n in range(100)]
 
 
-async def test_a_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess) -> None:
+async def test_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess) -> None:
     plan = Reconnect(patience_s=0.05)
     async with Client(daemon.address, reconnect=plan) as client, trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, daemon.kill)
@@ -381,7 +381,7 @@ async def test_a_loop_over_a_daemon_that_stays_away_raises(daemon: DaemonProcess
                 raise AssertionError("there is none")
 
 
-def test_giving_many_jobs_back_to_a_daemon_that_is_gone_takes_a_few_seconds_for_all(
+def test_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     clock = trio.testing.MockClock()
@@ -411,7 +411,7 @@ with SyncClient(sys.argv[1]) as client:
 """
 
 
-def test_the_job_of_a_worker_that_was_killed_comes_back(
+def test_job_of_a_worker_that_was_killed_comes_back(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     worker = subprocess.Popen(
@@ -430,7 +430,7 @@ def test_the_job_of_a_worker_that_was_killed_comes_back(
 # --- blocking ---------------------------------------------------------------------------------
 
 
-def test_blocking_a_job_is_completed_when_the_loop_goes_on(
+def test_blocking_job_is_completed_when_the_loop_goes_on(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
@@ -474,7 +474,7 @@ def test_blocking_bad_argument_of_an_end_does_not_end_the_job(
     assert states(producer) == {}
 
 
-def test_blocking_an_exception_or_a_break_releases_the_job(
+def test_blocking_exception_or_a_break_releases_the_job(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -508,7 +508,7 @@ def test_blocking_blocks_around_the_loop_or_the_body_are_exact(
             raise BodyError
 
 
-def test_blocking_a_body_extends_its_lease_and_learns_that_it_is_lost(
+def test_blocking_body_extends_its_lease_and_learns_that_it_is_lost(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     with SyncClient(daemon.address) as client:
@@ -529,7 +529,7 @@ def test_blocking_a_body_extends_its_lease_and_learns_that_it_is_lost(
     assert states(producer) == {"1": "buried", "2": "buried"}
 
 
-def test_blocking_a_killed_daemon_takes_nothing_away(
+def test_blocking_killed_daemon_takes_nothing_away(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     seen = []
@@ -545,7 +545,7 @@ def test_blocking_a_killed_daemon_takes_nothing_away(
     assert states(producer) == {}
 
 
-def test_blocking_giving_many_jobs_back_to_a_daemon_that_is_gone_takes_a_few_seconds_for_all(
+def test_blocking_release_of_many_jobs_with_a_daemon_that_is_gone_takes_a_few_seconds(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     clock = FakeClock()
@@ -571,7 +571,7 @@ class FakeClock:
 
 
 @pytest.mark.parametrize("kind", [SyncClient, Client])
-def test_terms_that_no_loop_can_keep_are_refused_at_once(
+def test_loop_refuses_at_once_options_that_it_cannot_keep(
     kind: Callable[[str], SyncClient | Client],
 ) -> None:
     client = kind("127.0.0.1:1")
@@ -580,7 +580,7 @@ def test_terms_that_no_loop_can_keep_are_refused_at_once(
             client.jobs("d", **wrong)
 
 
-def test_failures_of_one_worker_count_for_the_next(
+def test_attempts_that_failed_at_one_worker_count_for_the_next(
     daemon: DaemonProcess, producer: SyncClient
 ) -> None:
     producer.delete(key_of("2"))

@@ -39,7 +39,7 @@ def functions(daemon: ScriptedDaemon) -> list[str]:
     return [Function(request.function).name for request in daemon.requests]
 
 
-async def test_a_completion_that_is_cancelled_in_flight_is_sent_once_more() -> None:
+async def test_completion_that_is_cancelled_in_flight_is_sent_once_more() -> None:
     with ScriptedDaemon(Handing(DELETE=[None])) as daemon:
         async with Client(daemon.address) as client:
             with trio.move_on_after(0.05) as scope:
@@ -49,7 +49,7 @@ async def test_a_completion_that_is_cancelled_in_flight_is_sent_once_more() -> N
     assert functions(daemon) == ["NEXT", "DELETE", "DELETE"]
 
 
-async def test_a_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
+async def test_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
     script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
@@ -57,14 +57,14 @@ async def test_a_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
     assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
-def test_blocking_a_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
+def test_blocking_next_that_was_lost_or_refused_for_now_is_asked_again() -> None:
     script = Handing(NEXT=[Do.CLOSE, "busy", "shutting-down", "read-only", Do.CLOSE])
     with ScriptedDaemon(script) as daemon, SyncClient(daemon.address, reconnect=QUICK) as client:
         assert [job.key for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
     assert functions(daemon) == ["NEXT"] * 6 + ["DELETE", "NEXT"]
 
 
-def test_a_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
+def test_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
     with ScriptedDaemon(Handing(NEXT=["forbidden"])) as daemon, SyncClient(daemon.address) as one:
         with pytest.raises(RefusedError) as caught:
             next(one.jobs("d"))
@@ -78,14 +78,14 @@ def test_a_refusal_that_stays_ends_the_loop_and_so_does_impatience() -> None:
     assert functions(daemon) == ["NEXT", "NEXT"]
 
 
-async def test_a_completion_whose_reply_was_lost_counts_as_done() -> None:
+async def test_completion_whose_reply_was_lost_counts_as_done() -> None:
     with ScriptedDaemon(Handing(DELETE=[Do.CLOSE, "not-found"])) as daemon:
         async with Client(daemon.address, reconnect=QUICK) as client:
             assert [job.key async for job in client.jobs("d", wait_us=None)] == [b"d:1:1:x"]
     assert functions(daemon) == ["NEXT", "DELETE", "DELETE", "NEXT"]
 
 
-async def test_an_extension_that_is_refused_for_now_is_tried_again() -> None:
+async def test_extension_that_is_refused_for_now_is_tried_again() -> None:
     with ScriptedDaemon(Handing(TOUCH=["busy", "", "lease-lost"])) as daemon:
         async with Client(daemon.address) as client:
             async for job in client.jobs("d", lease_us=1_000_000, wait_us=None):
@@ -97,7 +97,7 @@ async def test_an_extension_that_is_refused_for_now_is_tried_again() -> None:
     assert [request.timeout for request in daemon.requests[1:4]] == [7, 7, 8]
 
 
-def test_a_loop_without_end_waits_for_a_daemon_that_is_read_only() -> None:
+def test_loop_without_end_waits_for_a_daemon_that_is_read_only() -> None:
     impatient = Reconnect(first_pause_s=0.001, longest_pause_s=0.001, patience_s=0)
     for wait_us, patient in ((calls.WAIT_WITHOUT_END, True), (None, False)):
         with (

@@ -56,7 +56,7 @@ def daemon(script: Telling) -> Iterator[ScriptedDaemon]:
         yield daemon
 
 
-async def test_changes_come_as_they_are_told_and_the_end_of_the_block_ends_it(
+async def test_listener_yields_changes_as_they_come_and_ends_with_its_block(
     daemon: ScriptedDaemon, script: Telling
 ) -> None:
     async with Client(daemon.address) as client:
@@ -75,7 +75,7 @@ async def test_changes_come_as_they_are_told_and_the_end_of_the_block_ends_it(
         assert await client.nop() == 0
 
 
-async def test_a_listener_that_lost_its_connection_listens_again_and_says_so(
+async def test_listener_that_lost_its_connection_listens_again_and_says_so(
     daemon: ScriptedDaemon,
 ) -> None:
     async with (
@@ -89,7 +89,7 @@ async def test_a_listener_that_lost_its_connection_listens_again_and_says_so(
     assert daemon.connections == 2
 
 
-async def test_a_quiet_listener_notices_that_the_daemon_is_gone(
+async def test_listener_without_changes_notices_that_the_daemon_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.01)
@@ -103,7 +103,7 @@ async def test_a_quiet_listener_notices_that_the_daemon_is_gone(
     assert Function.NOP in {request.function for request in daemon.requests}
 
 
-async def test_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) -> None:
+async def test_listener_without_reconnect_raises(daemon: ScriptedDaemon) -> None:
     async with (
         Client(daemon.address, reconnect=None) as client,
         client.listen("first") as changes,
@@ -116,7 +116,9 @@ async def test_without_reconnect_a_listener_raises(daemon: ScriptedDaemon) -> No
         assert (await anext(changes)).kind == ChangeKind.MISSED
 
 
-async def test_a_refused_subscription_is_an_error(daemon: ScriptedDaemon, script: Telling) -> None:
+async def test_subscription_that_is_refused_is_an_error(
+    daemon: ScriptedDaemon, script: Telling
+) -> None:
     script.refusal = "busy too many listen"
     async with Client(daemon.address) as client:
         with pytest.raises(RefusedError, match="too many listen"):
@@ -126,7 +128,7 @@ async def test_a_refused_subscription_is_an_error(daemon: ScriptedDaemon, script
         blocking.listen("first").__enter__()
 
 
-async def test_a_cancelled_subscription_is_ended_when_its_reply_comes() -> None:
+async def test_subscription_that_is_cancelled_ends_when_its_reply_comes() -> None:
     held: list[Request] = []
 
     def slow(request: Request) -> Answer:
@@ -162,7 +164,7 @@ def test_blocking_changes_come_on_a_connection_of_their_own(
     assert daemon.connections == 2
 
 
-def test_blocking_a_listener_that_lost_its_connection_listens_again_and_says_so(
+def test_blocking_listener_that_lost_its_connection_listens_again_and_says_so(
     daemon: ScriptedDaemon,
 ) -> None:
     with (
@@ -175,7 +177,7 @@ def test_blocking_a_listener_that_lost_its_connection_listens_again_and_says_so(
         assert kinds == [ChangeKind.MISSED, ChangeKind.SET]
 
 
-def test_blocking_a_quiet_listener_asks_whether_the_daemon_is_there(
+def test_blocking_quiet_listener_asks_whether_the_daemon_is_there(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.01)
@@ -207,7 +209,7 @@ class SlowClock:
         return self.now_s
 
 
-def test_blocking_a_wait_ends_in_time_while_the_daemon_is_away() -> None:
+def test_blocking_wait_ends_in_time_while_the_daemon_is_away() -> None:
     clock = SlowClock()
     plan = Reconnect(first_pause_s=0.1, longest_pause_s=4, patience_s=30)
     with ScriptedDaemon(Telling()) as daemon:
@@ -226,7 +228,7 @@ def test_blocking_a_wait_ends_in_time_while_the_daemon_is_away() -> None:
     changes.__exit__(None, None, None)
 
 
-def test_blocking_a_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> None:
+def test_blocking_listener_that_polls_connects_again(daemon: ScriptedDaemon) -> None:
     with (
         SyncClient(daemon.address, reconnect=QUICK) as client,
         client.listen("first") as changes,
@@ -240,7 +242,7 @@ def test_blocking_a_listener_that_polls_connects_again(daemon: ScriptedDaemon) -
         assert found == [ChangeKind.MISSED, ChangeKind.SET]
 
 
-def test_blocking_a_listener_that_polls_notices_a_daemon_that_is_silent(
+def test_blocking_listener_that_polls_notices_a_daemon_that_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "sync.LISTENER_PING_S", 0.1)
@@ -263,7 +265,7 @@ def poll_for_ever(changes: SyncListener) -> None:
         assert changes.wait(timeout_s=0.01) is None
 
 
-async def test_a_listener_that_polls_notices_a_daemon_that_is_gone(
+async def test_listener_that_polls_notices_a_daemon_that_is_gone(
     daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "aio.LISTENER_PING_S", 0.05)
@@ -275,7 +277,7 @@ async def test_a_listener_that_polls_notices_a_daemon_that_is_gone(
                     await anext(changes)
 
 
-async def test_cancelling_a_new_subscription_leaves_the_listener_of_use() -> None:
+async def test_cancellation_of_a_new_subscription_leaves_the_listener_of_use() -> None:
     slow = False
 
     def script(request: Request) -> Answer:
@@ -296,7 +298,7 @@ async def test_cancelling_a_new_subscription_leaves_the_listener_of_use() -> Non
 
 
 @pytest.mark.parametrize("code", ["busy", "shutting-down"])
-def test_blocking_a_subscription_that_is_lost_again_is_tried_again(code: str) -> None:
+def test_blocking_subscription_that_is_lost_again_is_tried_again(code: str) -> None:
     asked = 0
 
     def script(request: Request) -> Answer:

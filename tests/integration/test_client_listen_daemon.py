@@ -24,7 +24,7 @@ def told(change: Change) -> tuple[str, bytes, bytes]:
     return str(change.kind), change.key, change.value
 
 
-async def test_every_kind_of_query_is_told_of_its_changes(daemon: DaemonProcess) -> None:
+async def test_listen_to_every_kind_of_query_shows_its_changes(daemon: DaemonProcess) -> None:
     async with Client(daemon.address) as client, Client(daemon.address) as other:
         for query in ({"key": "a1"}, {"prefix": "a"}, {"start": "a", "end": "b"}, {"regex": "^a."}):
             async with client.listen(**query) as changes:
@@ -41,7 +41,7 @@ async def test_every_kind_of_query_is_told_of_its_changes(daemon: DaemonProcess)
         assert await client.nop() > 0
 
 
-async def test_work_that_comes_and_goes_is_told(daemon: DaemonProcess) -> None:
+async def test_listen_shows_work_that_comes_and_goes(daemon: DaemonProcess) -> None:
     key = build_journal_key("d", "1")
     async with Client(daemon.address) as client, client.listen(prefix="d:") as changes:
         with trio.fail_after(60):
@@ -54,7 +54,7 @@ async def test_work_that_comes_and_goes_is_told(daemon: DaemonProcess) -> None:
             assert (await anext(changes)).kind == ChangeKind.GONE
 
 
-async def test_a_restart_of_the_daemon_is_told(daemon: DaemonProcess) -> None:
+async def test_restart_of_the_daemon_is_shown_to_a_listener(daemon: DaemonProcess) -> None:
     port = daemon.address.rpartition(":")[2]
     async with (
         Client(daemon.address, reconnect=QUICK) as client,
@@ -69,7 +69,7 @@ async def test_a_restart_of_the_daemon_is_told(daemon: DaemonProcess) -> None:
             assert told(await anext(changes)) == ("set", b"a", b"new")
 
 
-def test_blocking_a_listener_is_told_of_changes(daemon: DaemonProcess) -> None:
+def test_blocking_listener_gets_changes(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client, client.listen(prefix="a") as changes:
         client.set("a1", b"one")
         client.set("b", b"elsewhere")

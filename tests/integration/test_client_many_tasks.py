@@ -28,7 +28,7 @@ def malformed() -> Call[None]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_malformed_request_among_many_is_found_before_anything_is_sent(kind: str) -> None:
+async def test_malformed_request_among_many_is_found_before_anything_is_sent(kind: str) -> None:
     with ScriptedDaemon(echo) as daemon:
         async with connected(kind, daemon.address) as client:
             many = [*(calls.set_(b"%d" % n) for n in range(20_000)), malformed()]
@@ -42,7 +42,7 @@ async def test_a_malformed_request_among_many_is_found_before_anything_is_sent(k
     assert [request.function for request in daemon.requests] == [Function.NOP]
 
 
-def test_blocking_a_malformed_request_leaves_the_connection_as_it_is() -> None:
+def test_blocking_malformed_request_leaves_the_connection_as_it_is() -> None:
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
         client.nop()
         with pytest.raises(BadRequestError):
@@ -62,7 +62,7 @@ class Steps(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize("value_bytes", [0, 20_000])
-async def test_tasks_that_wait_for_room_are_woken_about_once(value_bytes: int) -> None:
+async def test_connection_wakes_tasks_that_wait_for_room_about_once(value_bytes: int) -> None:
     tasks = (2 * CLIENT_IN_FLIGHT_MAX) if value_bytes == 0 else 2000
     value, done, steps = bytes(value_bytes), 0, Steps()
 
@@ -82,7 +82,7 @@ async def test_tasks_that_wait_for_room_are_woken_about_once(value_bytes: int) -
     assert steps.taken < 5 * tasks
 
 
-async def test_waiting_for_room_while_others_are_answered_is_no_silence(
+async def test_timeout_does_not_count_a_wait_for_room_while_others_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
@@ -101,7 +101,7 @@ async def test_waiting_for_room_while_others_are_answered_is_no_silence(
     assert len(daemon.requests) == 10
 
 
-async def test_a_malformed_request_passes_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_malformed_request_passes_its_turn_on(monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 1)
 
     async def fail(client: Client) -> None:

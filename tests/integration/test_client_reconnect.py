@@ -76,7 +76,7 @@ AGAIN = [
 
 
 @pytest.mark.parametrize("call", AGAIN, ids=lambda call: Function(call.request.function).name)
-def test_what_is_safe_to_repeat_is_sent_again(
+def test_retry_sends_requests_again_that_are_safe_to_repeat(
     daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
 ) -> None:
     script.drops = 2
@@ -88,7 +88,7 @@ def test_what_is_safe_to_repeat_is_sent_again(
 
 
 @pytest.mark.parametrize("call", ONCE, ids=lambda call: Function(call.request.function).name)
-def test_what_is_not_safe_to_repeat_may_have_been_done(
+def test_retry_of_an_unsafe_request_is_an_error_that_it_may_have_been_done(
     daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
 ) -> None:
     script.drops = 1
@@ -101,7 +101,7 @@ def test_what_is_not_safe_to_repeat_may_have_been_done(
 
 
 @pytest.mark.parametrize("call", [*AGAIN, *ONCE])
-async def test_the_trio_client_does_the_same(
+async def test_trio_client_retries_the_same_requests(
     daemon: ScriptedDaemon, script: Dropping, call: calls.Call[object]
 ) -> None:
     script.drops = 1
@@ -116,7 +116,7 @@ async def test_the_trio_client_does_the_same(
     assert len(daemon.requests) == 2 + any(call is one for one in AGAIN)
 
 
-def test_a_connection_lost_between_two_requests_is_replaced_for_every_function(
+def test_connection_lost_between_two_requests_is_replaced_for_every_function(
     daemon: ScriptedDaemon,
 ) -> None:
     with SyncClient(daemon.address, reconnect=QUICK) as client:
@@ -126,7 +126,7 @@ def test_a_connection_lost_between_two_requests_is_replaced_for_every_function(
     assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
 
 
-async def test_a_connection_that_trio_knows_to_be_lost_is_replaced_for_every_function(
+async def test_connection_that_trio_knows_to_be_lost_is_replaced_for_every_function(
     daemon: ScriptedDaemon,
 ) -> None:
     async with Client(daemon.address, reconnect=QUICK) as client:
@@ -137,7 +137,7 @@ async def test_a_connection_that_trio_knows_to_be_lost_is_replaced_for_every_fun
     assert [request.function for request in daemon.requests] == [Function.NOP, Function.ADD]
 
 
-def test_a_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
+def test_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
     daemon: ScriptedDaemon, script: Dropping
 ) -> None:
     script.error = "stale"
@@ -152,9 +152,7 @@ def test_a_set_that_was_delivered_before_the_connection_was_lost_counts_as_done(
         assert caught.value.maybe_done
 
 
-def test_a_pipeline_goes_on_with_what_has_no_answer(
-    daemon: ScriptedDaemon, script: Dropping
-) -> None:
+def test_pipeline_goes_on_with_what_has_no_answer(daemon: ScriptedDaemon, script: Dropping) -> None:
     script.drops, script.function = 1, Function.DELETE
     many = [calls.get("a"), calls.get("b"), calls.delete("c"), calls.get("d")]
     with SyncClient(daemon.address, reconnect=QUICK) as client:
@@ -163,7 +161,7 @@ def test_a_pipeline_goes_on_with_what_has_no_answer(
     assert [request.key for request in daemon.requests] == [b"a", b"b", b"c", b"c", b"d"]
 
 
-def test_a_request_that_ends_every_connection_is_given_up(
+def test_request_that_ends_every_connection_is_not_sent_for_ever(
     daemon: ScriptedDaemon, script: Dropping
 ) -> None:
     script.drops = 1000
@@ -174,7 +172,7 @@ def test_a_request_that_ends_every_connection_is_given_up(
     assert len(daemon.requests) == CLIENT_REPEATS_MAX + 1
 
 
-def test_a_daemon_that_stays_away_is_given_up_after_the_patience_by_the_given_clock() -> None:
+def test_daemon_that_stays_away_is_an_error_after_the_patience_by_the_given_clock() -> None:
     slept: list[float] = []
     plan = Reconnect(first_pause_s=1, longest_pause_s=4, patience_s=20)
 
@@ -257,7 +255,7 @@ def test_threads_that_wait_for_their_turn_learn_that_the_daemon_stayed_away() ->
     assert len(slept) == 1
 
 
-def test_the_first_connection_is_tried_once() -> None:
+def test_connect_is_tried_once_the_first_time() -> None:
     address = a_port_where_nobody_listens()
     client = SyncClient(address, sleep=lambda _: pytest.fail("slept"))
     with pytest.raises(CannotConnectError) as caught:
@@ -265,7 +263,7 @@ def test_the_first_connection_is_tried_once() -> None:
     assert caught.value.code == "cannot-connect"
 
 
-def test_a_client_that_was_closed_stays_closed_until_it_is_connected(
+def test_client_that_was_closed_stays_closed_until_it_is_connected(
     daemon: ScriptedDaemon,
 ) -> None:
     client = SyncClient(daemon.address, reconnect=QUICK)

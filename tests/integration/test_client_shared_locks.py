@@ -80,7 +80,7 @@ def test_locked_excludes_threads_of_one_client(daemon: DaemonProcess) -> None:
         assert client.get("k").decoded() == WRITERS * ROUNDS
 
 
-async def test_lock_that_is_given_to_a_cancelled_task_is_given_back() -> None:
+async def test_lock_that_is_given_to_a_cancelled_task_is_released() -> None:
     held: list[Request] = []
 
     def answer(request: Request) -> Answer:
@@ -121,7 +121,7 @@ async def test_block_that_ends_in_a_cancelled_scope_unlocks(daemon: DaemonProces
             other.set("k", 1, overwrite=True)
 
 
-def test_locks_of_other_keys_and_nested_ones_are_told_apart(daemon: DaemonProcess) -> None:
+def test_locks_of_other_keys_and_nested_ones_are_distinct(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("k", 0)
         client.set("l", 0)

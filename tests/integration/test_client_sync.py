@@ -18,7 +18,7 @@ def echo(request: Request) -> Answer:
     return [Reply(request.identifier, timestamp=5, pairs=[Pair(request.key, 1, request.value)])]
 
 
-def test_a_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
+def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "socket")):
         with ScriptedDaemon(echo, unix_path=path) as daemon, SyncClient(daemon.address) as client:
             assert client.nop() == 5
@@ -27,7 +27,7 @@ def test_a_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -
         assert daemon.connections == 1
 
 
-def test_a_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
+def test_request_without_timestamp_is_stamped_and_one_with_keeps_it() -> None:
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
         client.set("a", timestamp=77)
         first, second = client.set("b"), client.set("c")
@@ -57,7 +57,7 @@ def test_replies_of_a_pipeline_come_back_in_the_order_of_the_requests() -> None:
     ]
 
 
-def test_a_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
+def test_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
     value = bytes(100_000)
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address) as client:
         results = client.call_many(calls.get(b"%d" % n) for n in range(3))
@@ -68,7 +68,7 @@ def test_a_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> 
     assert all(reply.pairs and reply.pairs[0].value == value for reply in replies)
 
 
-def test_a_refusal_in_a_pipeline_stands_in_its_place() -> None:
+def test_refusal_in_a_pipeline_stands_in_its_place() -> None:
     def odd_are_missing(request: Request) -> Answer:
         error = "not-found nothing there" if request.key in (b"1", b"3") else ""
         return [Reply(request.identifier, error=error, pairs=[Pair(request.key)])]
@@ -83,7 +83,9 @@ def test_a_refusal_in_a_pipeline_stands_in_its_place() -> None:
         assert client.get("2").key == b"2"
 
 
-def test_nobody_listening_is_a_named_error_that_says_what_to_look_at(tmp_path: Path) -> None:
+def test_connect_without_a_daemon_is_a_named_error_that_says_what_to_look_at(
+    tmp_path: Path,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"unix:{tmp_path}/none"):
@@ -93,12 +95,12 @@ def test_nobody_listening_is_a_named_error_that_says_what_to_look_at(tmp_path: P
         assert address in str(caught.value)
 
 
-def test_a_bad_address_is_refused_before_anything_is_tried() -> None:
+def test_address_that_is_bad_is_refused_before_anything_is_tried() -> None:
     with pytest.raises(BadRequestError):
         SyncClient("nowhere")
 
 
-def test_without_reconnect_the_client_works_again_once_it_is_connected() -> None:
+def test_client_without_reconnect_works_again_once_it_is_connected() -> None:
     def close_on_set(request: Request) -> Answer:
         return [Do.CLOSE] if request.function == Function.SET else echo(request)
 
@@ -121,7 +123,7 @@ def test_without_reconnect_the_client_works_again_once_it_is_connected() -> None
     assert daemon.connections == 2
 
 
-def test_a_connection_lost_between_two_requests_is_a_named_error_too() -> None:
+def test_connection_lost_between_two_requests_is_a_named_error_too() -> None:
     with ScriptedDaemon(echo) as daemon, SyncClient(daemon.address, reconnect=None) as client:
         client.nop()
         daemon.drop_connections()
@@ -132,7 +134,7 @@ def test_a_connection_lost_between_two_requests_is_a_named_error_too() -> None:
         assert client.nop() == 5
 
 
-def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
+def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
         client = SyncClient(daemon.address, reconnect=None, reply_timeout_s=0.05)
         with pytest.raises(CannotConnectError, match="has not answered") as caught:
@@ -143,14 +145,14 @@ def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
             client.next(wait_us=10_000)
 
 
-def test_a_peer_that_speaks_another_protocol_is_named_as_such() -> None:
+def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as daemon:
         client = SyncClient(daemon.address)
         with pytest.raises(ProtocolError, match="is it a fastjournald"):
             client.nop()
 
 
-def test_a_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
+def test_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
     with ScriptedDaemon(echo) as daemon:
         client = SyncClient(daemon.address)
         with pytest.raises(RefusedError) as caught:
@@ -185,7 +187,7 @@ def pages_of_three(request: Request) -> Answer:
     return [Reply(request.identifier, cursor=cursor, pairs=pairs)]
 
 
-def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
+def test_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
     with ScriptedDaemon(pages_of_three) as daemon, SyncClient(daemon.address) as client:
         found = [entry.key for entry in client.range("0", page=3)]
         assert found == [b"%d" % n for n in range(10)]
@@ -197,7 +199,7 @@ def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> N
     assert daemon.requests[4].count == 3
 
 
-def test_a_lock_is_held_while_a_block_runs_and_its_early_end_is_told() -> None:
+def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None:
     over: list[str] = []
 
     def lock(request: Request) -> Answer:

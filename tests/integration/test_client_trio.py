@@ -44,7 +44,7 @@ async def until(condition: Callable[[], object]) -> None:
             await trio.sleep(0.002)
 
 
-async def test_a_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
+async def test_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: Path) -> None:
     for path in (None, str(tmp_path / "socket")):
         with ScriptedDaemon(echo, unix_path=path) as daemon:
             async with Client(daemon.address) as client:
@@ -52,7 +52,7 @@ async def test_a_request_is_answered_over_tcp_and_over_a_unix_socket(tmp_path: P
                 assert (await client.get("k")).key == b"k"
 
 
-async def test_a_waiting_next_holds_up_no_other_task_of_the_connection() -> None:
+async def test_next_that_waits_holds_up_no_other_task_of_the_connection() -> None:
     with ScriptedDaemon(WaitingNext()) as daemon:
         async with Client(daemon.address) as client, trio.open_nursery() as nursery:
             tokens: list[int | None] = []
@@ -92,7 +92,7 @@ async def test_replies_in_any_order_reach_the_tasks_that_asked() -> None:
     assert found == {n: b"%d" % n for n in range(50)}
 
 
-async def test_a_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
+async def test_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up() -> None:
     value = bytes(100_000)
     with ScriptedDaemon(echo) as daemon:
         async with Client(daemon.address) as client:
@@ -104,7 +104,7 @@ async def test_a_pipeline_larger_than_every_buffer_on_both_ways_does_not_lock_up
     ] == [(b"%d" % n, 100_000) for n in range(300)]
 
 
-async def test_a_refusal_in_a_pipeline_stands_in_its_place() -> None:
+async def test_refusal_in_a_pipeline_stands_in_its_place() -> None:
     def odd_are_missing(request: Request) -> Answer:
         error = "not-found" if request.key in (b"1", b"3") else ""
         return [Reply(request.identifier, error=error, pairs=[Pair(request.key)])]
@@ -120,7 +120,7 @@ async def test_a_refusal_in_a_pipeline_stands_in_its_place() -> None:
     ]
 
 
-async def test_what_was_leased_to_a_cancelled_task_is_given_back() -> None:
+async def test_lease_of_a_cancelled_task_is_released() -> None:
     script = WaitingNext()
     with ScriptedDaemon(script) as daemon:
         async with Client(daemon.address) as client:
@@ -133,7 +133,7 @@ async def test_what_was_leased_to_a_cancelled_task_is_given_back() -> None:
             assert await client.nop() == 5
 
 
-async def test_an_exception_leaves_the_block_as_it_is_and_not_in_a_group() -> None:
+async def test_block_passes_an_exception_on_as_it_is_and_not_in_a_group() -> None:
     with ScriptedDaemon(echo) as daemon:
         with pytest.raises(KeyError):
             async with Client(daemon.address):
@@ -144,7 +144,7 @@ async def test_an_exception_leaves_the_block_as_it_is_and_not_in_a_group() -> No
         assert scope.cancelled_caught
 
 
-async def test_nobody_listening_is_a_named_error_and_not_a_group(tmp_path: Path) -> None:
+async def test_connect_without_a_daemon_is_a_named_error_and_not_a_group(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"unix:{tmp_path}/none"):
@@ -154,7 +154,7 @@ async def test_nobody_listening_is_a_named_error_and_not_a_group(tmp_path: Path)
         assert address in str(caught.value)
 
 
-async def test_after_a_lost_connection_all_tasks_have_an_error_and_connect_mends_it() -> None:
+async def test_connection_that_is_lost_is_an_error_of_all_tasks_and_connect_replaces_it() -> None:
     with ScriptedDaemon(WaitingNext()) as daemon:
         async with Client(daemon.address, reconnect=None) as client:
             codes: list[str] = []
@@ -178,7 +178,7 @@ async def test_after_a_lost_connection_all_tasks_have_an_error_and_connect_mends
     assert daemon.connections == 2
 
 
-async def test_the_refusal_that_comes_before_the_daemon_closes_is_not_lost() -> None:
+async def test_refusal_that_comes_before_the_daemon_closes_is_not_lost() -> None:
     def too_large(request: Request) -> Answer:
         return [Reply(request.identifier, error="too-large the limit is 9 bytes"), Do.CLOSE]
 
@@ -188,7 +188,7 @@ async def test_the_refusal_that_comes_before_the_daemon_closes_is_not_lost() -> 
                 await client.set("k", b"ten bytes!")
 
 
-async def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> None:
+async def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
     with ScriptedDaemon(lambda _: []) as daemon:
         async with Client(daemon.address, reconnect=None, reply_timeout_s=0.05) as client:
             with pytest.raises(CannotConnectError, match="has not answered") as caught:
@@ -196,7 +196,7 @@ async def test_a_daemon_that_stays_silent_is_given_up_after_the_timeout() -> Non
             assert caught.value.code == "timed-out"
 
 
-async def test_a_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
+async def test_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost() -> None:
     with ScriptedDaemon(echo) as daemon:
         async with Client(daemon.address) as client:
             with pytest.raises(RefusedError) as caught:
@@ -204,14 +204,14 @@ async def test_a_refusal_that_comes_before_the_request_is_sent_whole_is_not_lost
             assert caught.value.code == "too-large"
 
 
-async def test_a_peer_that_speaks_another_protocol_is_named_as_such() -> None:
+async def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"220 mail.example.org ESMTP\r\n"]) as daemon:
         async with Client(daemon.address) as client:
             with pytest.raises(ProtocolError, match="is it a fastjournald"):
                 await client.nop()
 
 
-async def test_a_client_that_was_left_says_that_it_is_not_connected() -> None:
+async def test_client_that_was_left_says_that_it_is_not_connected() -> None:
     with ScriptedDaemon(echo) as daemon:
         async with Client(daemon.address) as client:
             pass
@@ -228,7 +228,7 @@ def pages_of_three(request: Request) -> Answer:
     return [Reply(request.identifier, cursor=cursor, pairs=pairs)]
 
 
-async def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
+async def test_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted() -> None:
     with ScriptedDaemon(pages_of_three) as daemon:
         async with Client(daemon.address) as client:
             found = [entry.key async for entry in client.range("0", page=3)]
@@ -241,7 +241,7 @@ async def test_a_range_is_read_a_page_at_a_time_and_only_as_far_as_it_is_wanted(
     assert daemon.requests[4].count == 3
 
 
-async def test_a_lock_is_held_while_a_block_runs_and_its_early_end_is_told() -> None:
+async def test_lock_is_held_while_a_block_runs_and_its_early_end_is_an_error() -> None:
     over: list[str] = []
 
     def lock(request: Request) -> Answer:

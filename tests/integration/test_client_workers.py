@@ -202,7 +202,7 @@ async def test_failed_job_of_a_loop_that_says_no_delay_has_that_of_the_daemon(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_bad_argument_of_a_failure_ends_nothing_and_counts_nothing(kind: str) -> None:
+async def test_failed_job_with_a_bad_argument_does_not_end_and_does_not_count(kind: str) -> None:
     def fail(job: Any) -> None:
         with pytest.raises(TypeError):
             job.fail(7)
@@ -219,7 +219,7 @@ class BodyError(Exception):
     """Raised by a body."""
 
 
-async def test_exception_in_a_block_is_a_failed_attempt_of_its_job() -> None:
+async def test_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
     async def fail(client: Client) -> None:
         async with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
             async for job in jobs:
@@ -236,7 +236,7 @@ async def test_exception_in_a_block_is_a_failed_attempt_of_its_job() -> None:
     assert ends[1].value == b"BodyError: no such page at attempt 2"
 
 
-def test_blocking_exception_in_a_block_is_a_failed_attempt_of_its_job() -> None:
+def test_blocking_attempt_fails_by_an_exception_in_the_block_of_its_job() -> None:
     def fail(client: SyncClient) -> None:
         with client.jobs("d", attempts_max=2, retry_delay_us=5) as jobs:
             for job in jobs:
@@ -362,7 +362,7 @@ async def test_client_that_does_not_reconnect_sends_an_end_once() -> None:
                 await job.complete()
 
 
-async def test_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> None:
+async def test_lease_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> None:
     with ScriptedDaemon(Handing("x", TOUCH=["busy"] * 4)) as daemon:
         async with Client(daemon.address) as client:
             async for job in client.jobs("d", lease_us=3_000_000, wait_us=None):
@@ -373,7 +373,7 @@ async def test_renewal_that_fails_is_tried_again_before_the_lease_is_over() -> N
         assert functions(daemon).count("TOUCH") >= 5
 
 
-async def test_lost_lease_tells_why_and_no_end_is_sent_after_it() -> None:
+async def test_lease_that_is_lost_says_why_and_no_end_is_sent_after_it() -> None:
     with ScriptedDaemon(Handing("x", TOUCH=["not-found gone"])) as daemon:
         async with Client(daemon.address) as client:
             jobs = client.jobs("d", lease_us=1_000_000)
@@ -461,7 +461,7 @@ async def test_stop_ends_a_wait_for_work_and_the_daemon_keeps_none_waiting() -> 
         assert script.waiting == []
 
 
-async def test_stop_in_a_body_completes_the_job_and_gives_back_those_behind_it() -> None:
+async def test_stop_in_a_body_completes_the_job_and_releases_those_behind_it() -> None:
     with ScriptedDaemon(Handing("a", "b", "c")) as daemon:
         async with Client(daemon.address) as client:
             jobs = client.jobs("d", count=2)
@@ -471,7 +471,7 @@ async def test_stop_in_a_body_completes_the_job_and_gives_back_those_behind_it()
         assert told(daemon) == [("DELETE", b"a"), ("RELEASE", b"b")]
 
 
-def test_blocking_stop_in_a_body_completes_the_job_and_gives_back_those_behind_it() -> None:
+def test_blocking_stop_in_a_body_completes_the_job_and_releases_those_behind_it() -> None:
     with ScriptedDaemon(Handing("a", "b", "c")) as daemon:
         with SyncClient(daemon.address) as client:
             jobs = client.jobs("d", count=2)
@@ -718,7 +718,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_first_connection_is_waited_for_where_reconnect_says_so(
+async def test_connect_waits_the_first_time_where_reconnect_says_so(
     kind: str, tmp_path: Any
 ) -> None:
     address = f"unix:{tmp_path}/socket"
@@ -745,7 +745,7 @@ async def test_first_connection_is_waited_for_where_reconnect_says_so(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_first_connection_that_never_comes_is_an_error_after_the_patience(kind: str) -> None:
+async def test_connect_that_never_succeeds_is_an_error_after_the_patience(kind: str) -> None:
     address = f"127.0.0.1:{free_port()}"
     plan = Reconnect(first_pause_s=0.01, longest_pause_s=0.05, patience_s=0.2, at_start=True)
 

@@ -109,7 +109,7 @@ def test_clients_work_by_tls_and_plain_ones_are_not_let_in(
 
 @pytest.mark.parametrize("auth", [None, ALL])
 @pytest.mark.parametrize("sync", [True, False])
-def test_plain_client_of_a_tls_port_is_told_so_and_tries_once(
+def test_tls_port_answers_a_plain_client_that_tries_once(
     tmp_path: Path, files: Files, sync: bool, auth: str | None
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
@@ -122,7 +122,7 @@ def test_plain_client_of_a_tls_port_is_told_so_and_tries_once(
 
 
 @pytest.mark.rule("Rights (authorization): If the daemon has tokens")
-def test_a_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
+def test_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options) as daemon:
         with RawClient(daemon.address) as raw:
@@ -159,7 +159,7 @@ def test_a_token_is_needed_and_gives_what_it_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_mutual_tls_lets_in_who_has_a_certificate_of_the_right_authority(
+def test_tls_lets_in_clients_with_a_certificate_of_the_right_authority(
     tmp_path: Path, authority: Authority, files: Files, sync: bool
 ) -> None:
     other = Authority(tmp_path, "other")
@@ -196,7 +196,7 @@ def ask(address: str, *, sync: bool = True, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["silent", "begun"])
-def test_a_house_full_of_unfinished_handshakes_lets_others_in(
+def test_handshakes_that_never_finish_do_not_keep_others_out(
     tmp_path: Path, authority: Authority, files: Files, begun: bytes
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
@@ -208,7 +208,7 @@ def test_a_house_full_of_unfinished_handshakes_lets_others_in(
         assert "reason='made room for another one'" in daemon.said()
 
 
-def test_strangers_do_not_keep_out_who_has_a_token(tmp_path: Path) -> None:
+def test_token_lets_a_client_in_while_strangers_hold_connections(tmp_path: Path) -> None:
     """Silent sockets, and such as ask without AUTH, fill all of max-connections."""
     options = ("--auth-tokens", str(write_tokens(tmp_path)), "--max-connections", "20")
     with (
@@ -225,7 +225,7 @@ def test_strangers_do_not_keep_out_who_has_a_token(tmp_path: Path) -> None:
         inside.nop()
 
 
-def test_nonsense_and_half_a_handshake_hurt_nobody(
+def test_handshake_of_garbage_or_half_of_one_hurts_nobody(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon, ExitStack() as stack:
@@ -243,7 +243,7 @@ def test_nonsense_and_half_a_handshake_hurt_nobody(
         assert daemon.stop() == 0
 
 
-def test_what_is_owed_arrives_and_the_end_is_told_by_tls(
+def test_tls_connection_delivers_what_is_owed_and_ends_with_an_alert(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
@@ -271,7 +271,7 @@ def test_what_is_owed_arrives_and_the_end_is_told_by_tls(
             assert len(replies) == 2 * count + 1
 
 
-def test_a_client_that_ends_by_tls_alone_gets_what_it_asked_for(
+def test_client_that_ends_by_tls_alone_gets_what_it_asked_for(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     with DaemonProcess(tmp_path, *tls_options(files)) as daemon:
@@ -303,7 +303,7 @@ def hang_up(daemon: DaemonProcess) -> None:
     wait_until(lambda: daemon.said().count("event=reload") > before)
 
 
-def test_a_renewed_certificate_counts_after_sighup_for_who_connects_then(
+def test_certificate_that_is_renewed_counts_after_sighup_for_new_connections(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     renewing = Authority(tmp_path, "renewed")
@@ -325,7 +325,7 @@ def test_a_renewed_certificate_counts_after_sighup_for_who_connects_then(
 
 
 @pytest.mark.rule("STATS: `connections`")
-def test_other_tokens_count_after_sighup_and_end_the_connections_of_those_that_are_gone(
+def test_tokens_of_a_new_file_count_after_sighup_and_end_connections_of_removed_ones(
     tmp_path: Path,
 ) -> None:
     file = write_tokens(tmp_path)
@@ -382,7 +382,7 @@ def test_sighup_lets_count_what_can_and_names_what_cannot(tmp_path: Path) -> Non
         assert daemon.stop() == 0
 
 
-def test_a_client_without_auth_is_let_go_in_time_and_one_with_it_is_not(tmp_path: Path) -> None:
+def test_client_without_auth_is_disconnected_in_time_and_one_with_it_is_not(tmp_path: Path) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)), "--auth-timeout", "1")
     with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
         with RawClient(daemon.address) as half:
@@ -397,7 +397,9 @@ def test_a_client_without_auth_is_let_go_in_time_and_one_with_it_is_not(tmp_path
         assert "event=auth-timeout" in daemon.said()
 
 
-def test_who_guesses_is_let_go_after_some_tokens_and_nobody_else_waits(tmp_path: Path) -> None:
+def test_auth_disconnects_a_client_that_guesses_tokens_and_nobody_else_waits(
+    tmp_path: Path,
+) -> None:
     options = ("--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options) as daemon:
         with RawClient(daemon.address) as guesser, SyncClient(daemon.address, auth=ALL) as other:
@@ -414,7 +416,7 @@ def test_who_guesses_is_let_go_after_some_tokens_and_nobody_else_waits(tmp_path:
             assert late.ask(set_request(b"k")).code == ""
 
 
-def test_no_secret_is_told_to_anybody(tmp_path: Path, authority: Authority, files: Files) -> None:
+def test_token_is_shown_to_nobody(tmp_path: Path, authority: Authority, files: Files) -> None:
     options = ("--log-level", "debug", "--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options, *tls_options(files), own_interpreter=True) as daemon:
         wrong = "some-wrong-token-4711"
@@ -433,7 +435,7 @@ def test_no_secret_is_told_to_anybody(tmp_path: Path, authority: Authority, file
             assert not any(secret in text for text in told)
 
 
-def test_a_unix_socket_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path) -> None:
+def test_socket_of_unix_has_its_mode_and_its_peers_are_in_the_log(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     options = ("--listen", f"unix:{path}", "--socket-mode", "0600")
     with DaemonProcess(tmp_path, *options) as daemon:
@@ -465,7 +467,7 @@ REFUSED_STARTS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED_STARTS)
-def test_what_would_let_everybody_in_or_is_not_there_stops_the_start(
+def test_config_that_would_let_everybody_in_or_names_no_file_stops_the_start(
     tmp_path: Path, name: str
 ) -> None:
     options, words = REFUSED_STARTS[name]
@@ -475,9 +477,7 @@ def test_what_would_let_everybody_in_or_is_not_there_stops_the_start(
     assert "Traceback" not in said
 
 
-def test_a_check_of_the_configuration_refuses_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_config_check_refuses_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for options, words in REFUSED_STARTS.values():
         with pytest.raises(SystemExit) as ended:
             main(["--cmdlog-path", str(tmp_path), "--check-config", *options])
@@ -485,7 +485,7 @@ def test_a_check_of_the_configuration_refuses_the_same(
         assert words in capsys.readouterr().err
 
 
-def test_an_address_of_other_machines_can_be_listened_on_where_that_is_meant(
+def test_address_of_other_machines_can_be_listened_on_where_that_is_meant(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     for options, words in (
@@ -501,7 +501,7 @@ def test_an_address_of_other_machines_can_be_listened_on_where_that_is_meant(
         daemon.stderr_path.unlink()
 
 
-def test_a_configuration_is_checked_beside_a_running_daemon(
+def test_config_check_runs_beside_a_running_daemon(
     tmp_path: Path, authority: Authority, files: Files
 ) -> None:
     tokens = write_tokens(tmp_path)
@@ -540,7 +540,7 @@ BAD_TOKENS = {
 
 
 @pytest.mark.parametrize("name", BAD_TOKENS)
-def test_a_bad_file_of_tokens_is_refused_without_telling_what_stands_in_it(
+def test_token_file_that_is_bad_is_refused_without_showing_its_content(
     tmp_path: Path, name: str
 ) -> None:
     file = write_tokens(tmp_path, f"[[token]]\n{BAD_TOKENS[name]}\n")
@@ -552,7 +552,7 @@ def test_a_bad_file_of_tokens_is_refused_without_telling_what_stands_in_it(
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o644, 0o660, 0o777])
-def test_a_file_of_tokens_that_others_have_access_to_is_refused(tmp_path: Path, mode: int) -> None:
+def test_token_file_that_others_have_access_to_is_refused(tmp_path: Path, mode: int) -> None:
     file = write_tokens(tmp_path)
     assert load_grants(str(file)).find(CRAWL.encode()) is not None
     file.chmod(mode)
@@ -593,7 +593,7 @@ def test_scans_show_and_lease_only_what_a_token_is_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_client_that_connects_anew_shows_its_token_again(tmp_path: Path, sync: bool) -> None:
+def test_client_that_connects_anew_shows_its_token_again(tmp_path: Path, sync: bool) -> None:
     address = f"unix:{tmp_path}/s"
     options = ("--listen", address, "--auth-tokens", str(write_tokens(tmp_path)))
     with DaemonProcess(tmp_path, *options) as daemon:

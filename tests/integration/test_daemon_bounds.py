@@ -139,7 +139,7 @@ def test_memory_stays_within_its_bound_while_100_clients_send_and_do_not_read(
         assert good.ask(get(b"large")).pairs or kind == "large values"
 
 
-def test_slow_readers_are_closed_and_what_they_held_is_given_back(tmp_path: Path) -> None:
+def test_readers_that_are_slow_are_closed_and_their_leases_released(tmp_path: Path) -> None:
     options = ("--max-inflight", "1000000", "--http", "127.0.0.1:0")
     with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as good:
         assert good.ask(set_request(b"large", bytes(VALUE_BYTES))).code == ""
@@ -166,7 +166,7 @@ def test_requests_in_pieces_of_one_byte_are_answered(tmp_path: Path) -> None:
         assert found.pairs[0].value == b"value"
 
 
-def test_garbage_again_and_again_harms_nobody(tmp_path: Path) -> None:
+def test_malformed_requests_again_and_again_harm_nobody(tmp_path: Path) -> None:
     chance = random.Random(3)
     sizes = []
     with DaemonProcess(tmp_path, "--http", "127.0.0.1:0", own_interpreter=True) as daemon:
@@ -187,7 +187,7 @@ def test_garbage_again_and_again_harms_nobody(tmp_path: Path) -> None:
     assert max(sizes[150:]) < max(sizes[:150]) + LEAK_BYTES_MAX
 
 
-def test_clients_that_stand_still_are_closed(tmp_path: Path) -> None:
+def test_clients_that_are_idle_are_closed(tmp_path: Path) -> None:
     options = ("--request-timeout", "1", "--send-timeout", "1", "--idle-timeout", "2")
     with DaemonProcess(tmp_path, *options) as daemon, ExitStack() as stack:
 
@@ -215,7 +215,7 @@ def test_clients_that_stand_still_are_closed(tmp_path: Path) -> None:
             assert f"event={reason}" in daemon.said()
 
 
-def test_without_descriptors_clients_wait_until_there_are_some(tmp_path: Path) -> None:
+def test_clients_wait_until_the_daemon_has_descriptors(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as good, ExitStack() as stack:
         behave(good, 1)
         soft, hard = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
@@ -235,7 +235,9 @@ def test_without_descriptors_clients_wait_until_there_are_some(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("address", ["nowhere", "127.0.0.1:99999", "192.0.2.1:9923", "unix:/no/x"])
-def test_a_bad_address_stops_the_start_before_the_log_is_read(tmp_path: Path, address: str) -> None:
+def test_address_that_is_bad_stops_the_start_before_the_log_is_read(
+    tmp_path: Path, address: str
+) -> None:
     status, said = run_to_its_end(tmp_path, "--listen", address)
     assert status == 64, said
     assert f"--listen {address}: " in said

@@ -162,7 +162,7 @@ def verify(path: Path, *, killed: bool = False) -> None:
 
 
 @pytest.mark.rule("STATS: `log_segments`")
-def test_the_log_shrinks_and_a_restart_finds_the_same(tmp_path: Path) -> None:
+def test_compaction_shrinks_the_log_and_a_restart_finds_the_same(tmp_path: Path) -> None:
     churn = Churn()
     daemon = DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1", "--http", "127.0.0.1:0")
     with daemon:
@@ -192,7 +192,7 @@ def test_the_log_shrinks_and_a_restart_finds_the_same(tmp_path: Path) -> None:
         assert statistics(client)["entries"] == len(churn.told)
 
 
-def test_kills_while_cleaning_goes_on_lose_nothing(tmp_path: Path) -> None:
+def test_kills_during_compaction_lose_nothing(tmp_path: Path) -> None:
     draw = random.Random(3)
     churn = Churn()
     with DaemonProcess(tmp_path, *OPTIONS, "--tombstone-ttl", "1") as daemon:
@@ -214,7 +214,7 @@ def test_kills_while_cleaning_goes_on_lose_nothing(tmp_path: Path) -> None:
     assert_workq_accepts(tmp_path / "log")
 
 
-def test_a_snapshot_taken_while_cleaning_goes_on_has_all_that_was_told_ok_before(
+def test_snapshot_during_compaction_has_all_that_was_acknowledged_before(
     tmp_path: Path,
 ) -> None:
     churn = Churn()
@@ -249,7 +249,7 @@ def test_a_snapshot_taken_while_cleaning_goes_on_has_all_that_was_told_ok_before
             assert copy.stop() == 0
 
 
-def test_0_never_cleans(tmp_path: Path) -> None:
+def test_compaction_is_off_with_0(tmp_path: Path) -> None:
     churn = Churn()
     options = ("--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "0")
     with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
@@ -265,7 +265,7 @@ def test_0_never_cleans(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_spark_finds_in_a_cleaned_log_what_recovery_finds(
+def test_spark_finds_in_a_compacted_log_what_recovery_finds(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     churn = Churn()

@@ -106,7 +106,7 @@ def wait_code(client: RawClient, code: str) -> None:
         time.sleep(POLL_S)
 
 
-def test_a_disk_that_fills_makes_it_read_only_in_time_and_writable_when_space_returns(
+def test_disk_that_fills_makes_the_daemon_read_only_in_time_until_space_returns(
     disk: Path,
 ) -> None:
     with DaemonProcess(disk, "--min-free-bytes", str(4 * MIB)) as daemon:
@@ -161,7 +161,7 @@ def fill_by_requests(daemon: DaemonProcess) -> list[int]:
     pytest.fail("the daemon went on after a write that cannot have worked")
 
 
-def test_a_full_disk_ends_it_and_with_space_it_starts_with_all_that_was_told_ok(
+def test_disk_that_is_full_ends_the_daemon_and_with_space_it_starts_with_all_that_was_acknowledged(
     disk: Path,
 ) -> None:
     fill(disk / "filler", 6 * MIB)
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_it_and_with_space_it_starts_with_all_that_was_told_ok(
     assert_workq_accepts(path.read_bytes() for path in sorted(again.log_path.glob("*.log")))
 
 
-def test_on_a_full_disk_it_starts_and_lets_workers_finish(disk: Path) -> None:
+def test_daemon_starts_on_a_full_disk_and_lets_workers_finish(disk: Path) -> None:
     options = ("--cmdlog-seg-size", str(MIB))
     with DaemonProcess(disk, "--min-free-bytes", str(MIB), *options) as daemon:
         with RawClient(daemon.address) as client:
@@ -219,7 +219,7 @@ def test_on_a_full_disk_it_starts_and_lets_workers_finish(disk: Path) -> None:
         assert full.stop() == 0
 
 
-def test_a_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk: Path) -> None:
+def test_snapshot_for_which_there_is_no_room_is_refused_and_leaves_nothing(disk: Path) -> None:
     with DaemonProcess(disk, "--min-free-bytes", "0") as daemon:
         with RawClient(daemon.address) as client:
             assert client.ask(set_request(b"a:1:0:x", VALUE)).code == ""

@@ -68,7 +68,7 @@ def daemon_on(transport: str, directory: Path) -> Iterator[Callable[[], RawClien
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE], ids=["lease", "pop"])
 @pytest.mark.parametrize("end", [fin, half_close, reset])
 @pytest.mark.parametrize("transport", ["tcp", "unix", "tls"])
-def test_a_hang_up_ends_waiting_before_work_is_handed_out(
+def test_hangup_ends_a_wait_before_work_is_leased(
     transport: str, end: Callable[[RawClient], None], flags: Flag, tmp_path: Path
 ) -> None:
     ended = []
@@ -96,7 +96,7 @@ def test_a_hang_up_ends_waiting_before_work_is_handed_out(
 
 @pytest.mark.rule("NEXT: the end of the client's stream (FIN) ends its waits")
 @pytest.mark.parametrize("transport", ["tcp", "unix"])
-def test_what_was_asked_before_a_half_close_is_answered(transport: str, tmp_path: Path) -> None:
+def test_requests_before_a_half_close_are_answered(transport: str, tmp_path: Path) -> None:
     with daemon_on(transport, tmp_path) as connect, connect() as client:
         client.send(set_request(b"a:1:0:x"), build(Function.NEXT, b"a"), build(Function.NOP))
         half_close(client)

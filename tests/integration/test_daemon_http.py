@@ -74,7 +74,7 @@ def wait_until(condition: object, *, what: str) -> None:
         time.sleep(0.01)
 
 
-def test_the_figures_move_with_real_requests(daemon: DaemonProcess) -> None:
+def test_metrics_move_with_real_requests(daemon: DaemonProcess) -> None:
     before = figures(daemon)
     with client_of(daemon) as client:
         for number in range(10):
@@ -107,19 +107,19 @@ def test_the_figures_move_with_real_requests(daemon: DaemonProcess) -> None:
     assert during["process_resident_memory_bytes"] > 1_000_000
 
 
-def test_the_event_loop_measures_how_late_it_is(daemon: DaemonProcess) -> None:
+def test_metrics_show_how_late_the_event_loop_is(daemon: DaemonProcess) -> None:
     name = "fastjournal_event_loop_lag_seconds_count"
     wait_until(lambda: figures(daemon)[name] >= 2, what="two measurements")
 
 
-def test_a_snapshot_counts_as_a_request(daemon: DaemonProcess) -> None:
+def test_snapshot_counts_as_a_request(daemon: DaemonProcess) -> None:
     with client_of(daemon) as client:
         client.set("a:1:0:x", "x")
         client.snapshot()
     assert figures(daemon)["fastjournal_requests_total{snapshot}"] == 1
 
 
-def test_bytes_that_are_no_request_are_counted(daemon: DaemonProcess) -> None:
+def test_malformed_requests_are_counted(daemon: DaemonProcess) -> None:
     with socket.create_connection(host_and_port(daemon.address), START_S) as client:
         client.sendall(b"GET / HTTP/1.1\r\n\r\n")
         client.shutdown(socket.SHUT_WR)
@@ -128,7 +128,7 @@ def test_bytes_that_are_no_request_are_counted(daemon: DaemonProcess) -> None:
     assert figures(daemon)["fastjournal_protocol_errors_total{bad-request}"] == 1
 
 
-def test_a_refused_connection_is_counted(tmp_path: Path) -> None:
+def test_connection_that_is_refused_is_counted(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--max-connections", "1") as daemon:
         with client_of(daemon) as client:
             client.nop()
@@ -138,14 +138,14 @@ def test_a_refused_connection_is_counted(tmp_path: Path) -> None:
         assert figures(daemon)["fastjournal_connections_refused_total"] == 1
 
 
-def test_silent_connections_do_not_keep_out_a_health_check(daemon: DaemonProcess) -> None:
+def test_http_health_check_is_answered_beside_silent_connections(daemon: DaemonProcess) -> None:
     with ExitStack() as stack:
         for _ in range(HTTP_CONNECTIONS_MAX + 20):
             stack.enter_context(socket.create_connection(http_address(daemon), START_S))
         assert get(daemon, "/healthz") == (200, "ok\n")
 
 
-def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:
+def test_daemon_that_runs_is_alive_and_ready(daemon: DaemonProcess) -> None:
     assert get(daemon, "/healthz") == (200, "ok\n")
     assert get(daemon, "/readyz") == (200, "ok\n")
     assert get(daemon, "/readyz", "HEAD") == (200, "")
@@ -154,7 +154,7 @@ def test_a_running_daemon_is_alive_and_ready(daemon: DaemonProcess) -> None:
 
 
 @pytest.mark.rule("STATS: `read_only`")
-def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
+def test_daemon_that_is_read_only_is_alive_but_not_ready(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, *HTTP, "--min-free-bytes", str(2**50)) as daemon:
         wait_until(lambda: "event=read-only" in daemon.said(), what="the log tells")
         status, text = get(daemon, "/readyz")
@@ -164,7 +164,7 @@ def test_a_read_only_daemon_is_alive_but_not_ready(tmp_path: Path) -> None:
         assert figures(daemon)["fastjournal_read_only"] == 1
 
 
-async def test_a_stopping_daemon_says_so_until_its_end(
+async def test_daemon_that_stops_says_so_until_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # so the end waits for this test's client, not for the clock
@@ -213,7 +213,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_the_ready_file_names_protocol_addresses_only(daemon: DaemonProcess) -> None:
+def test_ready_file_names_protocol_addresses_only(daemon: DaemonProcess) -> None:
     assert len(daemon.addresses) == 1
     _, port = http_address(daemon)
     assert not daemon.address.endswith(f":{port}")
@@ -269,7 +269,7 @@ def answered(address: tuple[str, int], sent: bytes) -> bytes:
         time.sleep(0.01)
 
 
-def test_a_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess) -> None:
+def test_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess) -> None:
     for sent in (b"", b"GET", b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n" * 50):
         client = socket.create_connection(http_address(daemon), START_S)
         # closing sends a reset
@@ -285,7 +285,7 @@ def test_a_client_that_resets_its_connection_does_no_harm(daemon: DaemonProcess)
     ["0.0.0.0:9924", "[::]:9924", "192.0.2.1:9924", "example.org:9924", ":9924", "127.0.0.1",
      "127.0.0.1:", "127.0.0.1:http", "unix:/tmp/http", "127.0.0.1:65536"],
 )  # fmt: skip
-def test_an_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
+def test_address_that_others_could_reach_is_refused(tmp_path: Path, address: str) -> None:
     command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "log")]
     done = run_program(
         [*command, "--listen", "127.0.0.1:0", "--http", address],
@@ -297,7 +297,7 @@ def test_an_address_that_others_could_reach_is_refused(tmp_path: Path, address: 
     assert f"--http {address}: " in done.stderr
 
 
-def test_an_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -> None:
+def test_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess) -> None:
     host, port = http_address(daemon)
     command = [installed("fastjournald"), "--cmdlog-path", str(tmp_path / "other")]
     done = run_program(
@@ -310,6 +310,6 @@ def test_an_address_in_use_stops_the_start(tmp_path: Path, daemon: DaemonProcess
     assert f"--http {host}:{port}: cannot listen" in done.stderr
 
 
-def test_without_the_option_nothing_listens(tmp_path: Path) -> None:
+def test_http_listens_only_with_its_option(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         assert "http=" not in daemon.said()

@@ -234,7 +234,7 @@ def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Pa
     assert "Traceback" not in daemon.said()
 
 
-def test_a_second_daemon_on_the_log_ends_with_75(tmp_path: Path) -> None:
+def test_daemon_that_is_a_second_one_on_the_log_ends_with_75(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         code, said = run_to_its_end(tmp_path)
         assert code == 75
@@ -298,7 +298,7 @@ def test_damage_inside_the_log_stops_the_start_and_repair_goes_on(tmp_path: Path
     assert entries_of(daemon) == found
 
 
-def test_a_torn_tail_is_cut_off_kept_and_named(tmp_path: Path) -> None:
+def test_torn_tail_is_cut_off_kept_and_named(tmp_path: Path) -> None:
     daemon = written_log(tmp_path)
     segment = sorted((tmp_path / "log").glob("*.log"))[-1]
     whole = segment.read_bytes()
@@ -312,7 +312,7 @@ def test_a_torn_tail_is_cut_off_kept_and_named(tmp_path: Path) -> None:
     assert f"offset={len(whole) - 7 - len(kept.read_bytes())}" in said
 
 
-def test_a_failed_write_ends_the_daemon_and_nobody_is_told_ok(tmp_path: Path) -> None:
+def test_failed_write_ends_the_daemon_and_no_client_gets_ok(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         resource.prlimit(daemon.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
         acknowledged: list[int] = []
@@ -344,7 +344,7 @@ def test_a_failed_write_ends_the_daemon_and_nobody_is_told_ok(tmp_path: Path) ->
 
 
 @pytest.mark.rule("Errors: `read-only`")
-def test_a_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) -> None:
+def test_disk_that_is_nearly_full_still_lets_workers_finish(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path)
     with daemon:
         with RawClient(daemon.address) as client:

@@ -57,7 +57,7 @@ def apply(copy: dict[bytes, bytes], told: Reply) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_copy_that_follows_the_daemon_ends_as_what_stands_there(
+def test_listener_that_keeps_a_copy_ends_with_the_state_of_the_daemon(
     tmp_path: Path, seed: int
 ) -> None:
     draw = random.Random(seed)
@@ -97,7 +97,7 @@ def test_a_copy_that_follows_the_daemon_ends_as_what_stands_there(
         assert 0 < notifications < number
 
 
-def test_what_was_heard_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
+def test_notification_before_a_kill_is_durable(tmp_path: Path) -> None:
     heard: dict[bytes, int] = {}
     number = 0
     with DaemonProcess(tmp_path) as daemon:
@@ -140,7 +140,7 @@ def test_what_was_heard_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
     assert len(heard) == 7
 
 
-def test_matching_budget_ends_costly_expressions_and_nobody_else_waits(tmp_path: Path) -> None:
+def test_budget_of_matching_ends_costly_expressions_and_nobody_else_waits(tmp_path: Path) -> None:
     """A real daemon and one client whose expressions cannot keep up with 4 KB keys."""
     regex = Query.REGEX << QUERY_SHIFT | Flag.LISTEN
     with (

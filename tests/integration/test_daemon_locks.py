@@ -28,7 +28,7 @@ def client(daemon: DaemonProcess) -> Iterator[RawClient]:
         yield client
 
 
-def test_a_worker_gets_what_the_connection_that_is_gone_had_locked(
+def test_worker_gets_what_the_connection_that_is_gone_had_locked(
     daemon: DaemonProcess, client: RawClient
 ) -> None:
     assert client.ask(set_request(KEY)).code == ""
@@ -41,7 +41,7 @@ def test_a_worker_gets_what_the_connection_that_is_gone_had_locked(
     assert [pair.key for pair in reply.pairs or ()] == [KEY]
 
 
-def test_a_worker_gets_what_is_locked_when_the_time_is_over(
+def test_worker_gets_what_is_locked_when_the_time_is_over(
     daemon: DaemonProcess, client: RawClient
 ) -> None:
     assert client.ask(set_request(KEY)).code == ""
@@ -51,7 +51,7 @@ def test_a_worker_gets_what_is_locked_when_the_time_is_over(
         assert [pair.key for pair in client.reply().pairs or ()] == [KEY]
 
 
-def test_what_was_changed_is_so_after_the_daemon_was_killed(daemon: DaemonProcess) -> None:
+def test_kill_of_the_daemon_keeps_changed_values(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         assert client.ask(set_request(KEY, b"abc")).code == ""
         for function, fields in (

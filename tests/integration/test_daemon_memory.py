@@ -69,7 +69,7 @@ def assert_resident_within_the_limit(daemon: DaemonProcess) -> None:
     assert found["fastjournal_cold_values"] > NUMBER * 0.8
 
 
-def test_ten_times_as_many_values_as_memory_are_all_right_and_memory_stays_in_its_limit(
+def test_memory_stays_in_its_limit_with_ten_times_as_many_values(
     tmp_path: Path,
 ) -> None:
     with DaemonProcess(tmp_path, *OPTIONS, own_interpreter=True) as daemon:
@@ -110,7 +110,7 @@ def test_ten_times_as_many_values_as_memory_are_all_right_and_memory_stays_in_it
         assert found["process_resident_memory_bytes"] <= LIMIT + IN_FLIGHT_BYTES
 
 
-def test_values_are_found_while_cleaning_moves_them(tmp_path: Path) -> None:
+def test_values_are_found_while_compaction_moves_them(tmp_path: Path) -> None:
     options = ("--memory-limit", "1", "--cmdlog-seg-size", "65536", "--cmdlog-clean-int", "20")
     numbers = range(300)
     with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
@@ -137,7 +137,7 @@ def test_values_are_found_while_cleaning_moves_them(tmp_path: Path) -> None:
         assert "not-readable" not in daemon.said()
 
 
-def test_a_read_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
+def test_disk_read_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
     """The disk does not answer: a pipe without a writer stands in for it."""
     with (
         DaemonProcess(tmp_path, "--memory-limit", "1") as daemon,
@@ -159,7 +159,7 @@ def test_a_read_that_hangs_holds_up_nobody_else(tmp_path: Path) -> None:
         assert waits.reply().code == "not-readable"
 
 
-def test_what_is_damaged_meanwhile_is_set_aside_and_the_rest_is_handed_out(
+def test_damage_meanwhile_buries_its_entry_and_the_rest_is_delivered(
     tmp_path: Path,
 ) -> None:
     with DaemonProcess(tmp_path, "--memory-limit", "1") as daemon:
@@ -185,9 +185,7 @@ def test_what_is_damaged_meanwhile_is_set_aside_and_the_rest_is_handed_out(
 
 
 @pytest.mark.parametrize("limit", [2**30, 1])
-def test_the_estimate_of_what_entries_take_is_close_to_what_they_take(
-    limit: int, tmp_path: Path
-) -> None:
+def test_memory_estimate_of_entries_is_close_to_what_they_take(limit: int, tmp_path: Path) -> None:
     count, window = 60_000, 300
     options = ("--memory-limit", str(limit), "--http", "127.0.0.1:0")
     with (

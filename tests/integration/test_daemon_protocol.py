@@ -74,7 +74,7 @@ BAD_FRAMES = {
     "Framing errors: Earlier replies are sent first, and only that connection is closed"
 )
 @pytest.mark.parametrize("what", BAD_FRAMES)
-def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
+def test_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
     daemon: DaemonProcess, neighbour: RawClient, what: str
 ) -> None:
     data, code, identifier = BAD_FRAMES[what]
@@ -87,7 +87,7 @@ def test_a_malformed_message_gets_its_error_after_what_is_owed_and_the_end(
 
 
 @pytest.mark.rule("Framing errors: the stream ends inside a message")
-def test_the_end_of_the_stream_inside_a_message_is_a_bad_request(
+def test_end_of_the_stream_inside_a_message_is_a_bad_request(
     daemon: DaemonProcess, neighbour: RawClient
 ) -> None:
     whole = encode_request(set_request(b"half", b"v" * 100))
@@ -100,14 +100,14 @@ def test_the_end_of_the_stream_inside_a_message_is_a_bad_request(
 
 
 @pytest.mark.rule("Errors: `too-large`")
-def test_a_value_of_max_value_is_taken_and_one_byte_more_is_not(daemon: DaemonProcess) -> None:
+def test_value_of_max_value_is_taken_and_one_byte_more_is_not(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         assert client.ask(set_request(b"largest", b"v" * MAX_VALUE)).code == ""
         client.send(set_request(b"larger", b"v" * (MAX_VALUE + 1)))
         assert codes(client.rest()) == ["too-large"]
 
 
-def test_what_this_daemon_does_not_do_is_said_and_the_connection_goes_on(
+def test_function_that_the_daemon_does_not_know_is_refused_and_the_connection_goes_on(
     daemon: DaemonProcess,
 ) -> None:
     with RawClient(daemon.address) as client:
@@ -119,7 +119,9 @@ def test_what_this_daemon_does_not_do_is_said_and_the_connection_goes_on(
 @pytest.mark.rule(
     "Framing errors: Earlier replies are sent first, and only that connection is closed"
 )
-def test_garbage_of_any_kind_harms_nobody_else(daemon: DaemonProcess, neighbour: RawClient) -> None:
+def test_malformed_bytes_of_any_kind_harm_nobody_else(
+    daemon: DaemonProcess, neighbour: RawClient
+) -> None:
     draw = random.Random(3)
     for _ in range(60):
         data = bytearray(
@@ -172,7 +174,7 @@ def test_quit_is_answered_last_and_ends_the_connection(daemon: DaemonProcess) ->
         assert replies[1].pairs == []
 
 
-def test_work_handed_out_just_before_a_quit_still_comes(daemon: DaemonProcess) -> None:
+def test_quit_just_after_work_was_leased_still_delivers_it(daemon: DaemonProcess) -> None:
     for number in range(30):
         domain = b"quit%d" % number
         with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
@@ -188,7 +190,7 @@ def test_work_handed_out_just_before_a_quit_still_comes(daemon: DaemonProcess) -
                 assert other.ask(build(Function.NEXT, domain)).pairs
 
 
-def test_a_waiting_next_is_woken_by_another_clients_set(daemon: DaemonProcess) -> None:
+def test_next_that_waits_is_woken_by_another_clients_set(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
         client.send(listen_request(b"wake", identifier=9), build(Function.NOP, identifier=10))
         assert client.reply().identifier == 10
@@ -200,7 +202,7 @@ def test_a_waiting_next_is_woken_by_another_clients_set(daemon: DaemonProcess) -
         assert reply.timeout
 
 
-def test_a_waiting_next_is_woken_by_time_and_not_before(daemon: DaemonProcess) -> None:
+def test_next_that_waits_is_woken_by_time_and_not_before(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         due = unique_timestamp() + 300_000
         assert client.ask(set_request(b"later:1:%d:x" % due)).code == ""
@@ -210,7 +212,7 @@ def test_a_waiting_next_is_woken_by_time_and_not_before(daemon: DaemonProcess) -
         assert reply.timestamp >= due
 
 
-def test_a_waiting_next_is_woken_by_a_lease_that_is_given_back_or_runs_out(
+def test_next_that_waits_is_woken_by_a_lease_that_is_released_or_runs_out(
     daemon: DaemonProcess,
 ) -> None:
     with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
@@ -232,7 +234,7 @@ def test_a_waiting_next_is_woken_by_a_lease_that_is_given_back_or_runs_out(
         assert other.ask(lost).code == "lease-lost"
 
 
-def test_a_waiting_next_ends_with_its_ttl(daemon: DaemonProcess) -> None:
+def test_next_that_waits_ends_with_its_ttl(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         before = time.time_ns() // 1000
         reply = client.ask(listen_request(b"never", ttl=200_000))
@@ -242,7 +244,7 @@ def test_a_waiting_next_ends_with_its_ttl(daemon: DaemonProcess) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_nothing_is_handed_out_to_a_client_that_died_waiting(
+def test_next_delivers_nothing_to_a_client_that_died_waiting(
     daemon: DaemonProcess, reset: bool
 ) -> None:
     domain = b"died%d" % reset
@@ -260,7 +262,7 @@ def test_nothing_is_handed_out_to_a_client_that_died_waiting(
         assert other.ask(build(Function.NEXT, domain)).pairs
 
 
-def test_the_requests_that_wait_on_one_connection_are_bounded(daemon: DaemonProcess) -> None:
+def test_requests_that_wait_on_one_connection_are_bounded(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client, RawClient(daemon.address) as other:
         over = 10
         client.send(*[listen_request(b"many")] * (WAITS_PER_CONNECTION_MAX + over))
@@ -276,7 +278,7 @@ def rss_bytes(pid: int) -> int:
 @pytest.mark.rule(
     "Replies: order and backpressure: The daemon stops reading from a client that does not read"
 )
-def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: Path) -> None:
+def test_memory_of_a_flood_without_reading_is_bounded_and_others_are_served(tmp_path: Path) -> None:
     with (
         DaemonProcess(tmp_path, own_interpreter=True) as daemon,
         RawClient(daemon.address) as other,
@@ -312,7 +314,7 @@ def test_a_flood_without_reading_stays_bounded_and_others_are_served(tmp_path: P
     "Request, client to daemon: identifier",
     "Replies: order and backpressure: Replies come in the order of the requests",
 )
-def test_a_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess) -> None:
+def test_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProcess) -> None:
     count = 100_000
     with RawClient(daemon.address) as client:
         before = rss_bytes(daemon.pid)
@@ -325,7 +327,7 @@ def test_a_pipeline_of_100000_requests_is_answered_in_order(daemon: DaemonProces
         assert rss_bytes(daemon.pid) - before < 64 * 1024 * 1024
 
 
-def test_a_client_that_does_not_read_what_it_waited_for_is_not_listened_to(
+def test_backpressure_stops_reading_from_a_client_that_does_not_read_its_replies(
     tmp_path: Path,
 ) -> None:
     with (
@@ -350,7 +352,7 @@ def test_a_client_that_does_not_read_what_it_waited_for_is_not_listened_to(
 
 
 @pytest.mark.rule("Errors: `busy`")
-def test_more_than_max_connections_are_told_busy(tmp_path: Path) -> None:
+def test_connections_over_the_limit_get_busy(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path, "--max-connections", "3") as daemon:
         clients = [RawClient(daemon.address) for _ in range(3)]
         for client in clients:

@@ -53,7 +53,7 @@ def found(reply: Reply) -> list[bytes]:
     return [pair.key for pair in reply.pairs]
 
 
-def test_70000_keys_are_paged_through_while_others_come_and_go(daemon: DaemonProcess) -> None:
+def test_scan_pages_through_70000_keys_while_others_come_and_go(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
         throughout = fill(client, 70_000)
         draw = random.Random(1)
@@ -79,7 +79,7 @@ def test_70000_keys_are_paged_through_while_others_come_and_go(daemon: DaemonPro
         assert [key for key in keys if not key.endswith(b"+")] == throughout
 
 
-def test_a_reply_of_65535_pairs_comes_whole_and_the_cursor_brings_the_rest(
+def test_reply_of_65535_pairs_comes_whole_and_the_cursor_brings_the_rest(
     daemon: DaemonProcess,
 ) -> None:
     with RawClient(daemon.address) as client:
@@ -90,7 +90,7 @@ def test_a_reply_of_65535_pairs_comes_whole_and_the_cursor_brings_the_rest(
         assert (found(reply), reply.cursor) == (keys[PAIRS_MAX:], None)
 
 
-def test_a_cursor_goes_on_after_a_restart(tmp_path: Path) -> None:
+def test_cursor_goes_on_after_a_restart(tmp_path: Path) -> None:
     daemon = DaemonProcess(tmp_path)
     with daemon:
         with RawClient(daemon.address) as client:
@@ -122,7 +122,7 @@ def test_replies_stay_in_order_around_a_scan(daemon: DaemonProcess) -> None:
         assert [len(reply.pairs or ()) for reply in replies] == [0, 0, 1, 4, 0]
 
 
-def test_others_are_served_while_many_clients_scan(daemon: DaemonProcess) -> None:
+def test_scans_of_many_clients_let_others_be_served(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         fill(client, 20_000)
         scanning = [RawClient(daemon.address) for _ in range(12)]
@@ -157,7 +157,7 @@ def test_clients_that_go_away_in_the_middle_of_a_scan_hurt_nobody(daemon: Daemon
         assert client.ask(build(Function.STATS)).error == ""
 
 
-def test_a_slow_reader_of_scans_holds_up_nobody_else(daemon: DaemonProcess) -> None:
+def test_reader_of_scans_that_is_slow_holds_up_nobody_else(daemon: DaemonProcess) -> None:
     with (
         RawClient(daemon.address) as client,
         RawClient(daemon.address, receive_bytes=4096) as slow,
@@ -192,7 +192,7 @@ def test_sigterm_in_the_middle_of_scans_is_orderly(daemon: DaemonProcess) -> Non
                 scanner.socket.close()
 
 
-def test_half_a_connection_still_gets_its_scan(daemon: DaemonProcess) -> None:
+def test_scan_is_answered_on_a_half_closed_connection(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client:
         keys = fill(client, 5000)
         client.send(all_keys())
@@ -201,7 +201,7 @@ def test_half_a_connection_still_gets_its_scan(daemon: DaemonProcess) -> None:
         assert found(reply) == keys
 
 
-def test_a_listener_hears_of_what_changes_while_its_scan_goes_on(daemon: DaemonProcess) -> None:
+def test_listener_hears_of_what_changes_while_its_scan_goes_on(daemon: DaemonProcess) -> None:
     with RawClient(daemon.address) as client, RawClient(daemon.address) as writer:
         keys = fill(client, 50_000)
         client.send(build(Function.GET, b"", uri=b"", count=0, flags=Flag.LISTEN, identifier=9))
@@ -216,7 +216,7 @@ def test_a_listener_hears_of_what_changes_while_its_scan_goes_on(daemon: DaemonP
             assert told.code == "not-found"
 
 
-def test_a_scan_over_a_unix_socket(tmp_path: Path) -> None:
+def test_scan_over_a_unix_socket(tmp_path: Path) -> None:
     with (
         DaemonProcess(tmp_path, "--listen", f"unix:{tmp_path}/fj") as daemon,
         RawClient(daemon.address) as client,

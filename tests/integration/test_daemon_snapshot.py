@@ -25,7 +25,7 @@ def take_snapshot(client: RawClient) -> Path:
     "Functions: 256 SNAPSHOT",
     "SNAPSHOT: Functions that the published design does not have begin at 256",
 )
-def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None:
+def test_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
         for number in range(50):
@@ -51,7 +51,7 @@ def test_a_snapshot_is_whole_and_a_daemon_starts_on_a_copy(tmp_path: Path) -> No
 
 
 @pytest.mark.rule("SNAPSHOT: Functions that the published design does not have begin at 256")
-def test_a_count_says_how_many_snapshots_are_kept(tmp_path: Path) -> None:
+def test_snapshot_count_says_how_many_are_kept(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon, RawClient(daemon.address) as client:
         paths = [take_snapshot(client) for _ in range(3)]
         assert client.ask(set_request(b"a:1:0:x")).code == ""
@@ -65,7 +65,7 @@ def test_a_count_says_how_many_snapshots_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("Errors: `not-persisted`")
-def test_thousands_of_snapshots_in_one_read_are_all_answered(tmp_path: Path) -> None:
+def test_snapshots_by_the_thousand_in_one_read_are_all_answered(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     options = ("--snapshot-dir", str(tmp_path / "file" / "snapshots"))
     with DaemonProcess(tmp_path, *options) as daemon, RawClient(daemon.address) as client:
@@ -77,7 +77,7 @@ def test_thousands_of_snapshots_in_one_read_are_all_answered(tmp_path: Path) -> 
     assert "Traceback" not in daemon.said()
 
 
-def test_what_an_interrupted_snapshot_left_goes_at_the_next_start(tmp_path: Path) -> None:
+def test_snapshot_that_was_interrupted_is_removed_at_the_next_start(tmp_path: Path) -> None:
     partial = tmp_path / "log" / "snapshots" / "20261120T101112.123456Z.partial"
     partial.mkdir(parents=True)
     (partial / "000000001.log").write_bytes(b"x")

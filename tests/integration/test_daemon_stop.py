@@ -56,7 +56,7 @@ def test_sigterm_answers_what_is_in_flight_and_everything_is_there_again(tmp_pat
     assert "kind=torn" not in daemon.said()
 
 
-def test_a_next_that_comes_while_the_daemon_stops_does_not_wait(tmp_path: Path) -> None:
+def test_next_that_comes_while_the_daemon_stops_does_not_wait(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         with RawClient(daemon.address) as waiting, RawClient(daemon.address) as late:
             waiting.send(listen_request())
@@ -75,7 +75,7 @@ def test_a_next_that_comes_while_the_daemon_stops_does_not_wait(tmp_path: Path) 
         assert daemon.wait() == 0
 
 
-def test_two_signals_end_it_as_one_does(tmp_path: Path) -> None:
+def test_signals_end_the_daemon_twice_as_once(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         with RawClient(daemon.address) as client:
             assert client.ask(set_request(b"a:1:0:x")).code == ""
@@ -101,7 +101,7 @@ def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) 
     assert daemon.said().count("event=stopped") == 1
 
 
-def test_a_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:
+def test_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> None:
     with (
         DaemonProcess(tmp_path) as daemon,
         RawClient(daemon.address, receive_bytes=4096) as lazy,
@@ -138,7 +138,7 @@ def test_ready_files_name_every_address_and_go_at_the_end(tmp_path: Path) -> Non
         assert not (tmp_path / "ready").exists()
 
 
-def test_a_unix_socket_left_by_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
+def test_socket_left_by_a_killed_daemon_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     daemon = DaemonProcess(tmp_path, "--listen", f"unix:{path}")
     with daemon:
@@ -151,7 +151,7 @@ def test_a_unix_socket_left_by_a_killed_daemon_is_replaced(tmp_path: Path) -> No
         assert not path.exists()
 
 
-def test_a_unix_socket_in_use_is_not_taken_away(tmp_path: Path) -> None:
+def test_socket_in_use_is_not_removed(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     with DaemonProcess(tmp_path, "--listen", f"unix:{path}") as daemon:
         other = tmp_path / "other"
@@ -164,7 +164,7 @@ def test_a_unix_socket_in_use_is_not_taken_away(tmp_path: Path) -> None:
             assert client.ask(build(Function.NOP)).code == ""
 
 
-def test_an_old_ready_file_is_gone_before_the_log_is_read(tmp_path: Path) -> None:
+def test_ready_file_of_before_is_gone_before_the_log_is_read(tmp_path: Path) -> None:
     ready = tmp_path / "ready-file"
     ready.write_text("127.0.0.1:1\n")
     log = tmp_path / "log"
@@ -177,9 +177,7 @@ def test_an_old_ready_file_is_gone_before_the_log_is_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("policy", ["interval", "os"])
-def test_the_other_sync_policies_keep_everything_at_an_orderly_end(
-    tmp_path: Path, policy: str
-) -> None:
+def test_sync_policies_keep_everything_at_an_orderly_end(tmp_path: Path, policy: str) -> None:
     daemon = DaemonProcess(tmp_path, "--cmdlog-sync", policy, "--cmdlog-sync-int", "20")
     with daemon:
         with RawClient(daemon.address) as client:
@@ -200,7 +198,7 @@ def test_the_other_sync_policies_keep_everything_at_an_orderly_end(
             assert codes(client.reply() for _ in range(50)) == [""] * 50
 
 
-def test_the_port_is_free_again_at_once(tmp_path: Path) -> None:
+def test_port_is_free_again_at_once(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path) as daemon:
         host, port = daemon.address.rsplit(":", 1)
         with socket.create_connection((host, int(port))):

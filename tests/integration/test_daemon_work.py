@@ -23,7 +23,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
         yield daemon
 
 
-def test_of_two_workers_the_slow_one_loses(daemon: DaemonProcess) -> None:
+def test_worker_that_is_slow_loses_against_a_second_one(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as slow, SyncClient(daemon.address) as quick:
         slow.set("d:1:0:x", b"work")
         lost = slow.next("d", lease_us=50_000)
@@ -45,7 +45,7 @@ def test_of_two_workers_the_slow_one_loses(daemon: DaemonProcess) -> None:
         assert slow.stats()["entries"] == 0
 
 
-def test_a_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProcess) -> None:
+def test_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("d:1:0:x", b"work")
         (job,) = client.next("d", lease_us=WAIT_US)
@@ -59,7 +59,7 @@ def test_a_worker_keeps_its_lease_over_a_crash_of_the_daemon(daemon: DaemonProce
         client.delete("d:1:0:x", token=job.token)
 
 
-def test_a_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None:
+def test_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> None:
     def put_off(client: SyncClient, number: int) -> None:
         later = time.time_ns() // 1000 + 900_000
         client.set(build_journal_key("d", f"{number}", not_before_us=later), b"page", uri=URI)
@@ -84,7 +84,7 @@ def test_a_uri_that_is_set_again_and_again_does_run(daemon: DaemonProcess) -> No
         assert client.stats()["entries"] == 1
 
 
-def test_what_is_set_for_tomorrow_waits_for_tomorrow_over_a_crash(daemon: DaemonProcess) -> None:
+def test_delay_until_tomorrow_holds_over_a_crash(daemon: DaemonProcess) -> None:
     tomorrow = time.time_ns() // 1000 + 24 * 3600 * 1_000_000
     with SyncClient(daemon.address) as client:
         client.set(build_journal_key("d", "first"), b"page", uri=URI)
@@ -96,7 +96,7 @@ def test_what_is_set_for_tomorrow_waits_for_tomorrow_over_a_crash(daemon: Daemon
         assert client.next("d").next_at == tomorrow
 
 
-def test_a_paused_domain_waits_for_its_end_over_a_crash(daemon: DaemonProcess) -> None:
+def test_pause_of_a_domain_holds_over_a_crash(daemon: DaemonProcess) -> None:
     with SyncClient(daemon.address) as client:
         client.set("d:1:0:x", b"work")
         client.pause("d", 2_000_000)

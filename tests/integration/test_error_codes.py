@@ -145,13 +145,13 @@ SCENARIOS: dict[ErrorCode, Scenario] = {
 }
 
 
-def test_every_code_has_its_scenario() -> None:
+def test_error_codes_each_have_a_scenario() -> None:
     assert set(SCENARIOS) == set(ErrorCode)
 
 
 @pytest.mark.rule("Errors: *")
 @pytest.mark.parametrize("code", ErrorCode, ids=str)
-def test_the_daemon_answers_with_the_code(code: ErrorCode, tmp_path: Path) -> None:
+def test_daemon_answers_with_the_code(code: ErrorCode, tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     tokens = tmp_path / "tokens.toml"
     tokens.touch(0o600)

@@ -133,7 +133,7 @@ def test_forked_program_is_a_child_with_signals_and_exit_code(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "why", ["asked for", "group", "environment", "umask", "limit", "signal", "terminal", "script"]
 )
-def test_new_interpreter_runs_where_a_fork_would_differ(why: str, tmp_path: Path) -> None:
+def test_interpreter_is_new_where_a_fork_would_differ(why: str, tmp_path: Path) -> None:
     ours, terminal = os.openpty()
     options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
     script = programs.installed("probe")

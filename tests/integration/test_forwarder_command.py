@@ -61,7 +61,7 @@ def key_of(id: str) -> bytes:
     return build_journal_key("d", id)
 
 
-def test_what_is_there_is_sent_oldest_slot_first_and_erased(tmp_path: Path) -> None:
+def test_forwarder_sends_the_oldest_slot_first_and_erases(tmp_path: Path) -> None:
     ledger = Ledger()
     with Spool(tmp_path) as spool:
         keys = [spool.append(domain="d", uri=f"u{n}", value=b"v" * n) for n in range(3000)]
@@ -75,7 +75,7 @@ def test_what_is_there_is_sent_oldest_slot_first_and_erased(tmp_path: Path) -> N
     assert (status.pending, status.dead) == (0, 0)
 
 
-def test_an_empty_spool_is_done_at_once_without_a_daemon(tmp_path: Path) -> None:
+def test_forwarder_of_an_empty_spool_is_done_at_once_without_a_daemon(tmp_path: Path) -> None:
     once(tmp_path / "new", "127.0.0.1:1")
     assert (tmp_path / "new").is_dir()
 
@@ -97,7 +97,7 @@ REFUSED = {
 }
 
 
-def test_each_reply_has_its_consequence(tmp_path: Path) -> None:
+def test_reply_decides_the_fate_of_each_record(tmp_path: Path) -> None:
     errors = {key_of(id): error for id, error in REFUSED.items()}
     ledger = Ledger(refuse=lambda request: errors.get(request.key))
     now_us = time.time_ns() // 1000
@@ -139,7 +139,7 @@ def test_each_reply_has_its_consequence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["read-only", "not-persisted", "busy", "shutting-down"])
-def test_a_daemon_that_takes_nothing_for_a_while_gets_all_in_the_end(
+def test_daemon_that_takes_nothing_for_a_while_gets_all_in_the_end(
     tmp_path: Path, code: str
 ) -> None:
     refusals = 3
@@ -159,7 +159,7 @@ def test_a_daemon_that_takes_nothing_for_a_while_gets_all_in_the_end(
     assert spool_status(tmp_path).pending == 0
 
 
-def test_a_lost_reply_is_answered_by_sending_the_same_timestamp_again(tmp_path: Path) -> None:
+def test_reply_that_is_lost_has_the_same_timestamp_sent_again(tmp_path: Path) -> None:
     lost: set[int] = set()
 
     def lose(request: Request) -> bool:
@@ -189,7 +189,9 @@ def append_raw(spool: Path, frame: bytes) -> None:
         file.write(form.encode_record(frame))
 
 
-def test_what_is_no_request_or_no_write_is_put_aside_and_the_rest_is_sent(tmp_path: Path) -> None:
+def test_records_that_are_no_request_or_no_write_are_dead_letters_and_the_rest_is_sent(
+    tmp_path: Path,
+) -> None:
     good = encode_request(Request(Function.SET, 7, Flag.PERSIST, 5, b"k", value_type=1))
     bad = {
         b"": "bad-request",
@@ -272,7 +274,7 @@ def test_stop_signals_up_to_the_last_moment_change_no_exit_code(tmp_path: Path) 
             process.wait()
 
 
-def test_it_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> None:
+def test_forwarder_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> None:
     first, second = Ledger(), Ledger()
     with (
         ScriptedDaemon(second.answer) as two,
@@ -290,7 +292,7 @@ def test_it_moves_on_to_the_next_server_and_stays_with_it(tmp_path: Path) -> Non
     assert list(first.applied) == [key_of("a"), key_of("b")]
 
 
-def test_the_daemon_may_come_later(tmp_path: Path) -> None:
+def test_daemon_may_come_later(tmp_path: Path) -> None:
     ledger = Ledger()
     address = tmp_path / "sock"
     with Spool(tmp_path / "s") as spool, running(tmp_path / "s", f"unix:{address}"):
@@ -307,7 +309,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def test_the_service_manager_hears_that_it_is_ready(
+def test_service_manager_hears_that_it_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -320,7 +322,7 @@ def test_the_service_manager_hears_that_it_is_ready(
         assert manager.recv(100) == b"STOPPING=1"
 
 
-def test_a_second_forwarder_of_one_spool_is_refused(tmp_path: Path) -> None:
+def test_spool_refuses_a_second_forwarder(tmp_path: Path) -> None:
     with (tmp_path / "forwarder.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "forwarder.lock" in once(tmp_path, "127.0.0.1:1", status=75)
@@ -337,7 +339,7 @@ def test_a_second_forwarder_of_one_spool_is_refused(tmp_path: Path) -> None:
         (["--unheard-of"], "--unheard-of"),
     ],
 )
-def test_a_wrong_option_names_itself_and_exits_64(
+def test_usage_error_names_the_option_and_exits_64(
     tmp_path: Path, arguments: list[str], named: str
 ) -> None:
     line = [sys.executable, "-m", "fj_forwarder", *arguments]
@@ -353,7 +355,7 @@ def test_a_wrong_option_names_itself_and_exits_64(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_once_exits_74_and_names_a_slot_that_it_could_not_open(tmp_path: Path) -> None:
+def test_forwarder_once_exits_74_and_names_a_slot_that_it_could_not_open(tmp_path: Path) -> None:
     ledger = Ledger()
     with Spool(tmp_path) as spool:
         key = spool.append(domain="d")
@@ -368,7 +370,7 @@ def test_once_exits_74_and_names_a_slot_that_it_could_not_open(tmp_path: Path) -
     assert all(name in last for name in names)
 
 
-def test_a_spool_that_cannot_be_written_exits_74(tmp_path: Path) -> None:
+def test_spool_that_cannot_be_written_exits_74(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     told = once(tmp_path / "file" / "spool", "127.0.0.1:1", status=74)
     assert str(tmp_path / "file") in told

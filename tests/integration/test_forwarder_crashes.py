@@ -83,7 +83,7 @@ def check(ledger: Ledger, keys: list[bytes], spool: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killed_in_a_loop_nothing_is_lost_and_nothing_doubled(tmp_path: Path, seed: int) -> None:
+def test_kills_of_the_forwarder_lose_nothing_and_double_nothing(tmp_path: Path, seed: int) -> None:
     random = Random(seed)
     losses = Random(seed)
 
@@ -122,7 +122,7 @@ def test_slots_end_and_are_deleted_under_several_writers_and_no_append_is_lost(
     assert list(tmp_path.glob("*.fjs")) == []
 
 
-def test_killed_writers_leave_what_they_told_and_harm_nobody_else(tmp_path: Path) -> None:
+def test_kills_of_writers_keep_what_they_acknowledged_and_harm_nobody_else(tmp_path: Path) -> None:
     ledger = Ledger()
     with ScriptedDaemon(ledger.answer) as daemon:
         forwarder = start_forwarder(tmp_path, daemon.address)

@@ -18,7 +18,7 @@ from tests.integration.programs import Program, installed
 @pytest.mark.parametrize("keeps_a_locked_record", [False, True])
 @pytest.mark.parametrize("slot_seconds", [1, 3600])
 @pytest.mark.parametrize("what", ["slots", "directory"])
-def test_a_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
+def test_slot_deleted_under_the_forwarder_is_not_taken_for_the_one_made_anew(
     tmp_path: Path, what: str, slot_seconds: int, keeps_a_locked_record: bool
 ) -> None:
     def refuse(request: Request) -> str | None:

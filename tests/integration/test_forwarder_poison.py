@@ -41,7 +41,7 @@ def forwarder(spool: Path, server: str) -> Iterator[None]:
         process.wait()
 
 
-def test_forty_thousand_locked_records_hold_up_no_good_one_and_go_when_they_may(
+def test_poison_of_forty_thousand_locked_records_holds_up_no_good_one(
     tmp_path: Path,
 ) -> None:
     is_locked = True
@@ -87,7 +87,7 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
     assert set(ledger.times_applied.values()) == {1}
 
 
-def test_killed_while_it_waits_for_poison_it_loses_nothing_and_doubles_nothing(
+def test_kill_of_the_forwarder_that_waits_for_poison_loses_nothing_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:
     is_cured = False
@@ -137,7 +137,7 @@ def test_records_that_the_daemon_cannot_frame_cost_no_pause_and_go_to_dead(tmp_p
     assert "connection lost" not in done.stderr, "no pause: each time the daemon was well"
 
 
-def test_a_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:
+def test_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -> None:
     """The patience of 30 s is shortened in the forwarder's process: nothing else is."""
     code = (
         "import fj_forwarder.delivery_engine as e; e.REFUSING_US_MAX = 1_000_000;"
@@ -156,7 +156,7 @@ def test_a_daemon_that_refuses_everything_is_left_for_the_next(tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_damaged_slot_on_a_full_disk_ends_nothing_and_is_put_aside_when_there_is_room(
+def test_damage_of_a_slot_on_a_full_disk_ends_nothing_and_is_put_aside_when_there_is_room(
     tmp_path: Path,
 ) -> None:
     mount = tmp_path / "small"

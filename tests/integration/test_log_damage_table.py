@@ -374,7 +374,7 @@ def live(log: Path) -> object:
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_all_ways_find_refuse_and_repair_the_same(
+def test_damage_is_found_refused_and_repaired_the_same_in_all_ways(
     kind: str, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, expected = KINDS[kind]
@@ -440,7 +440,7 @@ def test_all_ways_find_refuse_and_repair_the_same(
             assert files(by_daemon)[name] == data, "a file of somebody else was touched"
 
 
-def test_the_table_holds_every_kind_of_finding() -> None:
+def test_damage_table_holds_every_kind_of_diagnostic() -> None:
     from fj_cli.commands.log_repair import _DOES
 
     assert {kind for _, kinds in KINDS.values() for kind in kinds} == set(_DOES)

@@ -103,7 +103,7 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
             process.wait(0.02)
 
 
-def test_a_traceback_keeps_its_lines() -> None:
+def test_log_keeps_the_lines_of_a_traceback() -> None:
     try:
         raise ValueError("why")
     except ValueError:

@@ -49,7 +49,7 @@ def owners(log: Path) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o660])
-def test_repaired_files_and_what_is_kept_aside_keep_the_mode(tmp_path: Path, mode: int) -> None:
+def test_repair_keeps_the_mode_of_its_files(tmp_path: Path, mode: int) -> None:
     log = damaged_log(tmp_path, mode, None)
     recover(OsDisk(), str(log), now_us=NOW, repair=True)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in log.glob("0*")}
@@ -59,7 +59,9 @@ def test_repaired_files_and_what_is_kept_aside_keep_the_mode(tmp_path: Path, mod
 
 @as_root
 @pytest.mark.parametrize("way", ["fj-cli log repair", "fastjournald --repair"])
-def test_all_that_root_writes_to_a_log_belongs_to_its_owner(tmp_path: Path, way: str) -> None:
+def test_log_files_that_root_writes_belong_to_the_owner_of_the_log(
+    tmp_path: Path, way: str
+) -> None:
     log = damaged_log(tmp_path, 0o640, OTHER)
     if way == "fj-cli log repair":
         done = run_program(

@@ -157,7 +157,7 @@ def test_worker_is_the_first_that_the_system_kills_without_memory(log: Path) -> 
         worker.close()
 
 
-def test_no_worker_is_started_where_it_saves_nothing(
+def test_worker_is_not_started_where_it_saves_nothing(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert start_scan_worker(str(log), [100 << 20]) is None

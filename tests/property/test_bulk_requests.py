@@ -85,14 +85,14 @@ class Twin:
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_in_bulk_and_one_by_one_give_the_same(seed: int, cold: bool) -> None:
+def test_bulk_requests_give_the_same_as_one_by_one(seed: int, cold: bool) -> None:
     twins = ask_twins(seed, cold=cold)
     assert twins[1].together > 50
     assert twins[1].moved > 5
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_in_bulk_and_one_by_one_have_the_same_rights(seed: int) -> None:
+def test_bulk_requests_have_the_same_rights_as_one_by_one(seed: int) -> None:
     twins = ask_twins(seed, tokens=True)
     assert twins[1].together > 50
     assert twins[1].moved > 0

@@ -87,7 +87,7 @@ def flips() -> list[int]:
 
 
 @pytest.mark.parametrize("index", flips())
-def test_a_flipped_bit_anywhere_is_refused_or_cut_and_repair_loses_that_record_alone(
+def test_damage_of_a_bit_is_refused_or_cut_and_repair_loses_that_record_alone(
     index: int,
 ) -> None:
     log = a_log()
@@ -122,7 +122,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_cut_and_repair_loses_that_record_a
 
 
 @pytest.mark.parametrize("at", range(8))
-def test_a_flipped_bit_in_the_header_is_refused_and_repaired(at: int) -> None:
+def test_damage_of_a_bit_in_the_header_is_refused_and_repaired(at: int) -> None:
     data = bytes(a_log())
     for bit in range(8):
         bad = bytearray(data)
@@ -134,7 +134,7 @@ def test_a_flipped_bit_in_the_header_is_refused_and_repaired(at: int) -> None:
         assert disk.read(f"{LOG}/000000001.log") == data
 
 
-def test_a_record_lost_anywhere_leaves_a_log_that_workq_replays() -> None:
+def test_record_lost_anywhere_leaves_a_log_that_workq_replays() -> None:
     log = a_log()
     for index, start in enumerate(log.offsets[:-1]):
         bad = bytearray(bytes(log))
@@ -170,7 +170,7 @@ edits = st.lists(
 @example([(1, 0, 0, two_segments()[0][1:103])])
 @example([(1, 103, 0, two_segments()[0][:103])])
 @example([(1, 8, 0, b"?" + two_segments()[0][8:103])])
-def test_any_damage_is_told_changes_nothing_and_can_be_repaired(
+def test_damage_of_any_kind_is_reported_changes_nothing_and_can_be_repaired(
     changes: list[tuple[int, int, int, bytes]],
 ) -> None:
     segments = [bytearray(data) for data in two_segments()]
@@ -198,7 +198,7 @@ def test_any_damage_is_told_changes_nothing_and_can_be_repaired(
 
 
 @given(st.lists(st.one_of(st.binary(max_size=300), pieces), min_size=1, max_size=3))
-def test_any_bytes_at_all_raise_nothing_but_errors_of_the_log(segments: list[bytes]) -> None:
+def test_recovery_of_any_bytes_raises_nothing_but_errors_of_the_log(segments: list[bytes]) -> None:
     disk = a_disk(*segments)
     try:
         recover(disk, LOG, now_us=NOW)
@@ -230,7 +230,7 @@ def test_any_bytes_at_all_raise_nothing_but_errors_of_the_log(segments: list[byt
         max_size=6,
     )
 )
-def test_any_contents_of_valid_records_raise_nothing_but_errors_of_the_log(
+def test_recovery_of_any_valid_records_raises_nothing_but_errors_of_the_log(
     contents_of: list[tuple[bytes, bytes, str, Command]],
 ) -> None:
     log = SegmentBuilder()

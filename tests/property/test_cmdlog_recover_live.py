@@ -204,7 +204,7 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_damaged_log_of_the_engine_is_repaired_so_that_engine_and_workq_take_it(
+def test_repair_of_a_damaged_log_leaves_one_that_engine_and_workq_take(
     seed: int,
 ) -> None:
     daemon = Daemon(seed, Settings(attempts_max=3, lease_us_default=30 * SECOND))

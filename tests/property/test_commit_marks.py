@@ -117,7 +117,7 @@ class Client:
 
 @pytest.mark.parametrize("policy", ["always", "os"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-async def test_no_message_leaves_before_its_mark_is_settled(
+async def test_commit_mark_is_settled_before_its_message_leaves(
     seed: int, policy: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     room = SlowRoom(seed, monkeypatch, cmdlog_sync=policy, memory_limit=(seed % 3 == 2) * 10_000)

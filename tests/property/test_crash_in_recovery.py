@@ -33,7 +33,7 @@ def cut_to(disk: SimulatedDisk, size: int) -> SimulatedDisk:
     return copy
 
 
-def test_what_a_start_writes_may_be_cut_anywhere_and_the_next_start_finds_the_same() -> None:
+def test_crash_anywhere_in_recovery_lets_the_next_start_find_the_same() -> None:
     said = 0
     for seed in range(SEEDS):
         daemon = CrashingDaemon(seed, CONFIG, exact=True)

@@ -111,12 +111,12 @@ def assert_losses_are_known(daemon: CrashingDaemon) -> None:
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_what_is_acknowledged_survives_and_nothing_is_half_there(group: int) -> None:
+def test_crash_keeps_acknowledged_changes_and_leaves_no_half_ones(group: int) -> None:
     crashes = sum(run(seed) for seed in range(group, SEEDS, GROUPS))
     assert crashes >= SEEDS // GROUPS * LIVES
 
 
-def test_sectors_lost_inside_what_was_not_synced_stop_the_start_or_harm_nothing() -> None:
+def test_crash_that_loses_unsynced_sectors_stops_the_start_or_harms_nothing() -> None:
     """A hole in the middle cannot be told from damage; ``--repair`` goes on without it."""
     refused = 0
     for seed in range(60):
@@ -142,7 +142,7 @@ def test_sectors_lost_inside_what_was_not_synced_stop_the_start_or_harm_nothing(
     assert 0 < refused < 60
 
 
-def test_a_change_that_a_failed_sync_left_in_memory_is_written_again_at_the_start() -> None:
+def test_sync_that_failed_has_its_changes_written_again_at_the_start() -> None:
     """The system reads it back, but a later sync would say that all is well and write nothing."""
     daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
     daemon.commit()
@@ -167,7 +167,7 @@ def test_a_change_that_a_failed_sync_left_in_memory_is_written_again_at_the_star
         assert found.engine.store.find(b"a:1:0:key") is not None
 
 
-def test_a_disk_without_room_for_the_copy_does_not_stop_the_start(
+def test_disk_without_room_for_the_copy_does_not_stop_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
@@ -185,7 +185,7 @@ def test_a_disk_without_room_for_the_copy_does_not_stop_the_start(
         assert daemon.disk.listdir(LOG) == [name]
 
 
-def test_a_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -> None:
+def test_snapshot_does_not_change_where_the_last_segment_could_not_be_copied() -> None:
     daemon = CrashingDaemon(1, Config(cmdlog_path=LOG), exact=True)
     for _ in range(20):
         daemon.ask()
@@ -208,7 +208,7 @@ def test_a_snapshot_does_not_change_where_the_last_segment_could_not_be_copied()
     daemon.engine.check()
 
 
-def test_start_finds_nothing_odd_where_time_was_applied_in_the_smallest_parts(
+def test_recovery_finds_nothing_odd_where_time_was_applied_in_the_smallest_parts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     patch_module(monkeypatch, "ADVANCE_WORK_MAX", 1)

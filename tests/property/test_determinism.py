@@ -59,7 +59,7 @@ def tell_runs() -> None:
         print(seed, crashing_run(seed), session_run(seed))
 
 
-def test_the_same_seed_gives_the_same_run_in_any_process() -> None:
+def test_engine_gives_the_same_run_for_the_same_seed_in_any_process() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],

@@ -305,7 +305,7 @@ def left_behind(
 
 @pytest.mark.parametrize("what", ["a torn tail", "an empty segment", "damage"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_whichever_call_fails_nobody_was_told_ok_for_what_is_lost(
+def test_disk_call_that_fails_never_loses_an_acknowledged_change(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str, error: int
 ) -> None:
     before, before_books, options = left_behind(monkeypatch, what)
@@ -340,7 +340,7 @@ def test_whichever_call_fails_nobody_was_told_ok_for_what_is_lost(
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_disk_that_is_full_at_any_byte_ends_the_daemon_or_nothing_is_written_to_it(
+def test_disk_that_is_full_at_any_byte_ends_the_daemon_or_nothing_is_written_to_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: int
 ) -> None:
     before, before_books, _ = left_behind(monkeypatch, "a torn tail")

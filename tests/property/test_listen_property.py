@@ -190,7 +190,7 @@ def run(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_a_copy_converges_and_nothing_is_told_twice(
+def test_listener_with_a_copy_converges_and_gets_nothing_twice(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "MATCH_STEPS_MAX", size)

@@ -107,13 +107,13 @@ def replies(draw: st.DrawFn) -> Reply:
     )
 
 
-def test_every_width_flag_is_added_by_the_encoder_only() -> None:
+def test_encoder_alone_adds_every_width_flag() -> None:
     assert not sum(PLAIN_FLAGS) & (Flag.KEY16 | 0b110 | Flag.TIMEOUT | Flag.TTL | Flag.COUNT)
 
 
 @pytest.mark.rule("Request, client to daemon: key size, key")
 @given(requests())
-def test_a_request_survives_encoding_and_decoding(request: Request) -> None:
+def test_request_survives_encoding_and_decoding(request: Request) -> None:
     data = encode_request(request)
     decoded = decode_request(data)
     assert encode_request(decoded) == data
@@ -124,7 +124,7 @@ def test_a_request_survives_encoding_and_decoding(request: Request) -> None:
 
 
 @given(replies())
-def test_a_reply_survives_encoding_and_decoding(reply: Reply) -> None:
+def test_reply_survives_encoding_and_decoding(reply: Reply) -> None:
     data = encode_reply(reply)
     decoded = decode_reply(data)
     assert encode_reply(decoded) == data
@@ -145,7 +145,7 @@ cut_lists = st.lists(st.integers(0, 1000), max_size=8)
 
 
 @given(st.lists(requests(), max_size=5), cut_lists)
-def test_a_stream_of_requests_may_be_cut_anywhere(messages: list[Request], cuts: list[int]) -> None:
+def test_stream_of_requests_may_be_cut_anywhere(messages: list[Request], cuts: list[int]) -> None:
     connection = ServerConnection()
     sent = [encode_request(message) for message in messages]
     received: list[Request] = []
@@ -158,7 +158,7 @@ def test_a_stream_of_requests_may_be_cut_anywhere(messages: list[Request], cuts:
 
 
 @given(st.lists(replies(), max_size=5), cut_lists)
-def test_a_stream_of_replies_may_be_cut_anywhere(messages: list[Reply], cuts: list[int]) -> None:
+def test_stream_of_replies_may_be_cut_anywhere(messages: list[Reply], cuts: list[int]) -> None:
     connection = ClientConnection()
     sent = [encode_reply(message) for message in messages]
     received: list[Reply] = []
@@ -206,7 +206,9 @@ def noise(start: bytes, whole: st.SearchStrategy[bytes]) -> st.SearchStrategy[by
 
 
 @given(st.lists(noise(b"FJ\0\1", requests().map(encode_request)), max_size=4), cut_lists)
-def test_any_bytes_give_requests_or_a_protocol_error(parts: list[bytes], cuts: list[int]) -> None:
+def test_requests_decoded_from_any_bytes_or_a_protocol_error(
+    parts: list[bytes], cuts: list[int]
+) -> None:
     data = b"".join(parts)
     whole = outcome(ServerConnection(value_bytes_max=50), [data] if data else [])
     cut = outcome(ServerConnection(value_bytes_max=50), list(chunks(data, cuts)))
@@ -219,7 +221,9 @@ def test_any_bytes_give_requests_or_a_protocol_error(parts: list[bytes], cuts: l
 
 
 @given(st.lists(noise(b"JR\0\1", replies().map(encode_reply)), max_size=4), cut_lists)
-def test_any_bytes_give_replies_or_a_protocol_error(parts: list[bytes], cuts: list[int]) -> None:
+def test_replies_decoded_from_any_bytes_or_a_protocol_error(
+    parts: list[bytes], cuts: list[int]
+) -> None:
     data = b"".join(parts)
     whole = outcome(ClientConnection(reply_bytes_max=300), [data] if data else [])
     cut = outcome(ClientConnection(reply_bytes_max=300), list(chunks(data, cuts)))
@@ -238,14 +242,16 @@ def test_any_bytes_give_replies_or_a_protocol_error(parts: list[bytes], cuts: li
         st.booleans(),
     )
 )
-def test_a_value_survives_encoding_and_decoding(obj: Value) -> None:
+def test_value_survives_encoding_and_decoding(obj: Value) -> None:
     back = decode_value(*encode_value(obj))
     assert back == obj
     assert type(back) is type(obj)
 
 
 @given(st.integers(-1, 7), st.binary(max_size=10))
-def test_any_data_give_a_value_of_their_type_or_bad_value(value_type: int, data: bytes) -> None:
+def test_value_decoded_from_any_data_has_its_type_or_is_bad_value(
+    value_type: int, data: bytes
+) -> None:
     refused: str | None = None
     try:
         obj = decode_value(value_type, data)

@@ -82,18 +82,18 @@ def test_random_sessions_make_every_legal_transition_of_an_entry(
     assert made == legal
 
 
-def test_a_session_is_drawn_from_its_seed_alone() -> None:
+def test_session_is_drawn_from_its_seed_alone() -> None:
     assert draw_session(7, 50, CHOICES) == draw_session(7, 50, CHOICES)
     assert draw_session(7, 50, CHOICES) != draw_session(8, 50, CHOICES)
 
 
-def test_a_session_that_fails_is_shrunk_to_the_steps_that_it_needs() -> None:
+def test_session_that_fails_is_shrunk_to_the_steps_that_it_needs() -> None:
     steps = draw_session(1, 100, CHOICES)
     needed = {steps[17], steps[60], steps[61]}
     assert set(shrink(steps, lambda them: needed <= set(them))) == needed
 
 
-def test_what_differs_is_told_as_code() -> None:
+def test_random_sessions_report_a_difference_as_code() -> None:
     steps = draw_session(1, 30, CHOICES)
 
     def differs(them: Sequence[Step]) -> None:
@@ -134,5 +134,5 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_what_differed_once_does_not_any_more(name: str) -> None:
+def test_random_sessions_that_differed_once_do_not_any_more(name: str) -> None:
     run(FOUND[name], attempts_max=0)

@@ -160,7 +160,7 @@ def test_records_at_all_limits_at_once_are_what_workq_takes(
     largest.log.check()
 
 
-def test_payload_bound_has_room_for_an_entry_at_all_limits_and_little_more() -> None:
+def test_record_bound_has_room_for_an_entry_at_all_limits_and_little_more() -> None:
     largest = Largest(DOMAINS[1], 8)
     largest.log.done(Function.BURY, largest.key, REASON)
     largest.restate()

@@ -93,7 +93,7 @@ class World:
     st.sampled_from([500, 1 << 22]),
     st.sampled_from([None, b"[02468]$", b"^k[1-3]", b"^(a|m)"]),
 )
-def test_what_stands_throughout_is_found_once_and_nothing_twice(
+def test_scan_finds_once_what_stands_throughout_and_nothing_twice(
     data: st.DataObject,
     first: bytes,
     last: bytes,
@@ -135,7 +135,7 @@ def test_what_stands_throughout_is_found_once_and_nothing_twice(
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from([0, 5]), st.sampled_from([400, 1 << 22]))
-def test_what_a_scan_leases_is_leased_to_it_alone(
+def test_scan_leases_entries_that_nobody_else_has(
     data: st.DataObject, count: int, reply_bytes_max: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -38,7 +38,7 @@ PARTS = st.lists(st.one_of(st.tuples(st.just(True), GOOD), st.tuples(st.just(Fal
 
 
 @given(PARTS, st.integers(1, 5))
-def test_every_record_is_found_and_the_pieces_tile_the_file(
+def test_spool_reader_finds_every_record_and_its_pieces_tile_the_file(
     parts: list[tuple[bool, bytes]], count_max: int
 ) -> None:
     data = form.FILE_HEADER + b"".join(raw for _, raw in parts)

@@ -258,7 +258,7 @@ def check(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_no_mix_of_bad_records_holds_up_the_good_ones_and_nothing_is_lost(
+def test_forwarder_delivers_good_records_among_any_bad_ones_and_loses_nothing(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(block * 30, block * 30 + 30):
@@ -271,5 +271,7 @@ def test_no_mix_of_bad_records_holds_up_the_good_ones_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("seed", FOUND)
-def test_pinned_seeds_deliver_good_records_soon(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forwarder_delivers_good_records_soon_for_pinned_seeds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check(seed, monkeypatch)

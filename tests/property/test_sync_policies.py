@@ -69,7 +69,7 @@ def segments(daemon: CrashingDaemon) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_power_cut_leaves_all_that_was_synced_and_a_state_that_once_was(policy: str) -> None:
+def test_power_cut_leaves_all_that_was_synced_and_a_state_that_once_was(policy: str) -> None:
     """``recover`` asserts it: what it finds is one of the states since the last sync."""
     cost = []
     for seed in range(SEEDS):
@@ -85,7 +85,7 @@ def test_a_power_cut_leaves_all_that_was_synced_and_a_state_that_once_was(policy
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_same_power_cut_costs_nothing_that_was_synced_just_before(policy: str) -> None:
+def test_power_cut_costs_nothing_that_was_synced_just_before(policy: str) -> None:
     for seed in range(SEEDS):
         daemon = ForgetfulDaemon(seed, options(seed, policy), exact=True)
         daemon.live(30)
@@ -98,7 +98,7 @@ def test_the_same_power_cut_costs_nothing_that_was_synced_just_before(policy: st
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_where_later_pages_were_kept_and_earlier_not_a_repair_keeps_all_that_was_synced(
+def test_repair_keeps_all_that_was_synced_where_only_later_pages_were_kept(
     policy: str,
 ) -> None:
     refused = 0

@@ -14,13 +14,13 @@ from tests.soak.soak import GROWTH_BYTES_MAX, grown_bytes, run
 
 
 @pytest.mark.parametrize("memory_limit", ["0", "1"], ids=["in memory", "on the disk only"])
-def test_everybody_is_answered_every_job_is_completed_once_and_memory_is_flat(
+def test_soak_answers_everybody_completes_every_job_once_and_memory_is_flat(
     memory_limit: str,
 ) -> None:
     assert run(10, 1, "--memory-limit", memory_limit) == ""
 
 
-def test_every_function_takes_part() -> None:
+def test_functions_all_take_part_in_the_soak() -> None:
     from tests.door.engine import HANDLERS
 
     asked = {int(operation.function) for operation in OPERATIONS}
@@ -41,7 +41,7 @@ async def _send_on(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("act", [_send_on, Peer.wait, Peer.reply])
-async def test_a_connection_that_the_daemon_ends_is_lost_in_the_middle_of_a_request_too(
+async def test_connection_that_the_daemon_ends_is_lost_in_the_middle_of_a_request_too(
     act: Callable[[Peer], Awaitable[None]],
 ) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

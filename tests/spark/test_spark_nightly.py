@@ -77,14 +77,14 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield daemon, Path(snapshot), stats
 
 
-def test_the_entries_of_a_snapshot_equal_the_replay(spark: SparkSession, work: Any) -> None:
+def test_entries_of_a_snapshot_equal_the_replay(spark: SparkSession, work: Any) -> None:
     _, snapshot, _ = work
     rows = rows_of(read(spark, snapshot, "entries"))
     assert rows == replayed(snapshot)
     assert sum(row[-5] > 0 for row in rows) == 1
 
 
-def test_the_nightly_command_runs_without_a_java_of_the_system(
+def test_spark_nightly_command_runs_without_a_java_of_the_system(
     spark: SparkSession, work: Any, tmp_path: Path
 ) -> None:
     daemon, _, stats = work
@@ -180,13 +180,13 @@ def test_throughput_is_by_minute_and_counts_no_entry_twice(
     assert found == [(1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 1, 1)]
 
 
-def test_a_log_that_is_no_snapshot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_that_is_no_snapshot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
     with pytest.raises(LogCorruptError, match="no manifest"):
         run_jobs(spark, str(tmp_path), str(tmp_path / "out"))
 
 
-def test_the_date_is_that_of_the_snapshot_in_utc() -> None:
+def test_report_date_is_that_of_the_snapshot_in_utc() -> None:
     midnight = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
     assert day_of(midnight - 1) == "2026-11-20"
     assert day_of(midnight) == "2026-11-21"

@@ -93,7 +93,7 @@ def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> No
     assert rows[7]["reason"] == "\\xff no"
 
 
-def test_conditions_and_columns_are_applied_while_reading(
+def test_view_applies_conditions_and_columns_while_reading(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_random_log(tmp_path, 5, segments=4, records=30)
@@ -132,7 +132,9 @@ def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path
     assert where in entries[1]["_corrupt"]
 
 
-def test_permissive_entries_keep_what_a_repair_keeps(spark: SparkSession, tmp_path: Path) -> None:
+def test_view_entries_in_permissive_mode_keeps_what_a_repair_keeps(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     segment = SegmentBuilder()
     one = segment.entry(b"k", value=b"one")
     segment.entry(b"k", value=b"two")
@@ -148,7 +150,7 @@ def test_permissive_entries_keep_what_a_repair_keeps(spark: SparkSession, tmp_pa
     }
 
 
-def test_a_missing_segment_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_segment_that_is_missing_is_named(spark: SparkSession, tmp_path: Path) -> None:
     segment = SegmentBuilder(previous=6)
     segment.entry(b"web:001:5:x")
     (tmp_path / segment_name(7)).write_bytes(bytes(segment))
@@ -179,12 +181,14 @@ def test_chain_of_segments_is_checked_by_the_view_entries(
     assert sum(segment_name(1) in (row["_corrupt"] or "") for row in rows) == 1
 
 
-def test_an_unknown_option_names_what_is_allowed(spark: SparkSession, tmp_path: Path) -> None:
+def test_view_names_the_allowed_options_for_an_unknown_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match="view=nothing is not one of records, entries"):
         read(spark, tmp_path, "nothing")
 
 
-def test_register_changes_nothing_but_its_session(spark: SparkSession, tmp_path: Path) -> None:
+def test_session_alone_is_changed_by_register(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import DataFrameReader, SparkSession
     from pyspark.sql.classic.dataframe import DataFrame
 
@@ -204,9 +208,7 @@ def test_register_changes_nothing_but_its_session(spark: SparkSession, tmp_path:
         read(other, tmp_path, "records")
 
 
-def test_register_makes_another_session_know_both_views(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_session_knows_both_views_after_register(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import SparkSession
 
     segment = SegmentBuilder()
@@ -219,13 +221,13 @@ def test_register_makes_another_session_know_both_views(
     assert fastjournal.spark.entries(other, tmp_path).count() == 1
 
 
-def test_other_formats_load_as_before(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_loads_other_formats_as_before(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "table"))
     assert spark.read.parquet(str(tmp_path / "table")).count() == 3
     assert spark.read.format("parquet").load(str(tmp_path / "table")).count() == 3
 
 
-def test_an_empty_log_has_no_entries(spark: SparkSession, tmp_path: Path) -> None:
+def test_log_that_is_empty_has_no_entries(spark: SparkSession, tmp_path: Path) -> None:
     for view in ("records", "entries"):
         assert read(spark, tmp_path, view).collect() == []
     # The start of a record that the writer is not done with.

@@ -36,28 +36,28 @@ def change(at_s: int, path: bytes) -> Change:
     return Change(at_s, b"example.org", b"M", path)
 
 
-def test_changes_closer_than_the_delay_are_one_execution_after_the_last() -> None:
+def test_demo_executes_changes_closer_than_the_delay_once_after_the_last() -> None:
     changes = [change(0, b"a"), change(9, b"a"), change(18, b"a")]
     assert expected_executions(changes, 10) == {(b"https://example.org/a", 28)}
 
 
-def test_a_change_at_the_due_instant_is_one_more_execution() -> None:
+def test_demo_executes_a_change_at_the_due_instant_once_more() -> None:
     changes = [change(0, b"a"), change(10, b"a")]
     uri = b"https://example.org/a"
     assert expected_executions(changes, 10) == {(uri, 10), (uri, 20)}
 
 
-def test_pages_do_not_put_each_other_off() -> None:
+def test_demo_pages_do_not_put_each_other_off() -> None:
     changes = [change(0, b"a"), change(5, b"b"), change(12, b"b")]
     assert {due for _, due in expected_executions(changes, 10)} == {10, 22}
 
 
-def test_a_slice_ends_before_a_change_of_a_page_that_is_due() -> None:
+def test_demo_slice_ends_before_a_change_of_a_page_that_is_due() -> None:
     changes = [change(0, b"a"), change(5, b"b"), change(11, b"a"), change(12, b"b")]
     assert list(slices(changes, 10)) == [Slice(0, 2, 11), Slice(2, 4, None)]
 
 
-def test_slices_cover_the_file_without_gap() -> None:
+def test_demo_slices_cover_the_file_without_gap() -> None:
     changes = load_changes()
     pieces = list(slices(changes, 365 * DAY_S))
     assert pieces[0].first == 0
@@ -65,7 +65,7 @@ def test_slices_cover_the_file_without_gap() -> None:
     assert all(before.end == after.first for before, after in itertools.pairwise(pieces))
 
 
-def test_the_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+def test_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     # ten years of delay: as many events, but few slices to wait for
     command = [sys.executable, "-c", PLAY_FIRST_EVENTS]
     options = ["--no-spark", "--delay=3650d", "--seed=2", f"--directory={tmp_path / 'demo'}"]
@@ -82,7 +82,7 @@ def test_the_demo_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     assert rows["daemon killed"] == "2"
 
 
-def test_a_demo_that_fails_keeps_what_tells_why(tmp_path: Path) -> None:
+def test_demo_that_fails_keeps_what_tells_why(tmp_path: Path) -> None:
     # too long for the path of a socket: the daemon does not start
     place = tmp_path / ("long" * 30)
     place.mkdir()
@@ -108,7 +108,7 @@ def short_path() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_demo_that_a_signal_ends_leaves_no_process_and_no_directory(
+def test_demo_that_a_signal_ends_leaves_no_process_and_no_directory(
     short_path: Path, number: signal.Signals
 ) -> None:
     run = subprocess.Popen(
@@ -135,7 +135,7 @@ def test_a_demo_that_a_signal_ends_leaves_no_process_and_no_directory(
     assert left == []
 
 
-def test_a_demo_does_not_touch_a_directory_that_is_there(tmp_path: Path) -> None:
+def test_demo_does_not_touch_a_directory_that_is_there(tmp_path: Path) -> None:
     command = [installed("fj-cli"), "demo", f"--directory={tmp_path}"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, "is there already" in run.stderr) == (2, True), run.stderr

@@ -63,13 +63,13 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build("wheel", tree, tmp_path_factory.mktemp("wheel") / "dist")
 
 
-def test_the_wheel_of_the_sdist_holds_the_same_files_as_the_wheel_of_the_tree(
+def test_wheel_of_the_sdist_holds_the_same_files_as_the_wheel_of_the_tree(
     wheel: Path, unpacked: Path, tmp_path: Path
 ) -> None:
     assert contents(build("wheel", unpacked, tmp_path / "dist")) == contents(wheel)
 
 
-def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
+def test_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> None:
     names = contents(wheel).keys()
     tops = {name.split("/")[0] for name in names}
     (info,) = tops - PACKAGES
@@ -81,7 +81,7 @@ def test_the_wheel_holds_the_packages_and_nothing_beside_them(wheel: Path) -> No
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_the_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> None:
+def test_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> None:
     roots = {"fastjournal": tree, "fastjournald": tree / "daemon"} | dict.fromkeys(
         ("fj_forwarder", "fj_cli"), tree / "client"
     )
@@ -95,16 +95,14 @@ def test_the_wheel_holds_every_file_of_its_packages(wheel: Path, tree: Path) -> 
     assert expected == {n for n in contents(wheel) if n.split("/")[0] in PACKAGES}
 
 
-def test_the_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:
+def test_sdist_holds_what_building_testing_and_installing_need(unpacked: Path) -> None:
     for name in ("Makefile", "constraints.txt", ".ci/run", "systemd/install", "docs", "tests"):
         assert (unpacked / name).exists(), name
     for name in (".venv", "dist", ".git"):
         assert not (unpacked / name).exists(), name
 
 
-def test_an_installed_wheel_carries_the_change_events_of_the_demonstration(
-    wheel: Path, tmp_path: Path
-) -> None:
+def test_wheel_carries_the_change_events_of_the_demonstration(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     code = (
@@ -125,7 +123,7 @@ def test_an_installed_wheel_carries_the_change_events_of_the_demonstration(
     assert path
 
 
-def test_every_dependency_is_pinned_and_no_file_names_an_index() -> None:
+def test_install_pins_every_dependency_and_no_file_names_an_index() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     pinned = {normal(pin.split("==")[0]) for pin in pins}

@@ -82,7 +82,7 @@ def manager(directory: Path) -> Iterator[socket.socket]:
         yield receiver
 
 
-def test_the_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
+def test_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
     directory: Path, manager: socket.socket
 ) -> None:
     line = start_daemon(directory)
@@ -104,7 +104,7 @@ def test_the_daemon_is_ready_after_recovery_and_keeps_what_it_acknowledged(
     assert manager.recv(4096) == b"STOPPING=1"
 
 
-def test_the_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.socket) -> None:
+def test_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: socket.socket) -> None:
     environment = {**os.environ, "NOTIFY_SOCKET": str(directory / "notify")}
     variables = {
         "FASTJOURNAL_SPOOL": str(directory / "spool"),
@@ -130,7 +130,7 @@ def test_the_forwarder_of_the_unit_empties_a_spool(directory: Path, manager: soc
 
 
 @pytest.mark.parametrize("unit", ["fj-forwarder.service", "fastjournal-nightly.service"])
-def test_a_program_knows_the_options_that_its_unit_gives(directory: Path, unit: str) -> None:
+def test_program_knows_the_options_that_its_unit_gives(directory: Path, unit: str) -> None:
     names = ("FASTJOURNAL_SPOOL", "FASTJOURNAL_SERVER", "FASTJOURNAL_REPORTS")
     program, *words = command_line(directory, unit, dict.fromkeys(names, "value"))
     done = subprocess.run([program, "--help"], capture_output=True, text=True, check=True)
@@ -140,7 +140,7 @@ def test_a_program_knows_the_options_that_its_unit_gives(directory: Path, unit: 
     assert given <= set(re.findall(r"--[a-z-]+", done.stdout))
 
 
-def test_the_example_configuration_shows_the_defaults(tmp_path: Path) -> None:
+def test_config_example_shows_the_defaults(tmp_path: Path) -> None:
     example = (ROOT / "systemd/fastjournald.toml.example").read_text(encoding="utf-8")
     shown = tmp_path / "shown.toml"
     shown.write_text(re.sub(r"^# (?=\w+ = )", "", example, flags=re.MULTILINE), encoding="utf-8")

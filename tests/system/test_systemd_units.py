@@ -82,9 +82,7 @@ def test_install_refuses_a_prefix_that_a_unit_would_read_otherwise(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_starts_a_program_that_the_distribution_installs(
-    unit_dir: Path, name: str
-) -> None:
+def test_service_starts_a_program_that_the_distribution_installs(unit_dir: Path, name: str) -> None:
     command = Unit(unit_dir / name)["Service"]["ExecStart"]
 
     assert Path(command.split()[0]).name in scripts()
@@ -104,7 +102,7 @@ def test_services_and_files_belong_to_the_user_that_sysusers_creates(unit_dir: P
         assert (service["User"], service["Group"]) == ("fastjournal", "fastjournal")
 
 
-def test_the_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_must_mend(
+def test_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_must_mend(
     unit_dir: Path,
 ) -> None:
     service = Unit(unit_dir / "fastjournald.service")["Service"]
@@ -118,14 +116,14 @@ def test_the_daemon_is_started_again_after_a_crash_but_not_after_what_a_person_m
     assert service["ConfigurationDirectory"] == "fastjournal"
 
 
-def test_the_timer_catches_up_and_does_not_start_everywhere_at_once(unit_dir: Path) -> None:
+def test_systemd_timer_catches_up_and_does_not_start_everywhere_at_once(unit_dir: Path) -> None:
     timer = Unit(unit_dir / "fastjournal-nightly.timer")["Timer"]
 
     assert timer["Persistent"] == "true"
     assert "RandomizedDelaySec" in timer
 
 
-def test_all_services_share_one_block_of_hardening(unit_dir: Path) -> None:
+def test_services_share_one_block_of_hardening(unit_dir: Path) -> None:
     blocks = set()
     for name in SERVICES:
         text = (unit_dir / name).read_text(encoding="utf-8")
@@ -136,7 +134,7 @@ def test_all_services_share_one_block_of_hardening(unit_dir: Path) -> None:
     assert len(blocks) == 1
 
 
-def test_the_example_configuration_names_the_directories_that_the_unit_creates(
+def test_config_example_names_the_directories_that_the_unit_creates(
     unit_dir: Path,
 ) -> None:
     config = unit_dir.parents[4] / "etc/fastjournal/fastjournald.toml"
@@ -160,7 +158,7 @@ def test_systemd_analyze_verify_says_nothing(unit_dir: Path) -> None:
 
 @needs_systemd_analyze
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_hardened_to_an_exposure_of_at_most_1_5(unit_dir: Path, name: str) -> None:
+def test_service_is_hardened_to_an_exposure_of_at_most_1_5(unit_dir: Path, name: str) -> None:
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit_dir / name)],
         capture_output=True,
