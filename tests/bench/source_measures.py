@@ -12,7 +12,8 @@ import re
 import tokenize
 import tomllib
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,12 +105,22 @@ RECORD_NAMES = {"body", "data", "envelope", "payload", "record", "result"}
 """Names that hold bytes of records of the log, wherever they are cut."""
 
 
-class Module(NamedTuple):
-    """One source file."""
+@dataclass(frozen=True)
+class Module:
+    """One source file; it is parsed and walked once, when a measure looks into it."""
 
     name: str
     path: Path
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.path.read_text(encoding="utf-8"))
+
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """The nodes of the tree."""
+        return list(ast.walk(self.tree))
 
     @property
     def place(self) -> str:
@@ -128,7 +139,7 @@ def modules() -> dict[str, Module]:
 
 def _modules_below(package: str, folder: Path) -> Iterator[tuple[str, Module]]:
     for name, path in paths_below(package, folder):
-        yield name, Module(name, path, ast.parse(path.read_text(encoding="utf-8")))
+        yield name, Module(name, path)
 
 
 def paths_below(package: str, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -145,7 +156,7 @@ def imports_of(module: Module) -> set[str]:
     """Return the project's modules that one imports, for type checkers only or not."""
     known = modules()
     found = set()
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -235,10 +246,20 @@ def _code_lines(module: Module) -> set[int]:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in besides:
             lines.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            lines.difference_update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            lines.difference_update(_lines(node))
     return lines
+
+
+def _functions(module: Module) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return [node for node in module.nodes if isinstance(node, kinds)]
+
+
+def _lines(node: ast.stmt) -> range:
+    """Return the numbers of the lines of a statement, code or not."""
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 @cache
@@ -246,12 +267,12 @@ def _long_functions() -> list[tuple[str, str]]:
     """Return the name of each function that is too long, and a line about it; longest first."""
     found = []
     for module in modules().values():
-        code = _code_lines(module)
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                size = len(code & set(range(node.lineno, (node.end_lineno or node.lineno) + 1)))
-                if size > FUNCTION_LINES_MAX:
-                    found.append((size, node.name, f"{module.place}: {node.name}, {size} lines"))
+        long = [node for node in _functions(module) if len(_lines(node)) > FUNCTION_LINES_MAX]
+        code = _code_lines(module) if long else set()
+        for node in long:
+            size = len(code & set(_lines(node)))
+            if size > FUNCTION_LINES_MAX:
+                found.append((size, node.name, f"{module.place}: {node.name}, {size} lines"))
     return [(name, line) for _, name, line in sorted(found, reverse=True)]
 
 
@@ -326,7 +347,7 @@ def layout_by_numbers() -> list[str]:
     found = []
     for module in modules().values():
         if module.name.startswith(LAYOUT_PACKAGES):
-            number = sum(_is_literal_cut(node) for node in ast.walk(module.tree))
+            number = sum(_is_literal_cut(node) for node in module.nodes)
             if number:
                 found.append(f"{module.place}: {number} times")
     return found

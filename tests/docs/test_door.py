@@ -19,8 +19,9 @@ PATCHED = re.compile(r"fastjournald\.(\w+)[\w.]*")
 
 def named_modules(text: str) -> list[str]:
     """Return the daemon's modules that a file names, in imports and in strings of dotted names."""
+    # most files have no such name in any form, and need not be parsed
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(ast.parse(text if "fastjournald" in text else "")):
         match node:
             case ast.ImportFrom(module=str(module)):
                 found.append(module)
