@@ -113,11 +113,11 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
     pairs = reply.pairs
     if pairs is None:
         return start, 0
-    append = pairs.append
-    flags = reply.flags
+    append, flags = pairs.append, reply.flags
     wide = flags & _KEY16
     two_keys = flags & _TWO_KEYS
     value_width = (flags & VALUE_MASK) >> VALUE_SHIFT
+    wide_size = U16 if value_width == 2 else U32
     with_meta = flags & _META_FLAG
     value_type = 0
     second_key = value = b""
@@ -147,12 +147,9 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
                 if value_width == 1:
                     size = data[at]
                     at += 1
-                elif value_width == 2:
-                    (size,) = U16.unpack_from(data, at)
-                    at += 2
                 else:
-                    (size,) = U32.unpack_from(data, at)
-                    at += 4
+                    (size,) = wide_size.unpack_from(data, at)
+                    at += wide_size.size
                 if size == 0:
                     raise ProtocolError("value size is 0", identifier=reply.identifier)
                 at += size
@@ -163,8 +160,6 @@ def read_pairs(data: bytes, start: int, reply: Reply, count: int) -> tuple[int, 
                 value = data[at - size + 1 : at]
             if with_meta:
                 at += _META_BYTES
-                if at > end:
-                    break
                 meta = Meta(*_META.unpack_from(data, at - _META_BYTES))
             if at > end:
                 break
