@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Flag, Request
+from fastjournald.engine.context import Context
+from fastjournald.tables.entry import Entry
 
 WORKED_ON = int(Flag.WORKED_ON)
 OVERWRITE = int(Flag.OVERWRITE)
@@ -46,3 +50,26 @@ def token_of(request: Request) -> int | str | None:
     if worked_on or request.timeout is not None:
         return HALF_TOKEN
     return None
+
+
+def entry_to_change(
+    context: Context, session: Hashable, key: bytes, now: int, token: int | None = None
+) -> Entry | str:
+    """Return the entry under a key, or why the session may not change it now.
+
+    Args:
+        context: Context with the store.
+        session: The client's.
+        key: Any key of the entry.
+        now: The present.
+        token: Token of the lease that the entry has to have; None: it needs none.
+    """
+    store = context.store
+    entry = store.find(key)
+    if entry is None:
+        return ErrorCode.NOT_FOUND.value
+    if store.locks.locked_to(entry.key, session, now):
+        return LOCKED
+    if token is not None and (entry.token != token or token <= now):
+        return ErrorCode.LEASE_LOST.value
+    return entry

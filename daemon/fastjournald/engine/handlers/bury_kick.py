@@ -19,9 +19,9 @@ from fastjournal.protocol import ErrorCode, Reply, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
-    LOCKED,
     NOT_A_DOMAIN,
     READ_ONLY,
+    entry_to_change,
     token_of,
 )
 from fastjournald.tables.entry import Cold, Entry
@@ -49,20 +49,16 @@ def bury(
     if len(request.value) > REASON_BYTES_MAX:
         return _REASON_TOO_LARGE
     store = context.store
-    entry = store.find(key)
-    if entry is None:
-        return ErrorCode.NOT_FOUND.value
-    if store.locks.locked_to(entry.key, session, now):
-        return LOCKED
-    if token is not None:
-        if entry.token != token or token <= now:
-            return ErrorCode.LEASE_LOST.value
-    elif 0 < entry.token <= now:
+    entry = entry_to_change(context, session, key, now, token)
+    if isinstance(entry, str):
+        return entry
+    if token is None and 0 < entry.token <= now:
         # its end was not applied yet, and counts as an attempt
         context.jobs.run_out(entry, now)
-        entry = store.find(key)
-        if entry is None:
+        left = store.find(key)
+        if left is None:
             return ErrorCode.NOT_FOUND.value
+        entry = left
     is_again = entry.state == EntryState.BURIED and request.value != entry.reason
     if is_again and context.read_only:
         return READ_ONLY
@@ -89,11 +85,9 @@ def kick(
         return BAD_KEY
     store = context.store
     if key:
-        entry = store.find(key)
-        if entry is None:
-            return ErrorCode.NOT_FOUND.value
-        if store.locks.locked_to(entry.key, session, now):
-            return LOCKED
+        entry = entry_to_change(context, session, key, now)
+        if isinstance(entry, str):
+            return entry
         entries = [entry] if entry.state == EntryState.BURIED else []
     else:
         name = request.second_key

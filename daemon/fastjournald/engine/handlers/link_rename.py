@@ -14,6 +14,7 @@ from fastjournald.engine.handlers.arguments import (
     OVERWRITE,
     PERSIST,
     READ_ONLY,
+    entry_to_change,
     is_key,
 )
 from fastjournald.engine.rename import rename_entry
@@ -40,11 +41,9 @@ def link(context: Context, session: Hashable, request: Request, now: int) -> str
     if not is_key(key):
         return BAD_KEY
     store = context.store
-    entry = store.find(request.key)
-    if entry is None:
-        return ErrorCode.NOT_FOUND.value
-    if store.locks.locked_to(entry.key, session, now):
-        return LOCKED
+    entry = entry_to_change(context, session, request.key, now)
+    if isinstance(entry, str):
+        return entry
     if store.find(key) is not None:
         return ErrorCode.EXISTS.value
     running = store.leases.by_uri.get(key)

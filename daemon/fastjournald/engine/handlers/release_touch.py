@@ -14,7 +14,13 @@ from fastjournal.limits import (
 )
 from fastjournal.protocol import ErrorCode, Reply, Request, ValueType
 from fastjournald.engine.context import Context
-from fastjournald.engine.handlers.arguments import BAD_KEY, HALF_TOKEN, LOCKED, READ_ONLY, token_of
+from fastjournald.engine.handlers.arguments import (
+    BAD_KEY,
+    HALF_TOKEN,
+    READ_ONLY,
+    entry_to_change,
+    token_of,
+)
 from fastjournald.engine.settings import Settings
 
 _NO_STRING = f"{ErrorCode.BAD_VALUE} the error of a failed attempt is a string"
@@ -38,14 +44,9 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
             return _NO_STRING
         if len(error) > REASON_BYTES_MAX:
             return _TOO_LARGE
-    store = context.store
-    entry = store.find(request.key)
-    if entry is None:
-        return ErrorCode.NOT_FOUND.value
-    if store.locks.locked_to(entry.key, session, now):
-        return LOCKED
-    if entry.token != token or token <= now:
-        return ErrorCode.LEASE_LOST.value
+    entry = entry_to_change(context, session, request.key, now, token)
+    if isinstance(entry, str):
+        return entry
     delay = request.ttl
     if error is not None:
         if context.jobs.is_last_attempt(entry):
@@ -60,7 +61,7 @@ def release(context: Context, session: Hashable, request: Request, now: int) -> 
     if error is None:
         context.jobs.release(entry, now, delayed=parts is not None)
     else:
-        store.work += ENTRY_WORK + len(error) // WRITTEN_BYTES_A_UNIT
+        context.store.work += ENTRY_WORK + len(error) // WRITTEN_BYTES_A_UNIT
         context.jobs.fail(entry, error, now, delayed=parts is not None)
     return ""
 
@@ -79,20 +80,15 @@ def touch(context: Context, session: Hashable, request: Request, now: int) -> st
         return token
     if request.ttl is None:
         return _NO_TTL
-    store = context.store
-    entry = store.find(request.key)
-    if entry is None:
-        return ErrorCode.NOT_FOUND.value
-    if store.locks.locked_to(entry.key, session, now):
-        return LOCKED
+    entry = entry_to_change(context, session, request.key, now, token)
+    if isinstance(entry, str):
+        return entry
     if token is None:
         if context.read_only:
             return READ_ONLY
-        store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
+        context.store.set_expiry(entry, min(now + request.ttl, INSTANT_MAX))
         context.journal.touched(entry, now)
         return ""
-    if entry.token != token or token <= now:
-        return ErrorCode.LEASE_LOST.value
     context.jobs.extend(entry, context.tokens.issue([entry], now + request.ttl), now)
     context.journal.extended(entry, now)
     return Reply(timeout=entry.token)
