@@ -221,12 +221,14 @@ SCANS_MAX = 16
 """Scans that gather a reply at a time; others wait. A reply of 65,535 small pairs with metadata
 takes 15 MB while it is made."""
 
-MERGED_KEYS = 100
+MERGED_KEYS = 200
 """Keys that are merged into the key index in one pass, up to 5 us each."""
 
 PENDING_KEYS_MAX = 1000
-"""Keys that wait to be merged, while there is no idle moment: the first page of a scan waits until
-they are merged, for some milliseconds beside other requests."""
+"""Keys that wait to be merged, while there is no idle moment: each step of a scan sorts them."""
+
+PENDING_KEYS_READ = 2048
+"""Most of them that it sorts: more become a sorted run first."""
 
 PENDING_KEYS_KEPT = 800
 """Keys of these that still wait when the requests of a session were too many: so few are merged at
@@ -466,6 +468,9 @@ COMPILED_BYTE_WORK = 2
 
 MERGE_WORK = 4
 """Work of a key that is merged into the key index."""
+
+SORTED_KEYS_A_UNIT = 8
+"""Keys not merged into the key index that are sorted in a unit of work."""
 
 DUE_LOOK_WORK = 3
 """Work of an entry that is compared for the age of the oldest."""

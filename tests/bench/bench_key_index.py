@@ -1,4 +1,4 @@
-"""Processor time of the key index: the build, keys that come in order, keys that go.
+"""Processor time of the key index: a bulk load, its pages, the merge, keys that come and go.
 
     python -m tests.bench.bench_key_index [JOBS]
 
@@ -11,14 +11,19 @@ from __future__ import annotations
 import gc
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from time import thread_time
 
 from tests.door.tables import KeyIndex
 
-STEP_KEYS = 100
+LOADED_KEYS = 2048
+"""Keys that a part of a bulk load has."""
+RUN_KEYS = 65_536
+STEP_KEYS = 200
 RELIEVED_KEYS = 500
 PENDING_KEYS_MAX = 1000
+PAGE_KEYS = 256
 
 
 class Keys:
@@ -26,7 +31,7 @@ class Keys:
 
     def __init__(self) -> None:
         self.shards: list[dict[bytes, None]] = [{} for _ in range(256)]
-        self.index = KeyIndex(self.shards, self.__contains__)
+        self.index = KeyIndex(self.__contains__)
 
     def __contains__(self, key: bytes) -> bool:
         return key in self.shards[hash(key) & 255]
@@ -49,13 +54,47 @@ def show(what: str, seconds: float, keys: int, worst: float) -> None:
     print(f"{what:28} {seconds / keys * 1e6:6.2f} us a key, longest call {worst * 1e3:5.2f} ms")
 
 
-def build(keys: Keys, number: int) -> None:
+def load(what: str, keys: Keys, jobs: Sequence[int]) -> None:
+    """Load keys in parts, as at a start; the time is that of sorting them."""
+    total = worst = 0.0
+    pending = keys.index.pending
+    for at in range(0, len(jobs), LOADED_KEYS // 2):
+        pairs = [keys_of(job) for job in jobs[at : at + LOADED_KEYS // 2]]
+        part = [key for pair in zip(*pairs, strict=True) for key in pair]
+        for key in part:
+            keys.add(key)
+        started = thread_time()
+        pending += part
+        if len(pending) >= RUN_KEYS:
+            keys.index.sort_pending(len(pending))
+        seconds = thread_time() - started
+        total += seconds
+        worst = max(worst, seconds)
+    keys.index.sort_pending(len(pending))
+    show(what, total, 2 * len(jobs), worst)
+
+
+def read_pages(what: str, keys: Keys, jobs: Sequence[int]) -> None:
+    """Read pages from some places, one after the other."""
+    total = worst = 0.0
+    starts = [key for job in jobs[:: len(jobs) // 100] for key in keys_of(job)]
+    for start in starts:
+        started = thread_time()
+        for _ in islice(keys.index.between(start, None), PAGE_KEYS):
+            pass
+        seconds = thread_time() - started
+        total += seconds
+        worst = max(worst, seconds)
+    show(what, total, PAGE_KEYS * len(starts), worst)
+
+
+def merge(keys: Keys, number: int) -> None:
     worst = 0.0
     started = before = thread_time()
     while keys.index.merge(STEP_KEYS):
         worst = max(worst, (after := thread_time()) - before)
         before = after
-    show("build", thread_time() - started, number, worst)
+    show("merge", thread_time() - started, number, worst)
 
 
 def change(what: str, keys: Keys, jobs: Iterable[int], *, come: bool) -> None:
@@ -76,14 +115,18 @@ def change(what: str, keys: Keys, jobs: Iterable[int], *, come: bool) -> None:
 
 
 def main() -> None:
-    """Build the index of many keys, then let keys come and go."""
+    """Load many keys, read pages, merge them, then let keys come and go."""
     jobs = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     gc.disable()
-    keys = Keys()
-    for job in range(jobs):
-        for key in keys_of(job):
-            keys.add(key)
-    build(keys, 2 * jobs)
+    for order in ("in order", "in no order"):
+        keys = Keys()
+        loaded = list(range(jobs))
+        if order == "in no order":
+            random.shuffle(loaded)
+        load(f"load, {order}", keys, loaded)
+        read_pages("pages of sorted runs", keys, loaded)
+        merge(keys, 2 * jobs)
+        read_pages("pages of the merged index", keys, loaded)
     some = jobs // 10
     change("come, in order", keys, range(jobs, jobs + some), come=True)
     change("go, in order", keys, range(some), come=False)

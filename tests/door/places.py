@@ -48,14 +48,15 @@ PLACES = {
     "fastjournald.net.transport": "STOP_SECONDS",
     "fastjournald.observability.domain_totals": "metrics.SLICE_SECONDS",
     "fastjournald.observability.metric_values": "STATM",
-    "fastjournald.recovery.bulk_load": "PART_JOBS",
+    "fastjournald.recovery.bulk_load": "LOADED_RUN_KEYS PART_JOBS",
     "fastjournald.server": "STOP_SECONDS_MAX",
-    "fastjournald.tables.key_index": "index.BLOCK_KEYS_MAX BLOCK_KEYS_MIN RUN_KEYS_MIN",
-    "fastjournald.tables.key_index_build": "build.BLOCK_KEYS_MAX build._UNSORTED_KEYS_MAX",
+    "fastjournald.tables.key_index": "BLOCK_KEYS_MAX BLOCK_KEYS_MIN PART_KEYS_MIN",
+    "fastjournald.tables.key_runs": "RUN_KEYS_MAX _TAKEN_KEYS_MIN",
     "fastjournald.tables.key_table": "PENDING_KEYS_MAX",
     "fastjournald.tables.domain_rules": "tables.HAND_OUTS_MAX tables.HAND_OUTS_BYTES_MAX",
     "fastjournald.tasks.compactor": "compactor.LOOK_SECONDS",
     "fastjournald.tasks.notifier": "notifier.SLICE_SECONDS",
+    "fastjournald.tasks.timers": "FULL_COLLECTION_SECONDS FULL_COLLECTION_SECONDS_MAX",
 }
 """Names by module. A name of two modules, or of no telling word, has a qualifier of its own."""
 

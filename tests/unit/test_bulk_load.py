@@ -97,6 +97,19 @@ def test_keys_of_any_form_are_taken_as_parsing_them_says(backwards: bool) -> Non
         )
 
 
+def test_keys_of_a_load_are_read_in_order_before_any_is_merged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "LOADED_RUN_KEYS", 7)
+    jobs = [a_job(number, key, uri=b"u%d" % number) for number, key in enumerate(KEYS, 1)]
+    index = loaded(*jobs).store.keys.index
+    assert index is not None
+    assert index.has_runs
+    assert not index.pending
+    assert list(index) == sorted([*KEYS, *(b"u%d" % at for at in range(1, len(KEYS) + 1))])
+    assert index.block_count() == 1
+
+
 def test_ids_of_this_version_and_of_older_ones_stay_what_they_are() -> None:
     engine = loaded(*(a_job(number, key) for number, key in enumerate(KEYS)))
     for number, key in enumerate(KEYS):

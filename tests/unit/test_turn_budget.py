@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.limits import CREDIT_WORK, TURN_WORK
+from fastjournal.limits import ALONE_WORK, CREDIT_WORK, SLICE_WORK, TURN_WORK
 from tests.door.admission import Share, TurnBudget
 from tests.door.daemon import Histogram
 from tests.door.engine import Store
@@ -201,3 +201,17 @@ async def test_newcomers_without_end_do_not_keep_a_busy_client_from_its_turn(loo
             await loop.client("busy", [TURN_WORK] * 10)
             background.cancel_scope.cancel()
     assert loop.order.count("busy") == 10
+
+
+def test_slice_of_a_client_is_a_whole_turn_once_it_was_alone_for_long(loop: Loop) -> None:
+    turns, one, other = loop.turns, Share(), Share()
+    turns.charge(one)
+    loop.store.work += ALONE_WORK - 1
+    turns.charge(one)
+    assert turns.slice_work == SLICE_WORK
+    loop.store.work += 1
+    assert turns.slice_work == TURN_WORK
+    turns.charge(one)
+    assert turns.slice_work == TURN_WORK
+    turns.charge(other)
+    assert turns.slice_work == SLICE_WORK, "it is alone no more"

@@ -74,7 +74,8 @@ def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
 def _check_key_index(index: KeyIndex, standing: Set[bytes]) -> None:
     keys = list(index)
     assert keys == sorted(set(keys))
-    assert standing ^ set(keys) <= index.unmerged()
+    assert standing <= set(keys)
+    assert set(keys) - standing <= index.unmerged()
 
 
 def _check_counts(store: Store, entries: list[Entry]) -> None:

@@ -28,6 +28,9 @@ _TIMESTAMP_DIGITS = 16
 _COLON = 0x3A
 PART_JOBS = 1024
 """Jobs whose entries are made together: they fit into the cache of the processor."""
+LOADED_RUN_KEYS = 65_536
+"""Keys that are sorted together for the key index. With more, the processor's caches have no room
+for them; with fewer, the first scans merge more runs."""
 _ABSENT, _PLAIN = EntryState.ABSENT, EntryState.PLAIN
 _READY, _DELAYED = EntryState.READY, EntryState.DELAYED
 
@@ -78,11 +81,15 @@ class _Loading:
 
     def load(self, jobs: list[ReplayedEntry]) -> None:
         """Make entries of jobs, the last of which goes first, and put them under their keys."""
+        keys = self._store.keys
         self._store.entries += len(jobs)
+        keys.begin_load()
         while jobs:
             part = jobs[: -PART_JOBS - 1 : -1]
             del jobs[-PART_JOBS:]
             self._load_part(part)
+            keys.sort_loaded(LOADED_RUN_KEYS)
+        keys.sort_loaded(1)
 
     def _load_part(self, jobs: list[ReplayedEntry]) -> None:
         """Make entries of some jobs, each field of all of them in one step."""

@@ -1,34 +1,35 @@
-"""Key index: an ordered secondary index of all keys, built in slices and merged in runs.
+"""Key index: an ordered secondary index of all keys, merged in slices and readable at any time.
 
 It is a chunked sorted list of its own and not ``sortedcontainers.SortedList``, which has no way to
 merge a run of keys into one of its lists (tests/bench/bench_waiting.py compares the two).
 
 From the moment that it is there, the key table appends each key that comes or goes to ``pending``
 (a delta buffer), which is all that the path of a write does. To merge a key is to make the list say
-whether the key stands; so a key may be pending any number of times, in any order. First of all the
-index is built from the shards of the key table (``key_index_build``); what comes or goes meanwhile
-is merged afterwards.
+whether the key stands; so a key may be pending any number of times, in any order. Where very many
+come, from a log at the start, or meanwhile, they become sorted runs first (``key_runs``).
 
-All keys pending at one moment are a batch; batches are merged one by one. A scan waits until
-the batch is merged that was pending when it came. From then on every key that stood there when it
-came, and still stands, is in the list, whatever else comes and goes.
+A reader goes through the list and all keys that are not merged yet, in order. So it waits for no
+merge: every key that stands is among those that it finds, and some that do not stand any more.
 
 The keys stand in blocks of some hundred, each with its place in a list of first keys. n is the
 number of keys; merging a key is O(log n). Keys that are merged together and belong into one block
-are merged as a run: one pass through the block for all of them.
+are merged as a part: one pass through the block for all of them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
-from fastjournald.tables.key_index_build import BLOCK_KEYS_MAX, KeyIndexBuild, split_block
+from fastjournald.tables.key_runs import KeyRuns
+
+BLOCK_KEYS_MAX = 1024
+"""A block with more is split. Adding a key moves the others of its block: 8 KiB at most."""
 
 BLOCK_KEYS_MIN = 128
 """A block with less joins the next one."""
 
-RUN_KEYS_MIN = 64
+PART_KEYS_MIN = 64
 """From so many keys on that belong into one block, a pass through all of it costs less."""
 
 
@@ -36,110 +37,83 @@ class KeyIndex:
     """Ordered index of the keys of all entries.
 
     Args:
-        pieces: All keys that stand, in pieces that may be copied in one go.
         stands: Whether a key stands.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_build",
-        "_firsts",
-        "_merging",
-        "_stands",
-        "batch",
-        "pending",
-    )
+    __slots__ = ("_blocks", "_firsts", "_runs", "_stands", "pending")
 
-    def __init__(
-        self, pieces: Sequence[Collection[bytes]], stands: Callable[[bytes], bool]
-    ) -> None:
+    def __init__(self, stands: Callable[[bytes], bool]) -> None:
         self._blocks: list[list[bytes]] = [[]]
         self._firsts = [b""]
         """For each block a key that is not behind its first one, but behind the block before."""
-        self._build: KeyIndexBuild | None = KeyIndexBuild(pieces)
-        """None: it is done."""
+        self._runs = KeyRuns()
+        """Keys that were pending before those that are pending now."""
         self._stands = stands
-        self._merging: list[bytes] = []
-        self.batch = 0
-        """The batch that is being merged, or merged already if nothing is."""
         self.pending: list[bytes] = []
-        """Keys that came or went and belong to the batch after that; the store adds to it."""
+        """Keys that came or went; the store adds to it."""
 
     @property
-    def building(self) -> bool:
-        """Whether there are keys that have been here from the beginning, and are not in it yet."""
-        return self._build is not None
+    def has_runs(self) -> bool:
+        """Whether there are keys that came in bulk, and are not merged yet."""
+        return bool(self._runs.keys)
 
     def idle(self) -> bool:
         """Whether there is nothing to merge. O(1)."""
-        return not (self.pending or self._merging or self._build)
+        return not (self.pending or self._runs.keys)
 
-    def mark(self) -> int:
-        """Return the batch that has to be merged until all that stands now is in the list. O(1)."""
-        return self.batch + bool(self.pending)
-
-    def merged(self, batch: int) -> bool:
-        """Whether a batch, as ``mark`` returned it, is merged. O(1)."""
-        return batch < self.batch or (
-            batch == self.batch and not self._merging and self._build is None
-        )
+    def sort_pending(self, keys_max: int) -> int:
+        """Let at most so many keys that are pending become a run, and return how many they are."""
+        number = min(keys_max, len(self.pending))
+        if number:
+            self._runs.add(self._last_pending(number))
+        return number
 
     def merge(self, keys_max: int) -> int:
-        """Merge at most so many keys, or do a step of the build that is as much work.
-
-        Returns:
-            Work done, in keys merged; 0: there was nothing to do.
-        """
-        if keys_max and self._build is not None:
-            done = self._build.step(keys_max)
-            if done:
-                return done
-            self._blocks, self._firsts = self._build.blocks, self._build.firsts
-            self._build = None
-        left = keys_max
-        while left > 0:
-            if self._merging:
-                number = min(left, len(self._merging))
-                self._merge(self._merging, number)
-                left -= number
-            elif self.pending:
-                self._merging, self.pending = self.pending, []
-                self.batch += 1
-            else:
-                break
-        return keys_max - left
-
-    def relieve(self, keys_max: int) -> None:
-        """Merge at most so many pending keys out of their turn, which is never wrong."""
-        if self._build is not None:
-            # they can be merged the sooner
-            self.merge(keys_max)
+        """Merge some keys, at most so many, and return how many; 0: there was nothing to do."""
+        if self._runs.keys:
+            keys = self._runs.take(keys_max)
         else:
-            self._merge(self.pending, min(keys_max, len(self.pending)))
+            keys = sorted(self._last_pending(min(keys_max, len(self.pending))))
+        if keys:
+            self._merge(list(dict.fromkeys(keys)))
+        return len(keys)
 
-    def _merge(self, source: list[bytes], number: int) -> None:
-        """Merge that many keys from the end of a list, run after run in byte order."""
-        keys = sorted(set(source[len(source) - number :]))
-        del source[len(source) - number :]
+    def relieve(self, keys_max: int) -> int:
+        """Merge keys, because too many are pending, and return how many.
+
+        As long as there are runs, those that are pending become one too.
+        """
+        if self._runs.keys:
+            self.sort_pending(keys_max)
+        return self.merge(keys_max)
+
+    def _last_pending(self, number: int) -> list[bytes]:
+        first = len(self.pending) - number
+        keys = self.pending[first:]
+        del self.pending[first:]
+        return keys
+
+    def _merge(self, keys: list[bytes]) -> None:
+        """Merge different keys in byte order, those of one block after the other."""
         firsts = self._firsts
         place = at = 0
         while at < len(keys):
             place = bisect_right(firsts, keys[at], place) - 1
             behind = bisect_left(keys, firsts[place + 1], at) if place + 1 < len(firsts) else None
-            run, block = keys[at:behind], self._blocks[place]
-            if not block or run[0] > block[-1]:
-                block += filter(self._stands, run)
-            elif len(run) < RUN_KEYS_MIN:
-                self._merge_few(block, run)
+            part, block = keys[at:behind], self._blocks[place]
+            if not block or part[0] > block[-1]:
+                block += filter(self._stands, part)
+            elif len(part) < PART_KEYS_MIN:
+                self._merge_few(block, part)
             else:
-                self._merge_many(block, run)
-            at += len(run)
+                self._merge_many(block, part)
+            at += len(part)
             # a block that is split or joined changes places from this one on only
             self._resize(place)
 
-    def _merge_few(self, block: list[bytes], run: list[bytes]) -> None:
+    def _merge_few(self, block: list[bytes], part: list[bytes]) -> None:
         stands = self._stands
-        for key in run:
+        for key in part:
             at = bisect_left(block, key)
             found = at < len(block) and block[at] == key
             if stands(key):
@@ -148,10 +122,10 @@ class KeyIndex:
             elif found:
                 del block[at]
 
-    def _merge_many(self, block: list[bytes], run: list[bytes]) -> None:
-        noted = set(run)
+    def _merge_many(self, block: list[bytes], part: list[bytes]) -> None:
+        noted = set(part)
         block[:] = [key for key in block if key not in noted]
-        block += filter(self._stands, run)
+        block += filter(self._stands, part)
         # two runs in order, which the sort merges in one pass
         block.sort()
 
@@ -159,9 +133,18 @@ class KeyIndex:
         """Split a block that is too large, or join one that is too small with the next."""
         size = len(self._blocks[place])
         if size > BLOCK_KEYS_MAX:
-            split_block(self._blocks, self._firsts, place)
+            self._split(place)
         elif size < BLOCK_KEYS_MIN:
             self._join(place)
+
+    def _split(self, place: int) -> None:
+        """Split a block into parts of half the size of the largest, or somewhat more."""
+        block = self._blocks[place]
+        size = len(block) // (2 * len(block) // BLOCK_KEYS_MAX) + 1
+        cuts = range(size, len(block), size)
+        self._blocks[place + 1 : place + 1] = [block[at : at + size] for at in cuts]
+        self._firsts[place + 1 : place + 1] = [block[at] for at in cuts]
+        del block[size:]
 
     def _join(self, place: int) -> None:
         """Let a small block take over the next one, where both are no more than half a block."""
@@ -183,6 +166,25 @@ class KeyIndex:
 
         Some may not stand in the store any more.
         """
+        noted = [key for key in self.pending if start <= key and (stop is None or key < stop)]
+        if not (noted or self._runs.keys):
+            return self._merged_between(start, stop)
+        noted.sort()
+        return self._with_noted(start, stop, self._runs.between(start, stop, noted))
+
+    def _with_noted(
+        self, start: bytes, stop: bytes | None, noted: Iterator[bytes]
+    ) -> Iterator[bytes]:
+        """Yield the merged keys of a range, and those noted in it, each once."""
+        for key in noted:
+            if key >= start:
+                yield from self._merged_between(start, key)
+                yield key
+                # the least key behind it: what is noted again comes no more
+                start = key + b"\0"
+        yield from self._merged_between(start, stop)
+
+    def _merged_between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
         blocks = self._blocks
         place = bisect_right(self._firsts, start) - 1
         at = bisect_left(blocks[place], start)
@@ -202,9 +204,8 @@ class KeyIndex:
         return len(self._blocks)
 
     def unmerged(self) -> set[bytes]:
-        """Return all keys about which the list may be wrong. O(n), for tests."""
-        unbuilt = set() if self._build is None else self._build.keys()
-        return unbuilt.union(self.pending, self._merging)
+        """Return all keys that the list of blocks may be wrong about. O(n), for tests."""
+        return {*self.pending, *self._runs}
 
     def __iter__(self) -> Iterator[bytes]:
         return self.between(b"", None)

@@ -31,7 +31,7 @@ class KeyTable:
         self._shards: list[dict[bytes, Entry]] = [{} for _ in range(256)]
         """By the last eight bits of a key's hash."""
         self.index: KeyIndex | None = None
-        """All keys in byte order; None: no scan has asked for that yet."""
+        """All keys in byte order; None: nothing has asked for that yet."""
 
     def get(self, key: bytes) -> Entry | None:
         """Return the entry under a key."""
@@ -62,6 +62,15 @@ class KeyTable:
             shards[hash(key) & 255][key] = entry
         if self.index is not None:
             self._note(self.index, keys)
+
+    def begin_load(self) -> None:
+        """Begin a bulk load: its keys are sorted in runs for the index while they are in caches."""
+        self.sorted_keys()
+
+    def sort_loaded(self, keys_min: int) -> None:
+        """Sort keys that were loaded for the index, if they are so many."""
+        if self.index is not None and len(self.index.pending) >= keys_min:
+            self.index.sort_pending(len(self.index.pending))
 
     def remove(self, entry: Entry) -> None:
         """Take those keys of an entry out that lead to it."""
@@ -103,9 +112,10 @@ class KeyTable:
             self._signals.bits |= KEYS
 
     def sorted_keys(self) -> KeyIndex:
-        """Return the index of all keys in byte order, empty yet where there was none."""
+        """Return the index of all keys in byte order, where all are pending if there was none."""
         if self.index is None:
-            self.index = KeyIndex(self._shards, self.__contains__)
+            self.index = KeyIndex(self.__contains__)
+            self.index.pending += chain.from_iterable(self._shards)
         return self.index
 
     def __contains__(self, key: bytes) -> bool:

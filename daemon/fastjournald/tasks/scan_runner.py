@@ -6,7 +6,7 @@ a round waits for one slice at most. They take their slices in turns, so a short
 a long one. Only so many gather replies at a time, because these are memory; the others wait to
 begin.
 
-The index that they go through is built and brought up to date here, while no request comes.
+The index that they go through is brought up to date here, while no request comes.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ STOP_SECONDS = 1.0
 IDLE_LOOK_SECONDS = 0.05
 """The daemon is idle when so long no request came: then the index is brought up to date."""
 
-BUILD_PAUSE_SECONDS = 0.01
-"""The same while the index is built, and the pause between two slices where it is not idle."""
+RUNS_PAUSE_SECONDS = 0.01
+"""The same while there are sorted runs, and the pause between two slices where it is not idle."""
 
 REST_SECONDS = 1.0
 """Until the index is looked at again where nothing waits to be merged."""
@@ -177,9 +177,7 @@ class ScanRunner:
             # there may be fewer than when that was noted
             many = len(index.pending) - limits.PENDING_KEYS_KEPT
             if many > 0:
-                number = min(many, limits.RELIEVED_KEYS)
-                index.relieve(number)
-                store.work += number * limits.MERGE_WORK
+                store.work += index.relieve(min(many, limits.RELIEVED_KEYS)) * limits.MERGE_WORK
 
     @property
     def _requests(self) -> int:
@@ -190,9 +188,9 @@ class ScanRunner:
         return not self._runtime.counters.scans and self._requests == requests
 
     async def keep_index(self) -> None:
-        """Build the index before a scan asks for it, and bring it up to date, in idle slices.
+        """Merge what the index has not merged yet, in idle slices.
 
-        A daemon that is never idle builds it all the same, with a tenth of its time.
+        A daemon that is never idle merges sorted runs all the same, with a tenth of its time.
         """
         index = self._runtime.engine.store.keys.sorted_keys()
         while True:
@@ -200,8 +198,8 @@ class ScanRunner:
             if index.idle():
                 await trio.sleep(REST_SECONDS)
             else:
-                await trio.sleep(BUILD_PAUSE_SECONDS if index.building else IDLE_LOOK_SECONDS)
-            if index.building or self._is_idle_since(requests):
+                await trio.sleep(RUNS_PAUSE_SECONDS if index.has_runs else IDLE_LOOK_SECONDS)
+            if index.has_runs or self._is_idle_since(requests):
                 self._merge_slice(index)
             while not index.idle() and self._is_idle_since(requests):
                 await trio.lowlevel.checkpoint()

@@ -1,6 +1,6 @@
 """Scan: a GET of a range, an expression or a cursor, which is carried out in steps. Pure.
 
-    get -> Scan.step, again and again: merge the key index -> search -> lease -> encode a page
+    get -> Scan.step, again and again: search -> lease -> encode a page
 
 A step does bounded work, counted, not measured: the same requests give the same steps. Between two
 steps anything may come, go and change. Each pair shows its entry as it stood when it was found;
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from fastjournal import limits
-from fastjournal.limits import MERGE_WORK, REQUEST_WORK
+from fastjournal.limits import PENDING_KEYS_READ, REQUEST_WORK, SORTED_KEYS_A_UNIT
 from fastjournal.protocol import ReplyEncoder, Request
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
@@ -40,7 +40,7 @@ class Scan:
     """
 
     __slots__ = (
-        *("_batch", "_eligibility", "_encoder", "_leasing", "_page", "_plan", "_search"),
+        *("_eligibility", "_encoder", "_leasing", "_page", "_plan", "_search"),
         *("request", "session"),
     )
 
@@ -50,8 +50,6 @@ class Scan:
         self.session = session
         self.request = request
         self._plan = plan
-        self._batch = context.store.keys.sorted_keys().mark()
-        """All that stands now is in the key index when this batch is merged."""
         self._eligibility = Eligibility(session, request)
         self._page = Page(context, request, plan, leases=self._eligibility.leases)
         self._leasing = Leasing(request, self._page, self._eligibility)
@@ -81,8 +79,8 @@ class Scan:
                 return why_not
         store = context.store
         index = store.keys.sorted_keys()
-        if not index.merged(self._batch):
-            store.work += MERGE_WORK * index.merge(limits.SCAN_STEP_WORK // MERGE_WORK)
+        if len(index.pending) > PENDING_KEYS_READ:
+            store.work += index.sort_pending(PENDING_KEYS_READ) // SORTED_KEYS_A_UNIT
         elif not self._search.is_over:
             if not self._page.pairs:
                 self._page.keep_to_ration(context)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from fastjournal import limits
-from fastjournal.limits import MATCHED_KEYS_MAX, MATCHED_WORK_MAX
+from fastjournal.limits import MATCHED_KEYS_MAX, MATCHED_WORK_MAX, SORTED_KEYS_A_UNIT
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.scan.eligibility import Eligibility
 from fastjournald.engine.handlers.scan.page import Page
@@ -84,7 +84,8 @@ class Search:
         """
         self._work_left = limits.SCAN_STEP_WORK
         outcome = self._look(context, now, unreadable)
-        context.store.work += limits.SCAN_STEP_WORK - self._work_left
+        noted = len(context.store.keys.sorted_keys().pending) // SORTED_KEYS_A_UNIT
+        context.store.work += limits.SCAN_STEP_WORK - self._work_left + noted
         return outcome
 
     def _look(

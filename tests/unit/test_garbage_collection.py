@@ -1,0 +1,45 @@
+"""Garbage collection: young objects all the time, all objects only where the daemon is idle."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from tests.door.places import patch_module
+from tests.door.tasks import Timers
+
+FULL_SECONDS = 2.0
+FULL_SECONDS_MAX = 10.0
+
+
+@pytest.mark.usefixtures("autojump_clock")
+async def test_full_collection_waits_for_an_idle_moment_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    patch_module(monkeypatch, "FULL_COLLECTION_SECONDS", FULL_SECONDS)
+    patch_module(monkeypatch, "FULL_COLLECTION_SECONDS_MAX", FULL_SECONDS_MAX)
+    requests: Counter[str] = Counter()
+    runtime: Any = SimpleNamespace(
+        engine=SimpleNamespace(counters=SimpleNamespace(requests=requests))
+    )
+    begun = trio.current_time()
+    young, full = [], []
+
+    def collect(generation: int = 2) -> None:
+        (young if generation == 1 else full).append(trio.current_time() - begun)
+
+    monkeypatch.setattr(gc, "collect", collect)
+    with trio.move_on_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Timers(runtime, trio.lowlevel.checkpoint).collect_garbage)
+            while trio.current_time() - begun < 15:
+                requests["SET"] += 1
+                await trio.sleep(0.1)
+    idle_at = [pytest.approx(at, abs=0.5) for at in (15, 17, 19)]
+    assert full == [pytest.approx(FULL_SECONDS_MAX, abs=0.5), *idle_at]
+    assert len(young) > 80
