@@ -9,6 +9,7 @@ from fastjournald.net.listeners import origin_of_host
 from fastjournald.net.plain_socket import PlainSocket
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
+from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.step_runner import StepRunner
 from fastjournald.net.steps import (
     CLOSE,

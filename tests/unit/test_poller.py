@@ -87,6 +87,39 @@ def connect_pair(house: ServerFixture, accepted_type: type[socket.socket] = sock
     return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
 
 
+async def test_poller_commits_once_for_the_requests_of_all_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = ServerFixture()
+    async with house.open():
+        peers = [connect_pair(house) for _ in range(8)]
+        for peer in peers:
+            await peer.send(NOP)
+            assert await peer.reply() is not None
+        engine, bulks = house.server.runtime.engine, list[int]()
+        handle_together = engine.handle_together
+
+        def noted(*given: Any) -> list[bytes]:
+            replies = handle_together(*given)
+            bulks.append(len(replies))
+            return replies
+
+        monkeypatch.setattr(engine, "handle_together", noted)
+        writes = house.server.runtime.commit.batch_bytes.cumulative()[-1]
+        for at, peer in enumerate(peers):
+            # without a look of the daemon in between
+            with socket.socket(fileno=os.dup(peer.stream.socket.fileno())) as plain:
+                plain.send(encode_request(set_(b"k%d" % at)))
+        for peer in peers:
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == ""
+        assert house.server.runtime.commit.batch_bytes.cumulative()[-1] == writes + 1
+        assert bulks == [len(peers)]
+        for peer in peers:
+            await trio.aclose_forcefully(peer.stream)
+
+
 async def test_poller_sleeps_while_a_client_sends_whose_session_waits() -> None:
     room = Room(cmdlog_seg_size=SEGMENT_BYTES)
     async with room.open():

@@ -113,10 +113,15 @@ class TurnBudget:
         share.began = work
         return True
 
-    def charge(self, share: Share) -> None:
-        """Count what was done for a client since it began, or was charged last. O(1)."""
+    def charge(self, share: Share, more: int = 0) -> None:
+        """Count what was done for a client since it began, or was charged last. O(1).
+
+        Args:
+            share: Its account.
+            more: Work that is done for it later, beside that for others.
+        """
         work = self._store.work
-        share.virtual += work - share.began
+        share.virtual += work - share.began + more
         share.began = work
         if share is not self._last:
             self._last = share

@@ -8,8 +8,8 @@ log, and the same requests at the same instants give the same state, replies and
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from itertools import takewhile
+from collections.abc import Hashable, Iterable
+from itertools import islice, takewhile
 
 from fastjournal.limits import ADVANCE_WORK_MAX, REQUEST_WORK, SCAN_LEASES_MAX, SERVE_WORK_MAX
 from fastjournal.protocol import (
@@ -21,7 +21,7 @@ from fastjournal.protocol import (
     encode_success,
     encode_successes,
 )
-from fastjournald.engine.authorization import AUTH_REQUIRED, Grants
+from fastjournald.engine.authorization import AUTH_REQUIRED, Grant, Grants
 from fastjournald.engine.context import Context, new_journal
 from fastjournald.engine.deadlines import Deadlines
 from fastjournald.engine.dispatcher import Answer, Dispatcher
@@ -151,28 +151,51 @@ class Engine:
         Returns:
             The encoded replies of those that were carried out: perhaps of none.
         """
-        context, store = self.context, self.store
+        context = self.context
         function = requests[start].function
-        bulk = BULK_HANDLERS.get(function)
-        if bulk is None:
+        if function not in BULK_HANDLERS:
             return []
         grant = None
         if context.grants is not None:
             grant = context.grants.of_run(session, requests[start])
             if grant is None:
                 return []
-            if grant.covers_everything:
-                grant = None
-        now = self._tick(now)
-        self._advance_if_due(now)
         places = range(start, len(requests) if stop is None else min(stop, len(requests)))
         asked = map(requests.__getitem__, places)
         run = takewhile(lambda request: request.function == function, asked)
-        number = bulk(context, run, now, grant)
-        store.work += REQUEST_WORK * number
-        self._requests[function] += number
+        number = self._carry_out_bulk(function, run, grant, now)
         done = requests[start : start + number]
-        return encode_successes([request.identifier for request in done], now)
+        return encode_successes([request.identifier for request in done], self.now)
+
+    def handle_together(
+        self, requests: list[Request], grant: Grant | None, now: int, start: int
+    ) -> list[bytes]:
+        """Carry out requests of several sessions together, as ``handle_bulk`` those of one.
+
+        Args:
+            requests: As decoded, all of one function that has a bulk handler.
+            grant: Grant of all these sessions, with the rights for each request; None: they need
+                none.
+            now: As for ``handle``.
+            start: Place of the first.
+        """
+        run = islice(requests, start, None)
+        number = self._carry_out_bulk(requests[start].function, run, grant, now)
+        done = requests[start : start + number]
+        return encode_successes([request.identifier for request in done], self.now)
+
+    def _carry_out_bulk(
+        self, function: int, run: Iterable[Request], grant: Grant | None, now: int
+    ) -> int:
+        """Give requests to a bulk handler; return how many it carried out."""
+        now = self._tick(now)
+        self._advance_if_due(now)
+        if grant is not None and grant.covers_everything:
+            grant = None
+        number = BULK_HANDLERS[function](self.context, run, now, grant)
+        self.store.work += REQUEST_WORK * number
+        self._requests[function] += number
+        return number
 
     def _refused(self, request: Request, error: str) -> bytes:
         self.counters.count_refused(request.function, error)

@@ -21,6 +21,7 @@ from fastjournald.net.poller import Poller
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
 from fastjournald.net.shared import Shared
+from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.tls import Handshakes
 from fastjournald.net.transport import Transport
 from fastjournald.runtime import Runtime
@@ -48,8 +49,6 @@ class Connections:
         self.nursery: trio.Nursery | None = None
         """Tasks of the connections; None: the daemon is starting."""
         self.stopping = False
-        self.poller = Poller(runtime.commit)
-        """Serves plain connections."""
         self._runtime = runtime
         self._services = services
         handouts = runtime.engine.context.handouts
@@ -67,6 +66,9 @@ class Connections:
             wake_tasks=runtime.wake_tasks,
             give_back=runtime.give_back,
         )
+        self._together = SharedBatch(self._shared)
+        self.poller = Poller(runtime.commit, self._together, runtime.clock.now_us)
+        """Serves plain connections."""
         self._handshakes = Handshakes()
         self._silent: EvictionQueue[ClientTransport] = EvictionQueue()
         self._refusing = 0

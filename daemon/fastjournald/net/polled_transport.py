@@ -25,6 +25,7 @@ from fastjournald.net.poller import Poller
 from fastjournald.net.sender import Sender
 from fastjournald.net.services import Services
 from fastjournald.net.session import Session
+from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.step_runner import StepRunner
 from fastjournald.net.steps import CLOSE, COMMIT, FLUSH, PASS_ON, RECEIVE, Step, WaitTurn
 from fastjournald.net.transport import STOP_SECONDS
@@ -122,8 +123,12 @@ class PolledTransport:
 
     # --- calls of the poller --------------------------------------------------------------------
 
-    def receive(self) -> bool:
-        """Receive and go on, if it listens; return whether it did."""
+    def receive(self, together: SharedBatch | None) -> bool:
+        """Receive and go on, if it listens; return whether it did.
+
+        Args:
+            together: Takes the request, where it may be carried out with those of other clients.
+        """
         if self._state is not _LISTENING:
             return False
         try:
@@ -135,17 +140,16 @@ class PolledTransport:
             return True
         session = self.session
         session.receive_data(data)
-        step = session.next_step(self._now_us())
-        if step is COMMIT and self._writer.settled < session.mark:
-            # nearly always; what follows is what _drive would do
-            self._state = _SETTLING
-            self._step = step
-            if not self._unsettled:
-                self._unsettled = True
-                self._poller.settle(self)
+        if together is not None and session.join(together):
+            self._settle(COMMIT)
         else:
-            self._drive(step)
+            self._drive(self._next_step())
         return True
+
+    def carry_on(self) -> None:
+        """Go on with the request, which the shared batch has not carried out."""
+        self.session.leave()
+        self._drive(self._next_step())
 
     def go_on(self) -> None:
         """Begin a turn, if the turn budget lets it."""
@@ -157,39 +161,13 @@ class PolledTransport:
         """Send what is settled by now, and go on where the session waited for that."""
         self._unsettled = False
         if self._state is _SETTLING:
-            step = self._step
-            if step is COMMIT and settled >= self.session.mark:
-                self._end_commit(settled)
-            else:
-                self._drive(step)
+            self._drive(self._step)
         elif self._state is not _ENDED:
             try:
                 if not self._send_now(settled):
                     self._sender.wake()
             except trio.BrokenResourceError:
                 self._lose()
-
-    def _end_commit(self, settled: int) -> None:
-        """Carry out COMMIT, whose mark is settled, and go on.
-
-        This is _drive, once more, for what nearly every request takes: one call of each kind less.
-        """
-        session = self.session
-        try:
-            session.committed()
-            if self._evict is not None:
-                self._evict()
-            if session.outbox.pieces and not self._send_now(settled):
-                self._begin_task(COMMIT)
-                return
-            step = session.next_step(self._now_us())
-        except trio.BrokenResourceError:
-            self._lose()
-            return
-        if step is RECEIVE and self.heard and self._receive_until == math.inf:
-            self._state = _LISTENING
-        else:
-            self._drive(step)
 
     def stop_receiving(self) -> None:
         """Take no more from the client, if that is what the session waits for."""
@@ -204,26 +182,31 @@ class PolledTransport:
 
     def _drive(self, step: Step) -> None:
         """Carry out steps until one of them has to be waited for."""
+        session, writer = self.session, self._writer
         try:
-            while self._carry_out(step):
-                step = self._next_step()
+            while True:
+                if step is COMMIT:
+                    if writer.settled < session.mark:
+                        self._settle(step)
+                        return
+                    session.committed()
+                    if self._evict is not None:
+                        self._evict()
+                    if session.outbox.pieces and not self._send_now(writer.settled):
+                        self._begin_task(step)
+                        return
+                elif step is RECEIVE:
+                    self._listen()
+                    return
+                elif not self._carry_out(step):
+                    return
+                step = session.next_step(self._now_us())
         except trio.BrokenResourceError:
             self._lose()
 
     def _carry_out(self, step: Step) -> bool:
-        """Carry out a step; return False if it has to be waited for."""
+        """Carry out a rarer step; return False if it has to be waited for."""
         session = self.session
-        if step is COMMIT:
-            if self._writer.settled < session.mark:
-                self._settle(step)
-                return False
-            session.committed()
-            if self._evict is not None:
-                self._evict()
-            return not session.outbox.pieces or self._send(step)
-        if step is RECEIVE:
-            self._listen()
-            return False
         if isinstance(step, WaitTurn):
             self._expected = step.expected
             self._wait_turn()
@@ -233,21 +216,16 @@ class PolledTransport:
             self._state = _PASSING
             self._resume()
             return False
-        if step is FLUSH and not session.has_notifications():
-            if not self._send(step):
-                return False
-            if session.outbox.pieces:
-                self._settle(step)
-                return False
-            return True
-        self._begin_task(step)
-        return False
-
-    def _send(self, step: Step) -> bool:
-        """Send what is settled; where the client takes no more, a task goes on with the step."""
-        if self._send_now(self._writer.settled):
-            return True
-        self._begin_task(step)
+        if (
+            step is FLUSH
+            and not session.has_notifications()
+            and self._send_now(self._writer.settled)
+        ):
+            if not session.outbox.pieces:
+                return True
+            self._settle(step)
+        else:
+            self._begin_task(step)
         return False
 
     def _send_now(self, settled: int) -> bool:

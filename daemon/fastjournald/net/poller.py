@@ -20,12 +20,15 @@ import logging
 import os
 import select
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
 from fastjournald.group_commit.commit import GroupCommit
 from fastjournald.net.plain_socket import PlainSocket
+from fastjournald.net.session import Session
+from fastjournald.net.shared_batch import SharedBatch
 
 LOG = logging.getLogger("fastjournald")
 
@@ -39,15 +42,23 @@ _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 class Polled(Protocol):
     """A connection, as far as the poller knows it."""
 
+    session: Session
     plain: PlainSocket
     heard: bool
     """Whether the system tells of its socket. The poller notes it."""
 
-    def receive(self) -> bool:
-        """Receive, if it listens; return whether it did."""
+    def receive(self, together: SharedBatch | None) -> bool:
+        """Receive, if it listens; return whether it did.
+
+        Args:
+            together: May take the request; the poller has it carried out. None: others sent none.
+        """
 
     def go_on(self) -> None:
         """Go on, as far as that needs no wait: it asked for that by ``resume``."""
+
+    def carry_on(self) -> None:
+        """Carry out the request, which the shared batch has taken and left."""
 
     def settled(self, settled: int) -> None:
         """So many bytes of the log are settled: more than when it asked for that by ``settle``."""
@@ -64,10 +75,16 @@ class Poller:
 
     Args:
         commit: Group commit.
+        together: Takes the requests of sessions that may be carried out together.
+        now_us: Clock.
     """
 
-    def __init__(self, commit: GroupCommit) -> None:
+    def __init__(
+        self, commit: GroupCommit, together: SharedBatch, now_us: Callable[[], int]
+    ) -> None:
         self._commit = commit
+        self._together = together
+        self._now_us = now_us
         self._clients: dict[int, Polled] = {}
         """By descriptor."""
         self._epoll: select.epoll | None = None
@@ -203,17 +220,27 @@ class Poller:
         events = epoll.poll(0, EVENTS_A_ROUND)
         for _ in range(len(ready)):
             ready.popleft().go_on()
+        together = self._together if len(events) > 1 else None
         for descriptor, _ in events:
             client = clients.get(descriptor)
-            if client is not None and not client.receive():
+            if client is not None and not client.receive(together):
                 epoll.unregister(descriptor)
                 client.heard = False
+        if together is not None and together.waits:
+            self._carry_out(together)
         if self._unsettled and not self._settling:
             if self._commit.settle_now():
                 self._go_on_settled()
             else:
                 self._settling = True
                 self._some_unsettled.set()
+
+    def _carry_out(self, together: SharedBatch) -> None:
+        left = together.carry_out(self._now_us())
+        if left:
+            for client in self._unsettled.copy():
+                if client.session in left:
+                    client.carry_on()
 
     def _go_on_settled(self) -> None:
         # a client that came while a thread synced, and is not settled so far, asks again

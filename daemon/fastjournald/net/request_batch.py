@@ -15,7 +15,6 @@ from collections.abc import Callable, Hashable
 from typing import TypeAlias
 
 from fastjournal import limits
-from fastjournal.limits import BATCH_WORK
 from fastjournal.protocol import SUCCESS_BYTES, Function, Request
 from fastjournald.admission.log_growth import LogRoom, bytes_of
 from fastjournald.admission.memory_budget import MemoryAccount
@@ -138,7 +137,6 @@ class RequestBatch:
     # --- in the order of a request's way --------------------------------------------------------
 
     def _start(self, session: Hashable, now: int) -> Step | None:
-        self._engine.store.work += BATCH_WORK + len(self._requests)
         self._reply_room = self._reply_bytes_max()
         return self._handle(session, now)
 

@@ -20,8 +20,14 @@ from typing import TypeAlias
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
-from fastjournal.limits import BATCH_WORK
-from fastjournal.protocol import CONNECTION_CLOSED, ErrorCode, ServerConnection, encode_error
+from fastjournal.limits import BATCH_WORK, REQUEST_WORK
+from fastjournal.protocol import (
+    CONNECTION_CLOSED,
+    ErrorCode,
+    Request,
+    ServerConnection,
+    encode_error,
+)
 from fastjournald.admission.close_reason import CloseReason
 from fastjournald.admission.memory_budget import NEVER, MemoryAccount
 from fastjournald.admission.turn_budget import Share
@@ -29,6 +35,7 @@ from fastjournald.engine.prefetch import missing_notifications
 from fastjournald.net.outbox import Outbox
 from fastjournald.net.request_batch import RequestBatch
 from fastjournald.net.shared import Shared
+from fastjournald.net.shared_batch import SharedBatch
 from fastjournald.net.steps import CLOSE, FLUSH, MATCH, RECEIVE, Step, WaitTurn
 from fastjournald.tables.value_cache import ALL_READABLE, Missing, Unreadable
 
@@ -66,6 +73,8 @@ class Session:
         """Received, and not decoded so far because the client waits for its turn."""
         self._taken_bytes = 0
         """Bytes of the requests that were decoded last."""
+        self._single: list[Request] = []
+        """Request that a shared batch was asked to take."""
         self._abandoned = False
         self._ended = False
         """No further requests are taken."""
@@ -113,11 +122,8 @@ class Session:
         requests = connection.next_events()
         if requests:
             self._serving = True
-            self._next = Session._go_on
-            step = self.batch.begin(self, requests, self._taken_bytes, now)
-            if self.on_first_request is not None:
-                self._note_first_request()
-            return self._end_batch(now) if step is None else step
+            self._engine.store.work += BATCH_WORK + len(requests)
+            return self._begin_batch(requests, now)
         if connection.next_event() is CONNECTION_CLOSED:
             # from here on it gets no work
             self._engine.store.work += BATCH_WORK
@@ -125,6 +131,59 @@ class Session:
             return self._close(now)
         if self.outbox.pieces or self.has_notifications():
             # backpressure: no reading from a client that does not read what was pushed to it
+            self._next = Session._flushed
+            return FLUSH
+        return self._listen(now)
+
+    def _begin_batch(self, requests: list[Request], now: int) -> Step:
+        self._next = Session._go_on
+        step = self.batch.begin(self, requests, self._taken_bytes, now)
+        if self.on_first_request is not None:
+            self._note_first_request()
+        return self._end_batch(now) if step is None else step
+
+    # --- a request that is carried out with those of other clients -------------------------------
+
+    def join(self, together: SharedBatch) -> bool:
+        """Let a shared batch take the request that was received, if it may; whether it did.
+
+        It carries the request out, or leaves it to the next step.
+        """
+        if self._next is not Session._take_requests or self._ended:
+            return False
+        request = self._connection.only_event()
+        if request is None:
+            return False
+        self._serving = True
+        self._single = [request]
+        self._next = Session._begin_single
+        self._engine.store.work += BATCH_WORK + 1
+        if self.on_first_request is not None or not together.takes(self, request):
+            return False
+        self._shared.turns.charge(self.share, REQUEST_WORK)
+        return True
+
+    def _begin_single(self, now: int) -> Step:
+        requests, self._single = self._single, []
+        return self._begin_batch(requests, now)
+
+    def leave(self) -> None:
+        """Take back the request, which the shared batch has not carried out."""
+        self.share.began = self._engine.store.work
+
+    def answer(self, reply: bytes, mark: int) -> None:
+        """Take the reply to the request that the shared batch carried out."""
+        self._single = []
+        self.outbox.put(self, reply)
+        self.batch.mark = mark
+        self._next = Session._answered
+
+    def _answered(self, now: int) -> Step:
+        self._serving = False
+        if self._ended or self._abandoned:
+            return self._take_requests(now)
+        self.partial_since = self._memory.now
+        if self.outbox.pieces or self.has_notifications():
             self._next = Session._flushed
             return FLUSH
         return self._listen(now)

@@ -1,0 +1,101 @@
+"""Shared batch: requests of several clients, one of each, that are carried out in bulk. Pure.
+
+Many clients that each wait for a reply send one small request each, which the poller receives in
+one round. Such requests are concurrent: any order of them is right, and the order in which they are
+carried out is that of the log. So those of one function go to its bulk handler together, like the
+requests of a window, and have one append, one mark and one look at the tasks that wait.
+
+A request that the bulk handler does not carry out is left to its session, which carries it out
+alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Protocol
+
+from fastjournal.protocol import Request
+from fastjournald.engine.authorization import Grant
+from fastjournald.engine.engine import BULK_HANDLERS
+from fastjournald.net.shared import Shared
+
+
+class Member(Hashable, Protocol):
+    """Session of a client, as far as a shared batch knows it."""
+
+    def answer(self, reply: bytes, mark: int) -> None:
+        """Take the reply to its request, which was carried out."""
+
+
+class _Run:
+    """Requests of one function."""
+
+    __slots__ = ("grant", "members", "requests")
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self.requests: list[Request] = []
+        """Request of each member."""
+        self.grant: Grant | None = None
+        """Grant of all of them; None: the daemon has no access tokens."""
+
+
+class SharedBatch:
+    """Requests of one round of the poller.
+
+    Args:
+        shared: Engine and log.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._context = shared.engine.context
+        self._runs = {function: _Run() for function in BULK_HANDLERS}
+
+    def takes(self, member: Member, request: Request) -> bool:
+        """Take the request of a client, if it may be one of a bulk; whether it did. O(1)."""
+        run = self._runs.get(request.function)
+        if run is None or self._shared.backpressure.closed:
+            return False
+        grants = self._context.grants
+        if grants is not None:
+            grant = grants.of_run(member, request)
+            if grant is None or (run.requests and grant is not run.grant):
+                return False
+            run.grant = grant
+        run.members.append(member)
+        run.requests.append(request)
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request was taken and is to be carried out."""
+        return any(run.requests for run in self._runs.values())
+
+    def carry_out(self, now: int) -> set[Member]:
+        """Carry out what was taken, and return those whose requests are left to them."""
+        left: set[Member] = set()
+        for run in self._runs.values():
+            if run.requests:
+                self._carry_out(run, now, left)
+                run.members, run.requests, run.grant = [], [], None
+        return left
+
+    def _carry_out(self, run: _Run, now: int, left: set[Member]) -> None:
+        """Carry out bulks; a request that ends one is left, and twice as many after each miss."""
+        members, requests = run.members, run.requests
+        at, end, misses = 0, len(requests), 0
+        # a bulk of one is dearer than a request alone
+        while at < end - 1:
+            replies = self._shared.engine.handle_together(requests, run.grant, now, at)
+            mark = self._shared.log.appended
+            for member, reply in zip(members[at:], replies, strict=False):
+                member.answer(reply, mark)
+            at += len(replies)
+            misses = 0 if len(replies) > 1 else misses + 1
+            left.update(members[at : at + (1 << misses)])
+            at += 1 << misses
+        left.update(members[at:])
+        shared = self._shared
+        if shared.engine.signals.bits or shared.log.appended >= shared.backpressure.look_at:
+            shared.after_requests(now)
