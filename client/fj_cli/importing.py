@@ -9,6 +9,7 @@ the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ import msgspec
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
 from fastjournal.clock import SystemClock
+from fastjournal.disk import OsDisk
 from fastjournal.errors import CannotConnectError, FastjournalError, RefusedError
-from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX
+from fastjournal.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_ITEMS, KEY_BYTES_MAX, LIMIT_MAX
 from fastjournal.protocol import Function
-from fj_cli.options import DONE, REFUSED, open_client
-from fj_cli.output import note, wants_json, write_json, write_table
+from fj_cli.options import DONE, REFUSED, Decorated, json_option, open_client, server_option
+from fj_cli.output import counted, note, show_bytes, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
+from fj_cli.times import format_duration
 
 if TYPE_CHECKING:
     from fastjournal.client import SyncClient
@@ -32,11 +35,25 @@ if TYPE_CHECKING:
 _THE_DAEMON_STOPS = ("read-only", "busy", "shutting-down")
 """Refusals that every further item would get too."""
 
-uri_option = click.option(
+_uri_option = click.option(
     "--uri-from-body",
     is_flag=True,
     help="The value is also the URI where it has 1 to 4,096 bytes: of equal ones the newest stays.",
 )
+set_limits_option = click.option(
+    "--set-limits",
+    is_flag=True,
+    help="The longest time to run and the most attempts of a queue's jobs become limits of the"
+    " domain.",
+)
+
+
+def import_options(command: Decorated) -> Decorated:
+    """Add the argument and the options of every import."""
+    command = click.pass_context(server_option(json_option(_uri_option(command))))  # type: ignore[assignment] # click knows only whole signatures
+    return click.argument(
+        "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
+    )(command)
 
 
 class Counts(msgspec.Struct):
@@ -53,44 +70,96 @@ class Counts(msgspec.Struct):
     """Places of the journal that cannot be read."""
 
 
-def run_import(
-    ctx: click.Context, journal: Journal, *, uri_from_body: bool, as_json: bool | None
+def read_and_import(
+    ctx: click.Context,
+    open_journal: Callable[..., AbstractContextManager[Journal]],
+    directory: str,
+    *,
+    uri_from_body: bool,
+    as_json: bool | None,
+    set_limits: bool = False,
 ) -> int:
-    """Bring a journal into the daemon that the options name; write the counts.
+    """Read the journal in a directory, bring it into the daemon of the options, write the counts.
+
+    Args:
+        ctx: Context of the command.
+        open_journal: One of ``fastjournal.foreign``.
+        directory: Where the journal is.
+        uri_from_body: The value is the URI, where it can be one.
+        as_json: The counts as JSON; None: where standard output is no terminal.
+        set_limits: The largest times to run and attempts become limits of their domains.
 
     Returns:
         The exit code.
 
     Raises:
+        BadRequestError: The directory holds no such journal.
         CannotConnectError: Nobody listens there, or the connection was lost.
         RefusedError: The daemon takes nothing any more.
-        LogError: The journal can no longer be read.
+        LogError: The journal cannot be read.
     """
-    damage = [fault for fault in journal.faults if fault.damage]
-    for fault in journal.faults:
-        note(f"{fault.path} at offset {fault.offset}: {fault.message}")
-    with open_client(ctx) as client, ProgressBar("importing") as bar:
-        importer = Importer(client, SystemClock().now_us, uri_from_body=uri_from_body)
-        counts = importer.counts
-        counts.damaged = len(damage)
-        try:
-            importer.add_all(journal.items(), lambda: bar.update(counts.read, journal.count))
-        except (FastjournalError, KeyboardInterrupt):
-            note(
-                f"fj-cli: stopped after {counts.imported:,} of {journal.count:,}, which stay;"
-                " import again to finish"
-            )
-            raise
+    with ExitStack() as kept:
+        with ProgressBar("reading", unit="bytes") as bar:
+            journal = kept.enter_context(open_journal(OsDisk(), directory, on_progress=bar.update))
+        for fault in journal.faults:
+            note(f"{fault.path} at offset {fault.offset}: {fault.message}")
+        with open_client(ctx) as client, ProgressBar("importing") as bar:
+            if set_limits:
+                _set_limits(client, journal)
+            counts = _import_all(client, journal, bar, uri_from_body=uri_from_body)
+    _tell_queues(journal, set_limits=set_limits)
+    fields = msgspec.structs.asdict(counts)
     if wants_json(as_json):
-        write_json(msgspec.structs.asdict(counts))
+        write_json(fields | {"not_carried": journal.not_carried})
     else:
-        fields = msgspec.structs.asdict(counts)
         write_table(
             None,
             [name.replace("_", " ") for name in fields],
             [[f"{number:,}" for number in fields.values()]],
         )
     return REFUSED if counts.refused or counts.damaged else DONE
+
+
+def _import_all(
+    client: SyncClient, journal: Journal, bar: ProgressBar, *, uri_from_body: bool
+) -> Counts:
+    importer = Importer(client, SystemClock().now_us, uri_from_body=uri_from_body)
+    counts = importer.counts
+    counts.damaged = sum(fault.damage for fault in journal.faults)
+    try:
+        importer.add_all(journal.items(), lambda: bar.update(counts.read, journal.count))
+    except (FastjournalError, KeyboardInterrupt):
+        note(
+            f"fj-cli: stopped after {counts.imported:,} of {journal.count:,}, which stay;"
+            " import again to finish"
+        )
+        raise
+    return counts
+
+
+def _set_limits(client: SyncClient, journal: Journal) -> None:
+    for queue in journal.queues:
+        if queue.ttr_us is not None:
+            attempts = min(queue.attempts, LIMIT_MAX) or None
+            client.limit(queue.domain, lease_us=min(queue.ttr_us[-1], LIMIT_MAX), attempts=attempts)
+
+
+def _tell_queues(journal: Journal, *, set_limits: bool) -> None:
+    """Tell the times to run, and what no entry holds."""
+    for queue in journal.queues:
+        if queue.ttr_us is None:
+            continue
+        least, median, most = map(format_duration, queue.ttr_us)
+        text = f"queue {show_bytes(queue.domain)}: {counted(queue.items, 'job')}"
+        times = most if least == most else f"{least} to {most}, median {median}"
+        text += f", time to run {times}"
+        if queue.attempts:
+            text += f", at most {counted(queue.attempts, 'attempt')}"
+        if set_limits and queue.others:
+            text += f"; not carried over: other values of {counted(queue.others, 'job')}"
+        note(text)
+    for name, number in journal.not_carried.items():
+        note(f"not carried over: {name.replace('_', ' ')}: {number:,}")
 
 
 class Importer:

@@ -9,24 +9,21 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from fastjournal.cmdlog.format.layout import SEGMENT_HEADER
-from fastjournal.cmdlog.format.operation_records import OPERATION_NAME
 from fastjournal.cmdlog.format.records import decode_record
 from fastjournal.cmdlog.format.segments import segment_name, unpack_position
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_append
-from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.cmdlog.recovery.bad_sectors import read_segment
 from fastjournal.cmdlog.recovery.inspect_log import Progress, inspect_log
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.disk import Disk
-from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.foreign.items import Fault, Item
+from fastjournal.errors import LogCorruptError
+from fastjournal.foreign.formats import Format, ours, require_format
+from fastjournal.foreign.items import Fault, Item, OnProgress
+from fastjournal.foreign.queue_facts import QueueCounts
 
-_FIRST_RECORD_BYTES = 512
-"""The first record of a segment of ours takes less than 100 bytes."""
 _UNREADABLE = ("damaged", "missing", "torn", "unfinished")
 """Kinds of diagnostics; the others hold no jobs."""
 
@@ -37,11 +34,11 @@ class WorkqJournal:
     Attributes:
         count: How many.
         faults: Places that could not be read.
+        queues: Names, with the times to run and numbers of attempts of their jobs.
+        not_carried: Facts of jobs that an entry does not hold.
     """
 
-    def __init__(
-        self, disk: Disk, directory: str, on_progress: Callable[[Progress], None] | None
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, on_progress: OnProgress | None) -> None:
         self._disk = disk
         self._directory = directory
         self._on_progress = on_progress
@@ -49,13 +46,22 @@ class WorkqJournal:
         self._position = -1
         inspection = inspect_log(disk, directory, self._state, self._progressed)
         if self._state.previous or any(not job.more.foreign for job in self._state.jobs.values()):
-            raise _ours(directory)
+            raise ours(directory)
         self.count = len(self._state.jobs)
         self.faults = [
             Fault(diagnostic.path, diagnostic.offset, diagnostic.message, diagnostic.damage)
             for diagnostic in inspection.diagnostics
             if diagnostic.kind in _UNREADABLE
         ]
+        counts, attempted, leased = QueueCounts(), 0, 0
+        for job in self._state.jobs.values():
+            bounds = filter(None, (job.more.attempts_max, job.more.fails_max))
+            counts.add(job.domain or b"", job.more.ttr_us, min(bounds, default=0))
+            attempted += job.more.attempts > 0
+            leased += job.token > 0
+        self.queues = counts.facts()
+        lost = {"attempted": attempted, "leased": leased}
+        self.not_carried = {name: number for name, number in lost.items() if number}
 
     def items(self) -> Iterator[Item]:
         """Yield the jobs in the order of their records.
@@ -96,12 +102,12 @@ class WorkqJournal:
             job.value = b""
         self._position = newest
         if self._on_progress is not None:
-            self._on_progress(progress)
+            self._on_progress(progress.bytes_done, progress.bytes)
 
 
 @contextmanager
 def open_workq(
-    disk: Disk, directory: str, *, on_progress: Callable[[Progress], None] | None = None
+    disk: Disk, directory: str, *, on_progress: OnProgress | None = None
 ) -> Iterator[WorkqJournal]:
     """Read the log of a workq-server, and keep it as it is while the block runs. Writes nothing.
 
@@ -115,34 +121,9 @@ def open_workq(
         LogLockedError: A server runs on it.
         LogFailedError: Something cannot be read.
     """
-    numbers = list_segments(disk, directory)
-    if not numbers:
-        raise BadRequestError(
-            f"{directory} holds no segment, such as 000000001.log",
-            hint="name the directory of workq-server's option -cmdlog-path",
-        )
-    for number in numbers:
-        if _begins_as_ours(
-            disk.read_slice(f"{directory}/{segment_name(number)}", 0, _FIRST_RECORD_BYTES)
-        ):
-            raise _ours(directory)
+    require_format(disk, directory, Format.WORKQ)
     with ExitStack() as locks:
         # without this file no server was ever here: it is a copy
         if disk.exists(f"{directory}/{APPEND_LOCK}"):
             locks.callback(lock_append(disk, directory).close)
         yield WorkqJournal(disk, directory, on_progress)
-
-
-def _begins_as_ours(data: bytes) -> bool:
-    try:
-        record, _ = decode_record(data, len(SEGMENT_HEADER))
-    except LogCorruptError:
-        return False
-    return record.name == OPERATION_NAME
-
-
-def _ours(directory: str) -> BadRequestError:
-    return BadRequestError(
-        f"{directory} is a log that fastjournald wrote",
-        hint="start a daemon on a copy of it instead: fastjournald --cmdlog-path COPY",
-    )

@@ -69,7 +69,7 @@ MEASURES: dict[str, Measure] = {
     "long functions": Measure(source_measures.long_functions, 0, 0),
     "long hot loops": Measure(source_measures.long_hot_loops, 2, 3),
     "terms that do not lead to their place": Measure(source_measures.terms_without_place, 0, 0),
-    "decision pages": Measure(source_measures.decision_page_names, 19, 20),
+    "decision pages": Measure(source_measures.decision_page_names, 20, 20),
     "decision pages linked from nowhere": Measure(
         source_measures.decisions_linked_from_nowhere, 0, 0
     ),

@@ -89,9 +89,14 @@ def written(daemon: DaemonProcess) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in daemon.log_path.glob("*.log")}
 
 
-def counts(**given: int) -> dict[str, int]:
+def counts(**given: int) -> dict[str, Any]:
     names = ("read", "imported", "already_there", "expired", "refused", "damaged")
-    return dict.fromkeys(names, 0) | given
+    return dict.fromkeys(names, 0) | given | {"not_carried": {}}
+
+
+def places(errors: bytes) -> list[str]:
+    """Return the lines of standard error without those about whole queues."""
+    return [line for line in errors.decode().splitlines() if not line.startswith("queue ")]
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -345,7 +350,7 @@ def test_import_names_refused_items_with_their_places_and_goes_on(tmp_path: Path
     done = cli("import", "workq", str(directory))
     assert done.returncode == REFUSED
     assert json.loads(done.stdout) == counts(read=6, imported=3, refused=3)
-    lines = done.stderr.decode().splitlines()
+    lines = places(done.stderr)
     codes = zip(lines, (1, 4, 6), ("too-large", "too-large", "clock-skew"), strict=True)
     for line, record, code in codes:
         place = f"{directory}/000000001.log at offset {log.offsets[record]}"
@@ -394,10 +399,10 @@ def test_damage_in_an_imported_log_is_named_and_the_rest_is_read(tmp_path: Path,
     done = cli("import", "workq", str(directory), "--table")
     assert done.returncode == REFUSED
     assert "damaged" in done.stdout.decode()
-    lines = done.stderr.decode().splitlines()
-    places = [f"1.log at offset {log.offsets[2]}: ", f"1.log at offset {log.offsets[4]}: "]
-    places.append(f"2.log at offset {last.offsets[4]}: ")
-    for line, place in zip(lines, places, strict=True):
+    lines = places(done.stderr)
+    bad = [f"1.log at offset {log.offsets[2]}: ", f"1.log at offset {log.offsets[4]}: "]
+    bad.append(f"2.log at offset {last.offsets[4]}: ")
+    for line, place in zip(lines, bad, strict=True):
         assert line.startswith(f"{directory}/00000000{place}")
     (again,) = map(json.loads, cli("import", "workq", str(directory)).stdout.splitlines())
     assert again == counts(read=7, already_there=7, damaged=2)
@@ -437,6 +442,23 @@ def test_log_of_fastjournald_is_refused_also_one_that_workq_began(
         assert done.returncode == USAGE
         assert b"start a daemon on a copy of it" in done.stderr
         assert done.stdout == b""
+
+
+def test_limits_come_from_the_largest_times_to_run_and_attempts(
+    tmp_path: Path, daemon: DaemonProcess, cli: Cli
+) -> None:
+    log = SegmentBuilder(None, now_us=NOW)
+    for ttr_s, attempts in ((1, 0), (90, 3), (5, 7)):
+        log.foreign(b"q", ttr_ms=ttr_s * 1000, attempts_max=attempts)
+    done = cli("import", "workq", str(write_log(tmp_path / "log", log)), "--set-limits")
+    (line,) = done.stderr.decode().splitlines()
+    assert line == (
+        "queue q: 3 jobs, time to run 1s to 1m 30s, median 5s, at most 7 attempts;"
+        " not carried over: other values of 3 jobs"
+    )
+    with SyncClient(daemon.address) as client:
+        stats = client.domain_stats("q")
+        assert (stats.lease_us, stats.attempts_max) == (90 * SECOND, 7)
 
 
 def test_server_that_runs_on_the_log_or_no_log_at_all_is_told(tmp_path: Path, cli: Cli) -> None:

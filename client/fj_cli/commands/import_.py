@@ -7,6 +7,8 @@ import click
 from fj_cli.lazy import LazyGroup
 
 SUBCOMMANDS = {
+    "beanstalkd": ("fj_cli.commands.import_beanstalkd", "The jobs of a beanstalkd's binlog."),
+    "kestrel": ("fj_cli.commands.import_kestrel", "The items of a Kestrel's journals."),
     "workq": ("fj_cli.commands.import_workq", "The jobs of a workq-server's command log."),
 }
 

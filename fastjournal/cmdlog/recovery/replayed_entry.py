@@ -35,6 +35,8 @@ class ColdFields(msgspec.Struct, gc=False):
     """Lease of a foreign job."""
     attempts_max: int = 0
     """Leases after which a foreign job has failed; 0: no limit."""
+    fails_max: int = 0
+    """Failures after which a foreign job has failed; 0: no limit."""
 
 
 class _NoColdFields(ColdFields, frozen=True, gc=False):  # type: ignore[misc] # frozen

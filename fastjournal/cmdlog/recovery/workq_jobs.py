@@ -45,6 +45,7 @@ def replayed_job(record: Record, position: int, record_bytes: int) -> ReplayedEn
     more.foreign = True
     more.ttr_us = record.ttr_ms * 1000
     more.attempts_max = record.max_attempts
+    more.fails_max = record.max_fails
     return job
 
 

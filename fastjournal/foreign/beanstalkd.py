@@ -1,0 +1,247 @@
+"""The binlog of a beanstalkd: read to its end, then its jobs one by one.
+
+Reading keeps some 200 bytes for each live job; the bodies are read again when the items are asked
+for. A job has a full record when it is put, and again when beanstalkd moves it out of an old file;
+short records change it, and those of a job without a full record belong to a file that is gone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import msgspec
+
+from fastjournal.disk import Disk, translating
+from fastjournal.errors import LogCorruptError, LogLockedError
+from fastjournal.foreign.beanstalkd_records import (
+    BODY_END,
+    VERSION_BYTES,
+    BinlogRecord,
+    BrokenBinlogError,
+    JobState,
+    read_record,
+    read_version,
+)
+from fastjournal.foreign.formats import Format, list_binlogs, require_format
+from fastjournal.foreign.items import Fault, ForeignRecord, Item, OnProgress, ReadProgress
+from fastjournal.foreign.names import domain_of
+from fastjournal.foreign.queue_facts import QueueCounts
+from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.keys import build_journal_key
+from fastjournal.limits import INSTANT_MAX, PRIORITY_MAX
+
+LOCK_NAME = "lock"
+REASON_BURIED = "buried in beanstalkd"
+_COUNTS = ("reserves", "timeouts", "releases", "buries", "kicks")
+
+
+class _Job(msgspec.Struct, gc=False):
+    """A live job: its last record, and where its body is."""
+
+    tube: bytes
+    path: str
+    offset: int
+    """Offset of the record with the body."""
+    body_at: int
+    body_bytes: int
+    pri: int
+    ttr_us: int
+    created_us: int
+    deadline_us: int
+    state: int
+    counts: tuple[int, ...]
+
+
+class BeanstalkdJournal:
+    """The live jobs of all tubes.
+
+    Attributes:
+        count: How many.
+        faults: Places that could not be read.
+        queues: Tubes, with the times to run of their jobs.
+        not_carried: Facts of jobs that an entry does not hold.
+    """
+
+    def __init__(self, disk: Disk, directory: str, on_progress: OnProgress | None = None) -> None:
+        self.faults: list[Fault] = []
+        self._disk = disk
+        self._jobs: dict[int, _Job] = {}
+        for path, record in _read_binlogs(disk, directory, self.faults, on_progress):
+            self._apply(path, record)
+        self.count = len(self._jobs)
+        counts, lost = QueueCounts(), Counter[str]()
+        for job in self._jobs.values():
+            counts.add(domain_of(job.tube), job.ttr_us)
+            lost["priorities_cut"] += job.pri > PRIORITY_MAX
+            for name, number in zip(_COUNTS, job.counts, strict=True):
+                lost[name] += number
+        self.queues = counts.facts()
+        self.not_carried = {name: number for name, number in lost.items() if number}
+
+    def items(self) -> Iterator[Item]:
+        """Yield the jobs in the order of their ids, in which beanstalkd runs equal priorities.
+
+        Raises:
+            LogCorruptError: A file is shorter than it was.
+            LogFailedError: A file cannot be read any more.
+        """
+        file: WindowedFile | None = None
+        for number in sorted(self._jobs):
+            job = self._jobs[number]
+            if file is None or file.path != job.path:
+                file = WindowedFile(self._disk, job.path)
+            size = job.body_bytes - len(BODY_END)
+            value = file.read(job.body_at, size)
+            if len(value) < size:
+                raise LogCorruptError(
+                    "the file was cut meanwhile", path=job.path, offset=job.offset
+                )
+            created = min(job.created_us, INSTANT_MAX)
+            delayed = job.state == JobState.DELAYED
+            yield Item(
+                key=build_journal_key(
+                    domain_of(job.tube),
+                    b"beanstalkd-%d" % number,
+                    not_before_us=min(job.deadline_us, INSTANT_MAX) if delayed else created,
+                    priority=min(job.pri, PRIORITY_MAX),
+                ),
+                value=value,
+                # the wire takes 0 for none
+                timestamp=created or 1,
+                expires=0,
+                reason=REASON_BURIED if job.state == JobState.BURIED else None,
+                path=job.path,
+                offset=job.offset,
+            )
+
+    def _apply(self, path: str, record: BinlogRecord) -> None:
+        job = self._jobs.get(record.id)
+        if job is None and not record.tube:
+            return
+        if record.state == JobState.DELETED:
+            self._jobs.pop(record.id, None)
+            return
+        if job is not None and record.body_bytes != job.body_bytes:
+            before = job.body_bytes
+            text = f"job {record.id} has a body of {record.body_bytes} bytes, before of {before}"
+            self.faults.append(Fault(path, record.offset, text, damage=True))
+            return
+        if record.tube:
+            at = (path, record.offset, record.body_at, record.body_bytes)
+            # a job that moved to another file stays in its tube
+            tube = record.tube if job is None else job.tube
+        else:
+            assert job is not None
+            at = (job.path, job.offset, job.body_at, job.body_bytes)
+            tube = job.tube
+        self._jobs[record.id] = _Job(
+            tube,
+            *at,
+            record.pri,
+            record.ttr_us,
+            record.created_us,
+            record.deadline_us,
+            record.state,
+            tuple(getattr(record, name) for name in _COUNTS),
+        )
+
+
+@contextmanager
+def open_beanstalkd(
+    disk: Disk, directory: str, *, on_progress: OnProgress | None = None
+) -> Iterator[BeanstalkdJournal]:
+    """Read the binlog of a beanstalkd, and keep it as it is while the block runs. Writes nothing.
+
+    Args:
+        disk: Where it is.
+        directory: Directory of beanstalkd's option -b.
+        on_progress: Called a few times a second while it is read.
+
+    Raises:
+        BadRequestError: There is no binlog.
+        LogLockedError: A beanstalkd runs on it.
+        LogFailedError: Something cannot be read.
+    """
+    require_format(disk, directory, Format.BEANSTALKD)
+    with ExitStack() as locks:
+        # without this file no server was ever here: it is a copy
+        if disk.exists(f"{directory}/{LOCK_NAME}"):
+            locks.callback(os.close, _lock(f"{directory}/{LOCK_NAME}"))
+        yield BeanstalkdJournal(disk, directory, on_progress)
+
+
+def beanstalkd_records(
+    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None = None
+) -> Iterator[ForeignRecord]:
+    """Yield every record, oldest first; places that cannot be read go to a list.
+
+    Raises:
+        LogFailedError: Something cannot be read.
+    """
+    for path, record in _read_binlogs(disk, directory, faults, on_progress):
+        yield ForeignRecord(path, record.offset, record.end - record.offset, _fields(record))
+
+
+def _lock(path: str) -> int:
+    """Lock a file as beanstalkd does, which is no flock; return its descriptor."""
+    with translating("lock", path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            os.close(descriptor)
+            raise LogLockedError(
+                "a beanstalkd runs on this binlog", path=path, hint="stop it first"
+            ) from error
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+
+def _read_binlogs(
+    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None
+) -> Iterator[tuple[str, BinlogRecord]]:
+    numbers = list_binlogs(disk, directory)
+    paths = [f"{directory}/binlog.{number}" for number in numbers]
+    progress = ReadProgress(sum(map(disk.size, paths)), on_progress)
+    for number, before, path in zip(numbers, [numbers[0] - 1, *numbers], paths, strict=False):
+        if number != before + 1:
+            text = f"the binlogs before it are missing, from binlog.{before + 1} on"
+            faults.append(Fault(path, 0, text, damage=True))
+        for record in _read_binlog(disk, path, faults, last=number == numbers[-1]):
+            yield path, record
+            progress.add(record.end - record.offset)
+
+
+def _read_binlog(
+    disk: Disk, path: str, faults: list[Fault], *, last: bool
+) -> Iterator[BinlogRecord]:
+    file = WindowedFile(disk, path)
+    offset = 0
+    try:
+        version = read_version(file)
+        offset = VERSION_BYTES
+        while offset < file.size:
+            record = read_record(file, offset, version)
+            if record is None:
+                return
+            yield record
+            offset = record.end
+    except BrokenBinlogError as error:
+        left = f"{error}; beanstalkd leaves out the {file.size - offset:,} bytes from here on"
+        faults.append(Fault(path, offset, left, damage=not (error.torn and last)))
+
+
+def _fields(record: BinlogRecord) -> dict[str, Any]:
+    fields = record._asdict()
+    for name in ("offset", "end", "tube", "body_at"):
+        del fields[name]
+    kind = "full" if record.tube else "short"
+    state = JobState(record.state).name.lower()
+    return {"record": kind, "tube": record.tube, **fields, "state": state}

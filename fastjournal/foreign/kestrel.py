@@ -1,0 +1,271 @@
+"""The journal of a Kestrel: read to its end, queue by queue, then its items one by one.
+
+Open transactions at the end are items that nobody has done: they wait, before the others. Reading
+keeps some 100 bytes for each waiting item; the values are read again when the items are asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError
+from fastjournal.foreign.formats import Format, require_format
+from fastjournal.foreign.items import (
+    Fault,
+    ForeignRecord,
+    Item,
+    OnProgress,
+    QueueFacts,
+    ReadProgress,
+)
+from fastjournal.foreign.kestrel_files import list_queues
+from fastjournal.foreign.kestrel_records import (
+    WITH_VALUE,
+    WITH_XID,
+    BrokenRecordError,
+    KestrelRecord,
+    Opcode,
+    Opcode8,
+    read_record,
+)
+from fastjournal.foreign.names import domain_of
+from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.keys import build_journal_key
+from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
+
+_XID_MAX = 0xFFFFFFFF
+_WAITING = struct.Struct("<IIQQIqq")
+"""A waiting item: xid that its record names, file, number, offset and size of its value, times."""
+
+
+class _Queue:
+    """State of one queue at some point of its journal, as Kestrel replays it."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[bytes] = deque()
+        self.open: dict[int, bytes] = {}
+        self.added = 0
+        self._xid = 0
+
+    def apply(self, record: KestrelRecord, file: int) -> None:
+        """Apply a record."""
+        match record.opcode:
+            case Opcode.ADD | Opcode.ADDX | Opcode.ADD_XID:
+                self._add(record, file)
+            case Opcode.CONTINUE:
+                self.open.pop(record.xid, None)
+                self._add(record, file)
+            case Opcode.REMOVE if self.waiting:
+                self.waiting.popleft()
+            case Opcode.REMOVE_TENTATIVE if self.waiting:
+                item = self.waiting.popleft()
+                self.open[_WAITING.unpack(item)[0] or self._next_xid()] = item
+            case Opcode.REMOVE_TENTATIVE_XID if self.waiting:
+                self.open[record.xid] = self.waiting.popleft()
+            case Opcode.SAVE_XID:
+                self._xid = record.xid
+            case Opcode.UNREMOVE | Opcode.CONFIRM_REMOVE:
+                taken = self.open.pop(record.xid, None)
+                if taken is not None and record.opcode is Opcode.UNREMOVE:
+                    self.waiting.appendleft(bytes(4) + taken[4:])
+
+    def items(self) -> Iterator[bytes]:
+        """Yield the items that are not done."""
+        yield from self.open.values()
+        yield from self.waiting
+
+    def _add(self, record: KestrelRecord, file: int) -> None:
+        self.added += 1
+        xid = record.xid if record.opcode is Opcode.ADD_XID else 0
+        self.waiting.append(
+            _WAITING.pack(
+                xid,
+                file,
+                self.added,
+                record.offset,
+                record.value_bytes,
+                record.added_ms,
+                record.expiry_ms,
+            )
+        )
+
+    def _next_xid(self) -> int:
+        self._xid = (self._xid + 1) & _XID_MAX
+        while not self._xid or self._xid in self.open:
+            self._xid = (self._xid + 1) & _XID_MAX
+        return self._xid
+
+
+class KestrelJournal:
+    """The items that wait in all queues.
+
+    Attributes:
+        count: How many.
+        faults: Places that could not be read.
+        queues: Queues with their items.
+        not_carried: Empty: an entry holds all that an item has.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        opcode8: Opcode8 = "auto",
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.faults: list[Fault] = []
+        self.not_carried: dict[str, int] = {}
+        self._disk = disk
+        self._paths: list[str] = []
+        self._queues: dict[bytes, list[bytes]] = {}
+        for name, records in _read_queues(
+            disk, directory, self.faults, opcode8=opcode8, on_progress=on_progress
+        ):
+            queue = _Queue()
+            for path, record in records:
+                if not self._paths or self._paths[-1] != path:
+                    self._paths.append(path)
+                queue.apply(record, len(self._paths) - 1)
+            self._queues[name] = list(queue.items())
+        self.queues = [
+            QueueFacts(domain_of(name), len(items)) for name, items in self._queues.items()
+        ]
+        self.count = sum(queue.items for queue in self.queues)
+
+    def items(self) -> Iterator[Item]:
+        """Yield the items of each queue in the order in which Kestrel hands them out.
+
+        Raises:
+            LogCorruptError: A record is not there any more as it was read before.
+            LogFailedError: A file cannot be read any more.
+        """
+        for name, items in self._queues.items():
+            domain, file = domain_of(name), None
+            for packed in items:
+                _, index, number, offset, size, added_ms, expiry_ms = _WAITING.unpack(packed)
+                path = self._paths[index]
+                if file is None or file.path != path:
+                    file = WindowedFile(self._disk, path)
+                added = min(max(added_ms, 0) * 1000, INSTANT_MAX)
+                yield Item(
+                    key=build_journal_key(
+                        domain,
+                        b"kestrel-%b-%d" % (name, number),
+                        not_before_us=added,
+                        priority=PRIORITY_DEFAULT,
+                    ),
+                    value=_value(file, offset, size),
+                    # the wire takes 0 for none
+                    timestamp=added or 1,
+                    expires=min(max(expiry_ms * 1000, 1), INSTANT_MAX) if expiry_ms else 0,
+                    reason=None,
+                    path=path,
+                    offset=offset,
+                )
+
+
+def _value(file: WindowedFile, offset: int, size: int) -> bytes:
+    try:
+        record = read_record(file, offset, "continue")
+    except BrokenRecordError as error:
+        raise LogCorruptError(str(error), path=file.path, offset=offset) from error
+    if record.value_bytes != size:
+        raise LogCorruptError("the record changed meanwhile", path=file.path, offset=offset)
+    return file.read(record.value_at, size)
+
+
+@contextmanager
+def open_kestrel(
+    disk: Disk,
+    directory: str,
+    *,
+    opcode8: Opcode8 = "auto",
+    on_progress: OnProgress | None = None,
+) -> Iterator[KestrelJournal]:
+    """Read the journals of all queues of a Kestrel. Writes nothing.
+
+    Args:
+        disk: Where they are.
+        directory: Kestrel's ``queuePath``.
+        opcode8: Meaning of opcode 8.
+        on_progress: Called a few times a second while they are read.
+
+    Raises:
+        BadRequestError: There are no journals of Kestrel.
+        LogFailedError: Something cannot be read.
+    """
+    require_format(disk, directory, Format.KESTREL)
+    yield KestrelJournal(disk, directory, opcode8, on_progress)
+
+
+def kestrel_records(
+    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None = None
+) -> Iterator[ForeignRecord]:
+    """Yield every record that counts, queue by queue; places that cannot be read go to a list.
+
+    Raises:
+        LogFailedError: Something cannot be read.
+    """
+    for _, records in _read_queues(disk, directory, faults, on_progress=on_progress):
+        for path, record in records:
+            yield ForeignRecord(path, record.offset, record.end - record.offset, _fields(record))
+
+
+def _read_queues(
+    disk: Disk,
+    directory: str,
+    faults: list[Fault],
+    *,
+    opcode8: Opcode8 = "auto",
+    on_progress: OnProgress | None = None,
+) -> Iterator[tuple[bytes, Iterator[tuple[str, KestrelRecord]]]]:
+    """Yield each queue with its records, which are read as they are asked for."""
+    queues = list_queues(disk, directory)
+    progress = ReadProgress(
+        sum(disk.size(path) for paths in queues.values() for path in paths), on_progress
+    )
+    for name, paths in queues.items():
+        yield name, _read_queue(disk, paths, faults, opcode8, progress)
+
+
+def _read_queue(
+    disk: Disk,
+    paths: list[str],
+    faults: list[Fault],
+    opcode8: Opcode8,
+    progress: ReadProgress,
+) -> Iterator[tuple[str, KestrelRecord]]:
+    for path in paths:
+        file = WindowedFile(disk, path)
+        offset = 0
+        while offset < file.size:
+            try:
+                record = read_record(file, offset, opcode8)
+            except BrokenRecordError as error:
+                torn = error.torn and path == paths[-1]
+                left = f"{error}; Kestrel leaves out the {file.size - offset:,} bytes from here on"
+                faults.append(Fault(path, offset, left, damage=not torn))
+                break
+            yield path, record
+            progress.add(record.end - offset)
+            offset = record.end
+
+
+def _fields(record: KestrelRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = {"opcode": record.opcode.name.lower()}
+    if record.opcode in WITH_XID:
+        fields["xid"] = record.xid
+    if record.opcode in WITH_VALUE:
+        fields |= {
+            "added_ms": record.added_ms,
+            "expiry_ms": record.expiry_ms,
+            "value_bytes": record.value_bytes,
+        }
+    if record.opcode is Opcode.STATE_DUMP:
+        fields["open_transactions"] = record.open_count
+    return fields

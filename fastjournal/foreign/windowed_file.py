@@ -1,0 +1,35 @@
+"""Windowed file: a file of a foreign journal of any size, of which a window is in memory."""
+
+from __future__ import annotations
+
+from fastjournal.disk import Disk
+
+WINDOW_BYTES = 256 * 1024
+
+
+class WindowedFile:
+    """A file that is read forward in windows, by offset.
+
+    Attributes:
+        path: Where it is.
+        size: Its bytes when it was opened; what is appended later does not exist.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self.size = disk.size(path)
+        self._start = 0
+        self._data = b""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
+        start = offset - self._start
+        if start < 0 or start + size > len(self._data):
+            if size > WINDOW_BYTES:
+                # a large value alone, which the window need not hold beside
+                return self._disk.read_slice(self.path, offset, min(size, self.size - offset))
+            wanted = min(WINDOW_BYTES, self.size - offset)
+            self._data = self._disk.read_slice(self.path, offset, max(wanted, 0))
+            self._start, start = offset, 0
+        return self._data[start : start + size]

@@ -1,0 +1,167 @@
+"""Journals of Kestrel as items: what an import of them starts from."""
+
+from __future__ import annotations
+
+import base64
+import json
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.foreign import Fault, open_kestrel
+from fastjournal.foreign.kestrel_records import Opcode8, encode_addx
+from fastjournal.foreign.names import domain_of, name_of
+from fastjournal.testing.disk import SimulatedDisk
+
+CORPUS = Path(__file__).parent / "data" / "kestrel"
+QUEUES = "/queues"
+REMOVE, REMOVE_TENTATIVE = b"\1", b"\3"
+
+
+def a_disk(**files: bytes) -> SimulatedDisk:
+    disk = SimulatedDisk()
+    disk.mkdir(QUEUES)
+    for name, data in files.items():
+        disk.create(f"{QUEUES}/{name}").write(data)
+    return disk
+
+
+def add(value: bytes, added_ms: int = 5) -> bytes:
+    return encode_addx(value, added_ms, 0)
+
+
+def with_xid(opcode: int, xid: int) -> bytes:
+    return bytes((opcode,)) + xid.to_bytes(4, "little")
+
+
+def add_xid(opcode: int, xid: int, value: bytes) -> bytes:
+    return with_xid(opcode, xid) + add(value)[1:]
+
+
+def waiting(data: bytes, opcode8: Opcode8 = "auto") -> tuple[list[bytes], list[Fault]]:
+    with open_kestrel(a_disk(q=data), QUEUES, opcode8=opcode8) as journal:
+        return [item.value for item in journal.items()], journal.faults
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in CORPUS.glob("*.json")))
+def test_replay_gives_the_items_that_kestrel_has_at_the_end(name: str) -> None:
+    recorded = json.loads((CORPUS / f"{name}.json").read_text())["queues"]
+    expected = [
+        (
+            domain_of(queue.encode()),
+            (item["added_ms"] or 0) * 1000,
+            item["expiry_ms"] * 1000,
+            base64.b64decode(item["data_b64"]),
+        )
+        for queue in sorted(recorded, key=str.encode)
+        for item in recorded[queue]
+    ]
+    with open_kestrel(OsDisk(), str(CORPUS / name)) as journal:
+        items = list(journal.items())
+        assert journal.count == len(items)
+        assert sum(queue.items for queue in journal.queues) == len(items)
+        faults = [(Path(fault.path).name, fault.offset, fault.damage) for fault in journal.faults]
+    found = []
+    for item in items:
+        domain, priority, instant, rest = item.key.split(b":", 3)
+        assert (priority, item.timestamp, item.reason) == (b"128", int(instant) or 1, None)
+        assert rest.startswith(b"kestrel-")
+        found.append((domain, int(instant), item.expires, item.value))
+    assert found == expected
+    assert len({item.key for item in items}) == len(items)
+    torn = [37, 218, 2758, 663, 3465, 2751]
+    expected_faults = {
+        "bad-opcode": [("bad", 4325, True)],
+        "torn": [(f"torn{number}", offset, False) for number, offset in enumerate(torn)],
+    }
+    assert faults == expected_faults.get(name, [])
+
+
+def test_removal_that_is_tentative_takes_the_xid_of_the_item_or_the_next_free_one() -> None:
+    records = add_xid(7, 3, b"named") + REMOVE_TENTATIVE + with_xid(4, 2)
+    records += add(b"next free") + REMOVE_TENTATIVE
+    # 3 is open, so the free one is 4
+    assert waiting(records + with_xid(6, 3)) == ([b"next free"], [])
+    assert waiting(records + with_xid(6, 4)) == ([b"named"], [])
+    assert waiting(records + with_xid(6, 5)) == ([b"named", b"next free"], [])
+    # back at the head it has no xid any more
+    back = records + with_xid(5, 3) + REMOVE_TENTATIVE + with_xid(6, 5)
+    assert waiting(back) == ([b"next free"], [])
+
+
+def test_removals_from_an_empty_queue_and_of_unknown_transactions_change_nothing() -> None:
+    records = REMOVE + REMOVE_TENTATIVE + with_xid(9, 1) + with_xid(5, 7) + with_xid(6, 7)
+    assert waiting(records + add(b"stays")) == ([b"stays"], [])
+
+
+def test_opcode_8_is_what_makes_the_rest_of_the_file_parse() -> None:
+    opened = add(b"done") + with_xid(9, 1)
+    continued = opened + add_xid(8, 1, b"added") + add(b"last")
+    assert waiting(continued) == ([b"added", b"last"], [])
+    pair = add_xid(7, 1, b"done") + REMOVE_TENTATIVE
+    dumped = opened + with_xid(8, 1) + (1).to_bytes(4, "little") + pair
+    assert waiting(dumped) == ([b"done"], [])
+    assert waiting(opened + with_xid(8, 1) + bytes(4)) == ([b"done"], [])
+    # cut short, it is still no continue
+    assert waiting(dumped[:-3]) == ([b"done"], [])
+    assert waiting(continued[:-3])[0] == [b"added"]
+
+
+def test_opcode_8_can_be_forced() -> None:
+    records = add(b"done") + with_xid(9, 1) + add_xid(8, 1, b"added")
+    assert waiting(records, "continue") == ([b"added"], [])
+    assert waiting(records, "state-dump") == ([b"done"], [])
+    dump = with_xid(8, 1) + bytes(4)
+    (fault,) = waiting(add(b"first") + dump, "continue")[1]
+    assert fault.offset == len(add(b"first"))
+
+
+def test_damage_ends_a_file_and_the_next_one_is_read() -> None:
+    disk = a_disk(**{"q.1": add(b"one") + b"\xff" + add(b"lost"), "q": add(b"two")})
+    with open_kestrel(disk, QUEUES) as journal:
+        assert [item.value for item in journal.items()] == [b"one", b"two"]
+        (fault,) = journal.faults
+    assert (fault.path, fault.offset, fault.damage) == (f"{QUEUES}/q.1", len(add(b"one")), True)
+    negative = b"\2" + (-5 & 0xFFFFFFFF).to_bytes(4, "little") + bytes(16)
+    assert "less than its times" in waiting(negative)[1][0].message
+
+
+def test_domains_are_escaped_names_and_no_two_queues_become_one_domain() -> None:
+    names = [b"q", b"a:b", b"a%3Ab", b"a%253Ab", b"per%cent", b"%", b"q+fan"]
+    domains = [domain_of(name) for name in names]
+    assert len(set(domains)) == len(names)
+    assert not any(b":" in domain for domain in domains)
+    assert [name_of(domain) for domain in domains] == names
+    assert name_of(b"100%") == b"100%"
+
+
+def test_memory_holds_no_values() -> None:
+    disk = a_disk(**{f"q.{number}": add(bytes(1_000_000)) * 10 for number in range(5)})
+    tracemalloc.start()
+    try:
+        with open_kestrel(disk, QUEUES) as journal:
+            assert sum(len(item.value) for item in journal.items()) == 50_000_000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000
+
+
+def test_record_that_changed_since_it_was_read_is_an_error_with_its_place() -> None:
+    disk = a_disk(q=add(b"first") + add(b"second"))
+    with open_kestrel(disk, QUEUES) as journal:
+        disk.truncate(f"{QUEUES}/q", len(add(b"first")) + 3)
+        with pytest.raises(LogCorruptError) as caught:
+            list(journal.items())
+    assert (caught.value.path, caught.value.offset) == (f"{QUEUES}/q", len(add(b"first")))
+
+
+def test_error_for_a_directory_of_another_format_names_it() -> None:
+    disk = a_disk(**{"binlog.1": b"\7\0\0\0"})
+    with pytest.raises(BadRequestError, match="beanstalkd"), open_kestrel(disk, QUEUES):
+        pass
+    with pytest.raises(BadRequestError, match="no journal"), open_kestrel(a_disk(), QUEUES):
+        pass
