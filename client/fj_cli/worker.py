@@ -63,7 +63,9 @@ def find_program(name: str) -> str:
     """
     path = shutil.which(name)
     if path is None:
-        raise BadRequestError(f"there is no program {name!r} to run", hint="look at PATH")
+        raise BadRequestError(
+            f"there is no program {name!r} to run", hint="check its name, and PATH"
+        )
     return path
 
 

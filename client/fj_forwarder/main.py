@@ -197,7 +197,9 @@ def _lock(descriptor: int, path: str) -> None:
         else:
             return
     raise SpoolLockedError(
-        "another forwarder holds this spool", path=path, hint="one forwarder sends a spool"
+        "another forwarder holds this spool",
+        path=path,
+        hint="stop it, or name another spool",
     )
 
 

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "fastjournald",
         params=list(OPTIONS),
         callback=_start,
-        help="The daemon that remembers what has to be done next.",
+        help="Serve a durable job queue: a write-ahead log on disk, indexes in memory.",
         epilog="Exit codes: 0 stopped, 64 bad usage, 74 I/O error or damage, 75 log in use.",
         context_settings={"help_option_names": ["-h", "--help"], "show_default": False},
     )

@@ -281,7 +281,7 @@ class Function(IntEnum):
         22,
         Declaration(
             text="key: domain; value: string, a JSON object with any of `interval_us` (least time "
-            "between two hand-outs), `jobs` (most entries worked on at once), `lease_us` (the "
+            "between two deliveries), `jobs` (most entries worked on at once), `lease_us` (the "
             "domain's default lease), `attempts` (its max-attempts); 0: the daemon's default; what "
             "is not named stays. Always persistent. An unknown name or a bad number: `bad-value`. "
             "See below",

@@ -126,7 +126,11 @@ def export_snapshot(
     """
     source = LogDirectory(snapshot)
     if source.manifest is None:
-        raise LogCorruptError("there is no manifest, so this is no snapshot", path=source.path)
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=source.path,
+            hint="name the directory that 'fj-cli snapshot' printed",
+        )
     target = _Target(destination, *modes_of(source))
     progress = _Progress(source.manifest.bytes, on_progress)
     with (
@@ -275,7 +279,9 @@ class _Target:
             old = msgspec.json.decode(read_file(self._files, path), type=ExportManifest)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise BadRequestError(
-                f"this is no manifest of an export: {error}", path=path
+                f"this is no manifest of an export: {error}",
+                path=path,
+                hint="choose an empty or new directory",
             ) from error
         return [file.name for file in old.files]
 

@@ -79,7 +79,9 @@ class LogDirectory:
             raise LogCorruptError(f"this is no manifest: {error}", path=path) from error
         if manifest.format != FORMAT or manifest.version != VERSION:
             raise LogCorruptError(
-                f"a manifest of {manifest.format} version {manifest.version} is unknown", path=path
+                f"a manifest of {manifest.format} version {manifest.version} is unknown",
+                path=path,
+                hint=f"this is version {VERSION}; read it with the release that wrote it",
             )
         return manifest
 

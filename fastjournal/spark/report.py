@@ -59,7 +59,11 @@ def run_jobs(spark: SparkSession, snapshot: str, output: str) -> Report:
     """
     manifest = LogDirectory(snapshot).manifest
     if manifest is None:
-        raise LogCorruptError("there is no manifest, so this is no snapshot", path=snapshot)
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=snapshot,
+            hint="name the directory that 'fj-cli snapshot' printed",
+        )
     directory = f"{output.rstrip('/')}/dt={day_of(manifest.taken_us)}"
     entries = spark.read.format("fastjournal").option("view", "entries").load(snapshot)
     records = spark.read.format("fastjournal").schema(jobs.THROUGHPUT_COLUMNS).load(snapshot)

@@ -190,5 +190,5 @@ def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int)
             ours = envelope.is_ours(record.result)
             row.reason = envelope.unpack_failure(record.result).reason if ours else record.result
     except (msgspec.MsgspecError, ValueError) as error:
-        raise LogCorruptError(f"what fastjournal wrote does not decode: {error}") from error
+        raise LogCorruptError(f"an envelope of fastjournal does not decode: {error}") from error
     return row

@@ -90,7 +90,7 @@ class DeadDirectory:
                 os.close(directory)
         except OSError as error:
             path = os.path.join(self.path, name)
-            raise spool_failed("put aside what cannot be sent", path, error) from error
+            raise spool_failed("write a dead letter", path, error) from error
         return name
 
     def list(self) -> list[DeadPiece]:

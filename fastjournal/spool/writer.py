@@ -245,7 +245,9 @@ class Spool:
                 return file, number
             self._tell_taken_away(file)
         raise SpoolFailedError(
-            "the slots of this spool are deleted as soon as they are made", path=self.directory
+            "the slots of this spool are deleted as soon as they are created",
+            path=self.directory,
+            hint="stop the program that deletes them: only fj-forwarder may",
         )
 
     def _file_of(self, now_us: int) -> AppendFile:

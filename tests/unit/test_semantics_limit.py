@@ -76,7 +76,7 @@ def test_limit_interval_is_known_to_next_at(s: Subject) -> None:
     assert s.next().timeout == START + 5 + SECOND
 
 
-@pytest.mark.rule("LIMIT: GET with a lease is a hand-out too")
+@pytest.mark.rule("LIMIT: GET with a lease is a delivery too")
 def test_limit_interval_counts_pops_and_leases_of_get(s: Subject) -> None:
     fill(s)
     limit(s, interval_us=SECOND)
@@ -197,7 +197,7 @@ def test_limit_jobs_holds_for_leases_of_get(s: Subject) -> None:
     assert s.get(JOB_2, timeout=SECOND).code == "busy"
 
 
-@pytest.mark.rule("LIMIT: GET with a lease is a hand-out too")
+@pytest.mark.rule("LIMIT: GET with a lease is a delivery too")
 def test_limit_jobs_leaves_out_of_a_leasing_range_what_has_no_room(s: Subject) -> None:
     fill(s, JOB, JOB_2, JOB_3, OTHER)
     limit(s, jobs=2)

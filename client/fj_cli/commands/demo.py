@@ -48,7 +48,9 @@ def command(no_spark: bool, delay: int, seed: int, directory: Path | None) -> No
         try:
             directory.mkdir(parents=True)
         except FileExistsError as error:
-            raise click.UsageError(f"--directory: {directory} is there already") from error
+            raise click.UsageError(
+                f"--directory: {directory} is there already: name a new one"
+            ) from error
     good = False
     with unwound():
         try:

@@ -15,7 +15,7 @@ SUBCOMMANDS = {
 
 @click.group("import", cls=LazyGroup, lazy=SUBCOMMANDS)
 def command() -> None:
-    """Bring what another queue has not done into the daemon, as persistent work.
+    """Import the pending jobs of another queue into the daemon, as persistent work.
 
-    Importing twice changes nothing the second time, and finishes what was interrupted.
+    A second import changes nothing, or finishes an interrupted one.
     """

@@ -15,9 +15,9 @@ from fj_cli.importing import import_options, read_and_import, set_limits_option
 def command(ctx: click.Context, directory: str, **options: Any) -> int:
     """Set an entry for each live job of the log DIR of a workq-server, which has to be stopped.
 
-    Domain, priority, not-before, expiry and value are as a daemon makes them that starts on the
-    log; what has failed is buried. Attempts are not carried over, and who worked on a job has lost
-    it. DIR is only read. Ends with counts; exit code 1 where something was refused or is damaged.
+    Domain, priority, not-before, expiry and value are those of a daemon that starts on the log;
+    failed jobs are buried. Attempts and leases are not carried over. DIR is only read. Ends with
+    counts; exit code 1: a job was refused, or the log is damaged.
     """
     from fastjournal.foreign import open_workq
 

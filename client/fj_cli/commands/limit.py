@@ -10,7 +10,7 @@ from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_j
 
 @click.command("limit")
 @click.argument("domain", type=NAME)
-@click.option("--interval", "interval_us", type=DURATION, help="Least time between two hand-outs.")
+@click.option("--interval", "interval_us", type=DURATION, help="Least time between two deliveries.")
 @click.option(
     "--jobs", type=click.IntRange(min=0), metavar="N", help="Most entries leased at once."
 )
@@ -27,10 +27,10 @@ from fj_cli.output import put_bytes, show_bytes, show_field, wants_json, write_j
 def command(
     ctx: click.Context, /, domain: bytes, as_json: bool | None, **given: int | None
 ) -> None:
-    """Limit how fast DOMAIN is worked off, for all workers together; without options, show it.
+    """Set the limits of DOMAIN, for all workers together; without options, show them.
 
-    Limits that are not named stay as they are; 0 is the daemon's default. The limit outlives a
-    restart of the daemon. Nothing is taken from workers that have leases already.
+    Limits that are not named stay as they are; 0 is the daemon's default. The limits outlive
+    a restart of the daemon. Workers keep the leases that they have.
     """
     with open_client(ctx) as client:
         if any(number is not None for number in given.values()):

@@ -35,9 +35,9 @@ _DOES = {
 @click.option("--dry-run", is_flag=True, help="Only say what would be done; changes nothing.")
 @json_option
 def command(directory: str, dry_run: bool, as_json: bool | None) -> int:
-    """Take what is damaged out of the log DIR, so that a daemon starts on it.
+    """Take damaged bytes out of the log DIR, so that a daemon starts on it.
 
-    Does what 'fastjournald --repair' does, without starting: every byte that is taken out is kept
+    The same as 'fastjournald --repair', without a start: every byte that is taken out is kept
     beside its segment, and listed. No daemon may run on the log. Entries lost with the bytes stay
     lost: restore the file instead if there is a good copy.
     """

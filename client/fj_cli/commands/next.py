@@ -61,19 +61,19 @@ class ExecCommand(click.Command):
     "next",
     cls=ExecCommand,
     epilog="""\b
-CMD gets the value on standard input, and in its environment, where they apply:
+CMD gets the value on standard input, and these variables in its environment, where they apply:
   FASTJOURNAL_KEY, FASTJOURNAL_URI, FASTJOURNAL_DOMAIN, FASTJOURNAL_PRIORITY, FASTJOURNAL_ID,
   FASTJOURNAL_NOT_BEFORE_US, FASTJOURNAL_ATTEMPTS (failed ones so far), FASTJOURNAL_VALUE (where it
   is short), FASTJOURNAL_VALUE_TYPE, FASTJOURNAL_SERVER.
-  What holds a zero byte is in base64, under the name with _B64.
-It may run again for the same entry, so it should be safe to repeat. Where the lease is lost while
-it runs, it is ended, for the work may have gone to somebody else. Reports go to standard error.
-A daemon that is away is waited for, 5 minutes, also at the start; then exit code 69. A job in hand
-whose lease is over by then counts as lost: its command is ended, and it is handed out again.
+  A variable with a zero byte is in base64, under its name with _B64.
+CMD may run again for the same entry, so it should be idempotent. If the lease is lost while CMD
+runs, CMD is ended, because another worker may have the entry. Reports go to standard error.
+The worker waits 5 minutes for a daemon that is away, also at the start; then exit code 69. A job
+whose lease has ended by then counts as lost: its command is ended, and it is delivered again.
 SIGTERM, Ctrl-C or a closed terminal: nothing new starts, running commands finish. A second SIGTERM
 or Ctrl-C ends them: SIGTERM to each with all that it started, SIGKILL 10 seconds later.
-A command that cannot be started for want of descriptors, processes or memory is tried again, which
-is no failed attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
+If descriptors, processes or memory are short, the start of CMD is tried again, which is no failed
+attempt. Reports that nobody reads, or that do not fit on the disk, stop nothing.""",
 )
 @click.argument("domain", type=NAME, default="")
 @click.option(

@@ -15,6 +15,6 @@ from fj_cli.options import DURATION, NAME, b64_option, open_client, server_optio
 @server_option
 @click.pass_context
 def command(ctx: click.Context, key: bytes, token: int, delay: int | None) -> None:
-    """Give the entry under KEY back, which was leased with TOKEN."""
+    """Release the lease TOKEN of the entry under KEY: it is due again."""
     with open_client(ctx) as client:
         client.release(key, token, delay_us=delay)

@@ -18,9 +18,10 @@ def command() -> None:
 @command.command("new")
 @click.argument("file", type=click.Path(dir_okay=False))
 def new(file: str) -> None:
-    """Write a new random token to FILE, mode 0600, and print its line for the daemon's tokens.
+    """Write a new token to FILE, mode 0600.
 
-    The token itself is shown nowhere: --auth-file FILE uses it, and the daemon keeps its hash.
+    Print the line for the daemon's file of tokens. The token itself is shown nowhere: --auth-file
+    FILE uses it, and the daemon keeps its hash.
     """
     import hashlib
     import secrets
@@ -29,7 +30,7 @@ def new(file: str) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise ConfigError("is there already: remove it first", path=file) from error
+        raise ConfigError("exists: remove it first, or name another file", path=file) from error
     with open(descriptor, "w", encoding="ascii") as out:
         out.write(f"{token}\n")
     write_line(f'token_sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"')

@@ -14,7 +14,9 @@ def _file(name: str, help: str) -> click.Option:
 
 
 OPTIONS: list[click.Parameter] = [
-    click.Option(["--config"], metavar="FILE", help="TOML file; names as here with _, flags win."),
+    click.Option(
+        ["--config"], metavar="FILE", help="TOML file with these options, _ for -; flags win."
+    ),
     click.Option(
         ["--listen"],
         multiple=True,
@@ -24,50 +26,48 @@ OPTIONS: list[click.Parameter] = [
     click.Option(
         ["--check-config"],
         is_flag=True,
-        help="Say what is wrong with options and files, and exit: 0 nothing, 64 something.",
+        help="Check options and files, and exit: 0 no error, 64 errors.",
     ),
     click.Option(
         ["--ready-file"],
         metavar="PATH",
-        help="Written once requests are accepted: one bound address a line.",
+        help="File written when requests are accepted: one bound address a line.",
     ),
     click.Option(["--cmdlog-path"], metavar="DIR", help="Directory of the command log.  Required."),
     click.Option(
         ["--cmdlog-sync"],
         type=click.Choice(["always", "interval", "os"]),
-        help="When OK means on disk: always, each interval, or when the system likes.  [always]",
+        help="Sync of the log: before each OK, each interval, or by the system.  [always]",
     ),
-    _number("--cmdlog-sync-int", unit="MS", help="Interval of that policy.  [1000]"),
-    _number(
-        "--cmdlog-clean-int", unit="MS", help="How often the log is cleaned; 0: never.  [300000]"
-    ),
+    _number("--cmdlog-sync-int", unit="MS", help="Interval of the sync policy interval.  [1000]"),
+    _number("--cmdlog-clean-int", unit="MS", help="Interval of log compaction; 0: none.  [300000]"),
     _number("--cmdlog-seg-size", unit="BYTES", help="Size of a log segment.  [67108864]"),
     _number("--max-value", unit="BYTES", help="Largest value.  [1000000]"),
     _number("--max-reply", unit="BYTES", help="Largest reply of several entries.  [4194304]"),
     click.Option(["--socket-mode"], metavar="OCTAL", help="Mode of unix sockets.  [0660]"),
-    _file("--tls-cert", "Certificate, and what leads to its authority: TCP speaks TLS.  [off]"),
-    _file("--tls-key", "Its key, mode 0600 or 0640."),
-    _file("--tls-client-ca", "Clients need a certificate that one of these signed.  [off]"),
+    _file("--tls-cert", "Certificate chain (PEM); TCP connections use TLS.  [off]"),
+    _file("--tls-key", "Key of the certificate, mode 0600 or 0640."),
+    _file("--tls-client-ca", "Authorities whose certificates clients need (mutual TLS).  [off]"),
     _file("--auth-tokens", "Tokens and their rights, mode 0600: clients need AUTH.  [off]"),
-    _number("--auth-timeout", unit="S", help="So long a client may take until AUTH.  [10]"),
+    _number("--auth-timeout", unit="S", help="Longest time of a client until AUTH.  [10]"),
     click.Option(
         ["--insecure"],
         is_flag=True,
         default=None,
-        help="Let --listen name addresses of other machines without TLS and tokens.",
+        help="Allow --listen addresses of other machines without TLS and tokens.",
     ),
-    _number("--max-connections", unit="N", help="Clients at once; more get busy.  [10000]"),
-    _number("--max-inflight", unit="BYTES", help="Held for all connections.  [268435456]"),
-    _number("--request-timeout", unit="S", help="From a request's begin to its end.  [60]"),
-    _number("--send-timeout", unit="S", help="Until a client takes some of its replies.  [300]"),
-    _number("--idle-timeout", unit="S", help="Silence of a connection; 0: off.  [86400]"),
+    _number("--max-connections", unit="N", help="Connections at once; more get busy.  [10000]"),
+    _number("--max-inflight", unit="BYTES", help="Memory of all connections.  [268435456]"),
+    _number("--request-timeout", unit="S", help="Time from first to last byte of a request.  [60]"),
+    _number("--send-timeout", unit="S", help="Time until a client reads of its replies.  [300]"),
+    _number("--idle-timeout", unit="S", help="Time without requests; 0: no limit.  [86400]"),
     _number(
         "--memory-limit",
         unit="BYTES",
-        help="Beyond it, values are on the disk only; 0: all stay in memory.  [0]",
+        help="Memory limit: more values are on the disk only; 0: no limit.  [0]",
     ),
-    _number("--min-free-bytes", unit="BYTES", help="Less free space: read-only mode.  [67108864]"),
-    _number("--default-lease", unit="S", help="Lease of a NEXT that names none.  [86400]"),
+    _number("--min-free-bytes", unit="BYTES", help="Free space; read-only with less.  [67108864]"),
+    _number("--default-lease", unit="S", help="Lease of a NEXT without a timeout.  [86400]"),
     _number("--max-attempts", unit="N", help="Failed attempts until buried; 0: no limit.  [0]"),
     _number("--retry-delay", unit="S", help="Delay after a first failed attempt; doubles.  [1]"),
     _number("--retry-delay-max", unit="S", help="Longest delay after a failed attempt.  [3600]"),
@@ -75,37 +75,37 @@ OPTIONS: list[click.Parameter] = [
         ["--default-interval"],
         type=float,
         metavar="S",
-        help="Least time between two hand-outs of a domain without LIMIT; 0: none.  [0]",
+        help="Least time between two deliveries of a domain without LIMIT; 0: none.  [0]",
     ),
     _number(
         "--default-jobs",
         unit="N",
-        help="Entries of a domain without LIMIT that are leased at once; 0: any number.  [0]",
+        help="Most leased entries of a domain without LIMIT; 0: no limit.  [0]",
     ),
-    _number("--tombstone-ttl", unit="S", help="How long deletions are remembered.  [3600]"),
-    _number("--tombstones-max", unit="N", help="How many deletions are.  [1000000]"),
+    _number("--tombstone-ttl", unit="S", help="Time that tombstones of deletions stay.  [3600]"),
+    _number("--tombstones-max", unit="N", help="Number of tombstones at most.  [1000000]"),
     _number(
-        "--tombstones-bytes-max", unit="BYTES", help="Memory that these may take.  [536870912]"
+        "--tombstones-bytes-max", unit="BYTES", help="Memory of tombstones at most.  [536870912]"
     ),
-    _number("--max-clock-skew", unit="S", help="How far ahead a client's clock may be.  [60]"),
-    _number("--max-postpone", unit="S", help="How far SETs put off a URI; 0: any time.  [3600]"),
+    _number("--max-clock-skew", unit="S", help="Most time a client's clock is ahead.  [60]"),
+    _number("--max-postpone", unit="S", help="Most delay that SETs add to a URI; 0: any.  [3600]"),
     click.Option(
-        ["--snapshot-dir"], metavar="DIR", help="Where snapshots go.  [<cmdlog-path>/snapshots]"
+        ["--snapshot-dir"], metavar="DIR", help="Directory of snapshots.  [<cmdlog-path>/snapshots]"
     ),
     click.Option(
         ["--repair"],
         is_flag=True,
         default=None,
-        help="Go on after damage inside the log: keep the bytes aside and list what is lost.",
+        help="Repair damage in the log: keep the bytes aside, list the losses, and start.",
     ),
     click.Option(
         ["--http"],
         metavar="HOST:PORT",
-        help="Metrics and health by HTTP, on a loopback address; port 0 picks one.  [off]",
+        help="HTTP address of metrics and health, loopback only; port 0 picks one.  [off]",
     ),
     click.Option(
         ["--log-level"],
         type=click.Choice(["debug", "info", "warning", "error"]),
-        help="Least level of the lines on standard error.  [info]",
+        help="Lowest level of log lines on standard error.  [info]",
     ),
 ]

@@ -82,7 +82,7 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     retry_delay_max: Seconds = limits.RETRY_DELAY_US_MAX // 1_000_000
     """Seconds."""
     default_interval: Annotated[float, Meta(ge=0, le=SECONDS_MAX)] = 0
-    """Seconds, also a fraction of one, between two hand-outs of a domain without LIMIT; 0: none."""
+    """Seconds, also fractions, between two deliveries of a domain without LIMIT; 0: none."""
     default_jobs: Annotated[int, Meta(ge=0, le=NUMBER_MAX)] = 0
     """Leased entries of a domain without LIMIT; 0: any number."""
     tombstone_ttl: Seconds = limits.TOMBSTONE_TTL_US // 1_000_000
@@ -179,9 +179,11 @@ def _check_access(config: Config) -> None:
         there, missing = "--tls-cert", "--tls-key"
         if config.tls_key:
             there, missing = missing, there
-        raise ConfigError(f"{there} without {missing}", hint="TLS needs both")
+        raise ConfigError(f"{there} without {missing}", hint="give both, or none")
     if config.tls_client_ca and not config.tls_cert:
-        raise ConfigError("--tls-client-ca without --tls-cert and --tls-key")
+        raise ConfigError(
+            "--tls-client-ca without --tls-cert and --tls-key", hint="give all three, or none"
+        )
     for text in exposed_addresses(config):
         if not (config.tls_cert or config.auth_tokens or config.insecure):
             raise ConfigError(

@@ -19,7 +19,7 @@ class Settings(msgspec.Struct, kw_only=True, frozen=True):
     """After the first failed attempt; doubled for each further one."""
     retry_delay_us_max: int = limits.RETRY_DELAY_US_MAX
     interval_us_default: int = 0
-    """Least time between two hand-outs of a domain; 0: no limit."""
+    """Least time between two deliveries of a domain; 0: no limit."""
     jobs_default: int = 0
     """Most entries of a domain that are leased at once; 0: no limit."""
     tombstone_ttl_us: int = limits.TOMBSTONE_TTL_US

@@ -126,14 +126,18 @@ def load_grants(path: str) -> Grants:
         ("token", len({grant.digest for grant in grants})),
     ):
         if number < len(grants):
-            raise ConfigError(f"--auth-tokens: the same {what} stands there twice", path=path)
+            raise ConfigError(
+                f"--auth-tokens: the same {what} stands there twice", path=path, hint="remove one"
+            )
     return Grants(grants)
 
 
 def _grant(token: _Token, path: str) -> Grant:
     prefixes = tuple(prefix.encode() for prefix in token.prefixes)
     if max(map(len, prefixes)) > KEY_BYTES_MAX:
-        raise ConfigError(f"--auth-tokens: {token.name}: a prefix is no key's", path=path)
+        raise ConfigError(
+            f"--auth-tokens: {token.name}: a prefix has over {KEY_BYTES_MAX} bytes", path=path
+        )
     rights = 0
     for right in token.rights:
         rights |= RIGHTS[right]
@@ -143,7 +147,7 @@ def _grant(token: _Token, path: str) -> Grant:
 def _digest(token: _Token, path: str) -> bytes:
     if (token.token is None) == (token.token_sha256 is None):
         raise ConfigError(
-            f"--auth-tokens: {token.name}: needs either token or token_sha256", path=path
+            f"--auth-tokens: {token.name}: give either token or token_sha256", path=path
         )
     if token.token is not None:
         secret = token.token.encode()
@@ -168,7 +172,7 @@ def _digest(token: _Token, path: str) -> bytes:
 
 
 def _no_passphrase() -> str:
-    raise ValueError("it has a passphrase, which nobody is there to type")
+    raise ValueError("it has a passphrase: give a key without one")
 
 
 def _reason(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""Domain limits: rate limit between hand-outs, concurrency limit, lease and attempts. Pure.
+"""Domain limits: rate limit between deliveries, concurrency limit, lease and attempts. Pure.
 
 A limit is about a domain, whether that has entries or not. A number that is 0 means the daemon's
 default. The instant of the last hand-out outlives the domain's entries for as long as its interval
@@ -23,7 +23,7 @@ class DomainLimit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Limits of one domain; 0: the daemon's default, or in the default: no limit."""
 
     interval_us: int = 0
-    """Least time between two hand-outs."""
+    """Least time between two deliveries."""
     jobs: int = 0
     """Most entries that are leased at once."""
     lease_us: int = 0

@@ -15,7 +15,7 @@ from fastjournald.tables.signals import Signals
 
 
 class DomainRules:
-    """Changes of pauses and limits, and hand-outs, which limits count.
+    """Changes of pauses and limits, and deliveries, which limits count.
 
     Args:
         scheduler: Has the domains, and their pauses and limits.

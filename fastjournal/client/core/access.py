@@ -188,7 +188,7 @@ def make_context(
     if cert is not None:
         _load(cert, lambda: context.load_cert_chain(cert, key, password=_no_passphrase))
     elif key is not None:
-        raise ConfigError("a key without its certificate", path=key)
+        raise ConfigError("a key without its certificate", path=key, hint="give both, or none")
     return context
 
 
@@ -200,7 +200,7 @@ def read_auth_file(path: str | os.PathLike[str]) -> bytes:
     """
     token = read_private(path, AUTH_TOKEN_BYTES_MAX + 2).strip()
     if not token:
-        raise ConfigError("holds no token", path=path)
+        raise ConfigError("holds no token", path=path, hint="fj-cli token new FILE makes one")
     return token
 
 
@@ -214,9 +214,9 @@ def _load(path: str | os.PathLike[str], load: Callable[[], object]) -> None:
         raise ConfigError(
             f"cannot be used for TLS: {reason}",
             path=path,
-            hint="PEM; a key that fits its certificate",
+            hint="give PEM files, and the key of the certificate",
         ) from error
 
 
 def _no_passphrase() -> str:
-    raise ValueError("the key has a passphrase, which nobody is there to type")
+    raise ValueError("the key has a passphrase: give a key without one")

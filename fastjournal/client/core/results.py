@@ -135,7 +135,7 @@ class DomainStats(msgspec.Struct, frozen=True):
     paused_until: int = 0
     """Instant; 0: it is not paused."""
     interval_us: int = 0
-    """Least microseconds between two hand-outs; 0: no limit."""
+    """Least microseconds between two deliveries; 0: no limit."""
     jobs_max: int = 0
     """Most entries that are leased at once; 0: no limit."""
     lease_us: int = 0

@@ -96,7 +96,7 @@ def domain_stats(domain: str | bytes) -> Call[DomainStats]:
         BadRequestError: The name is empty.
     """
     if not domain:
-        raise BadRequestError("a domain has a name", code="bad-key")
+        raise BadRequestError("the name of a domain is empty", code="bad-key")
     return Call(_stats(domain, data=False), replies.json_of(DomainStats))
 
 

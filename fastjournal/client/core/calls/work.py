@@ -291,7 +291,7 @@ def limit(
 
     Args:
         domain: Its name.
-        interval_us: Least microseconds between two hand-outs.
+        interval_us: Least microseconds between two deliveries.
         jobs: Most entries that are leased at once.
         lease_us: Microseconds of a lease where the request names none.
         attempts: Failed attempts after which an entry is buried.
