@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 GENERATED = "protocol-tests.md"
 PAGES = [
     ROOT / "README.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != GENERATED),
+    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != GENERATED),
 ]
 
 SOURCES = [
@@ -112,12 +112,12 @@ def found(pattern: re.Pattern[str], text: str) -> list[str]:
     return [match[0].strip() for match in pattern.finditer(text)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_sentences_begin_with_a_noun(page: Path) -> None:
     assert not found(BADLY_BEGUN, prose(page))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_verbs_are_technical(page: Path) -> None:
     text = prose(page).partition("\n## Glossary\n")[0]
     assert not found(HOME_MADE, text), "the glossary in architecture.md has the terms"
