@@ -625,6 +625,16 @@ READ_LOCK_PATIENCE_S = 10.0
 """Time that a reader of a log waits for a segment that is being replaced, which takes an
 instant."""
 
+ARCHIVE_GAPS_MAX = 1000
+"""Spans of segments that the state of an archive lists as missing; beyond it the oldest are joined,
+so that its file stays small."""
+
+ARCHIVE_LOOK_SECONDS = 1.0
+"""Between two looks for sealed segments that wait for their link in the archive."""
+
+ARCHIVE_RETRY_SECONDS = 10.0
+"""Between two attempts to link segments, where one failed."""
+
 # --- compaction ----------------------------------------------------------------------------------
 
 FILTERED_BYTES_MAX = 64 * 1024

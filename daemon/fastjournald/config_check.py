@@ -40,6 +40,14 @@ def problems(config: Config) -> Iterator[str]:
             f"{config.snapshot_directory}: --snapshot-dir: is on another file system than the log; "
             "a snapshot is hard links"
         )
+    if config.archive_dir:
+        archive = _nearest(config.archive_dir)
+        yield from _directory("--archive-dir", config.archive_dir, archive)
+        if log.stat().st_dev != archive.stat().st_dev:
+            yield (
+                f"{config.archive_dir}: --archive-dir: is on another file system than the log; "
+                "the archive is hard links"
+            )
     if config.ready_file:
         parent = Path(config.ready_file).absolute().parent
         yield from _directory("--ready-file", str(parent), parent)

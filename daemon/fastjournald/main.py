@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import cast
 
 import click
@@ -37,6 +37,11 @@ from fastjournald.config_check import problems
 from fastjournald.net.credentials import load_security, risks
 from fastjournald.net.listeners import check_addresses
 from fastjournald.process import raise_file_limit, remove_ready_file, write_ready_file
+from fastjournald.recovery.open_archive import (
+    make_archive_directory,
+    open_archive,
+    try_link,
+)
 from fastjournald.recovery.recover import Progress, recover_engine
 from fastjournald.server import Server
 from fastjournald.sighup import Reloader, remember
@@ -123,7 +128,8 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
     raise_file_limit(config)
     disk = OsDisk()
     disk.mkdir(config.cmdlog_path)
-    with closing(lock_append(disk, config.cmdlog_path)):
+    with ExitStack() as locks:
+        locks.enter_context(closing(lock_append(disk, config.cmdlog_path)))
         # readers lock this file where it is there, and never make it
         lock_read(disk, config.cmdlog_path).close()
         if config.ready_file:
@@ -131,6 +137,10 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
             remove_ready_file(config.ready_file)
         for path in remove_partial_snapshots(disk, config.snapshot_directory):
             LOG.warning("event=removed path=%s what='a snapshot that was interrupted'", path)
+        if config.archive_dir:
+            make_archive_directory(disk, config.cmdlog_path, config.archive_dir)
+            locks.enter_context(closing(lock_append(disk, config.archive_dir)))
+            try_link(disk, config.cmdlog_path, config.archive_dir)
         # a bad address shows before a long replay
         trio.run(check_addresses, config.listen)
         settings = config.settings()
@@ -144,7 +154,10 @@ def _run(config: Config, load: Callable[[], Config]) -> int:
         # reference cycle behind (tests/unit/test_engine_reference_cycles.py); for those of tasks
         # and exceptions, Timers.collect_garbage looks at what is young.
         gc.freeze()
-        server = Server(config, engine, writer, disk, clock, security)
+        archive = None
+        if config.archive_dir:
+            archive = open_archive(disk, config, engine.journal.usage, writer)
+        server = Server(config, engine, writer, disk, clock, security, archive)
         with stops_noted() as early_stops:
             trio.run(_serve, server, Reloader(server, given, load), early_hangups, early_stops)
     LOG.info("event=stopped")

@@ -12,6 +12,7 @@ import msgspec
 import trio
 
 from fastjournal.clock import Clock
+from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter
 from fastjournal.disk import Disk
 from fastjournald.admission.close_reason import CloseReason
@@ -67,6 +68,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     turns: TurnBudget
     memory: MemoryBudget
     backpressure: Backpressure
+    archive: Archive | None = None
+    """Archive of sealed segments; None: there is none."""
     segments_free: trio.Lock
     """Held by the task that links, replaces or removes sealed segments."""
     after_requests: Callable[[int], None]

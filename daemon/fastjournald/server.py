@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Hashable
 import trio
 
 from fastjournal.clock import Clock
+from fastjournal.cmdlog.archive import Archive
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.disk import Disk
 from fastjournald.admission.memory_budget import MemoryBudget
@@ -28,6 +29,7 @@ from fastjournald.observability.http_routes import pages_of
 from fastjournald.observability.http_server import HttpServer
 from fastjournald.runtime import Counters, Runtime
 from fastjournald.tables.signals import CHANGES, KEYS, READY, TIMER, VALUES
+from fastjournald.tasks.archiver import Archiver
 from fastjournald.tasks.compactor import Compactor
 from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.free_space import FreeSpace
@@ -52,6 +54,7 @@ class Server:
         disk: Where it is.
         clock: The machine's, or a test's.
         security: TLS and tokens.
+        archive: Archive of sealed segments; None: there is none.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Server:
         disk: Disk,
         clock: Clock,
         security: Security | None = None,
+        archive: Archive | None = None,
     ) -> None:
         tls, engine.context.grants = security or Security()
         engine.context.handouts = Handouts()
@@ -77,6 +81,7 @@ class Server:
             turns=TurnBudget(engine.store),
             memory=MemoryBudget(config.max_inflight, engine.context.ration),
             backpressure=Backpressure(engine, writer, compacts=config.cmdlog_clean_int > 0),
+            archive=archive,
             segments_free=trio.Lock(),
             after_requests=self._after_requests,
             wake_tasks=self._wake_tasks,
@@ -90,12 +95,13 @@ class Server:
         self.notifier = Notifier(engine, self._wake_session, self._disconnect_slow_consumer)
         self.timers = Timers(runtime, self.notifier.wait_matched)
         self.free_space = FreeSpace(runtime)
-        self.compactor = Compactor(runtime)
+        self.archiver = Archiver(runtime)
+        self.compactor = Compactor(runtime, self.archiver.archive_sealed)
         services = Services(
             fetch=self.value_loader.fetch,
             evict=self.evictor.evict,
             run_scan=self.scan_runner.run,
-            take_snapshot=Snapshots(runtime).take,
+            take_snapshot=Snapshots(runtime, self.archiver.archive_sealed).take,
             wait_turn=self.turn_scheduler.wait,
             queue_up=self.turn_scheduler.queue_up,
             pass_on=self.turn_scheduler.pass_on,
@@ -174,6 +180,7 @@ class Server:
             self.notifier.pace,
             self.notifier.match_long,
             self.scan_runner.keep_index,
+            self.archiver.run,
             self.compactor.run,
             self.value_loader.serve,
             self.evictor.run,

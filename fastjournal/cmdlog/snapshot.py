@@ -7,7 +7,10 @@ holds the segments under their own names and ``MANIFEST.json``::
      "segments": [{"name": "000000001.log", "number": 1, "bytes": int,
                    "crc32c": "8 hex digits", "first_us": int|null, "last_us": int|null,
                    "records": int}, ...],
-     "records": int, "bytes": int}
+     "records": int, "bytes": int, "archive_gaps": [...]}
+
+``archive_gaps`` has the gaps of the archive (``cmdlog.archive``) that were known then; without any
+it is left out.
 
 It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
 is whole. Removal first renames a snapshot back to ``<name>.partial``. A snapshot that fails removes
@@ -28,6 +31,7 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
+from fastjournal.cmdlog.archive import Gap
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import Disk
@@ -56,7 +60,7 @@ class ManifestSegment(msgspec.Struct, frozen=True):
     records: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Contents of a snapshot."""
 
     format: str
@@ -66,6 +70,8 @@ class Manifest(msgspec.Struct, frozen=True):
     segments: list[ManifestSegment]
     records: int
     bytes: int
+    archive_gaps: tuple[Gap, ...] = ()
+    """Parts of the history that the archive does not have."""
 
 
 def snapshot_name(now_us: int) -> str:
@@ -80,6 +86,7 @@ def take_snapshot(
     snapshot_directory: str,
     segments: list[SegmentInfo],
     now_us: int,
+    archive_gaps: tuple[Gap, ...] = (),
 ) -> str:
     """Link sealed segments into a new snapshot.
 
@@ -89,6 +96,7 @@ def take_snapshot(
         snapshot_directory: Where snapshots are kept, on the same file system; created if needed.
         segments: The sealed segments, ascending; they are synced, and not removed meanwhile.
         now_us: In microseconds since the Unix epoch.
+        archive_gaps: Gaps of the archive that are known.
 
     Returns:
         The path of the snapshot.
@@ -101,7 +109,7 @@ def take_snapshot(
     partial = path + _PARTIAL_SUFFIX
     try:
         disk.mkdir(partial, like=log_directory)
-        _fill(disk, partial, log_directory, segments, now_us)
+        _fill(disk, partial, log_directory, segments, now_us, archive_gaps)
         disk.rename(partial, path)
     except LogFailedError:
         with suppress(LogFailedError):
@@ -112,14 +120,19 @@ def take_snapshot(
 
 
 def _fill(
-    disk: Disk, partial: str, log_directory: str, segments: list[SegmentInfo], now_us: int
+    disk: Disk,
+    partial: str,
+    log_directory: str,
+    segments: list[SegmentInfo],
+    now_us: int,
+    archive_gaps: tuple[Gap, ...],
 ) -> None:
     for info in segments:
         disk.link(f"{log_directory}/{info.name}", f"{partial}/{info.name}")
     like = f"{partial}/{segments[-1].name}" if segments else None
     manifest = disk.create(f"{partial}/{MANIFEST_NAME}", like=like)
     try:
-        manifest.write(_encode_manifest(segments, now_us))
+        manifest.write(_encode_manifest(segments, now_us, archive_gaps))
         manifest.sync()
     finally:
         manifest.close()
@@ -269,7 +282,9 @@ def verify_snapshot(disk: Disk, path: str) -> Manifest:
     return manifest
 
 
-def _encode_manifest(segments: list[SegmentInfo], now_us: int) -> bytes:
+def _encode_manifest(
+    segments: list[SegmentInfo], now_us: int, archive_gaps: tuple[Gap, ...]
+) -> bytes:
     manifest = Manifest(
         format=FORMAT,
         version=VERSION,
@@ -288,6 +303,7 @@ def _encode_manifest(segments: list[SegmentInfo], now_us: int) -> bytes:
         ],
         records=sum(info.records for info in segments),
         bytes=sum(info.bytes for info in segments),
+        archive_gaps=archive_gaps,
     )
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
 

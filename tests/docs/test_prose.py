@@ -55,7 +55,7 @@ TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 UNIT_TEST_BADLY_NAMED = re.compile(r"test_(?:an?|the|that|what|who|whose|whoever|of)_")
 
 MECHANISMS = """
-address attempt auth backlog backpressure block blocking body budget bulk bury cancellation
+address archive attempt auth backlog backpressure block blocking body budget bulk bury cancellation
 certificate chain cli client close command commit compaction completion config connect connection
 crash cursor daemon damage decision delay demo disk domain door dump encoder end engine entry
 error export expression extension failed fork forked forwarder function handshake hangup http

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fastjournald.tasks.archiver import Archiver
 from fastjournald.tasks.compactor import (
     LATE_SHARE,
     OTHERS_SHARE,

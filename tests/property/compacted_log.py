@@ -28,6 +28,10 @@ NOTHING_LEFT_BYTES = 2000
 """More than the records that a log without entries consists of take."""
 
 
+async def nothing_to_archive() -> None:
+    """Without an archive, compaction waits for nothing."""
+
+
 class CompactedLog:
     """Engine and log on a simulated disk, and a clock that stands still unless it is moved.
 

@@ -38,6 +38,7 @@ from tests.door.engine import (
 from tests.door.recovery import recover_engine
 from tests.door.tables import Entry, Unreadable
 from tests.property.cold_values import fetch, still, value_of
+from tests.property.crash_archive import ARCHIVE, CrashedArchive
 from tests.property.crash_requests import VOLATILE_URI, draw_request
 from tests.property.crash_snapshots import Snapshots
 from tests.property.subject import SECOND, START
@@ -156,6 +157,10 @@ class CrashingDaemon:
         self.cleanings: Counter[str] = Counter()
         """How segments that were cleaned to the end ended."""
         self.snapshots = Snapshots(LOG, random.Random(seed))
+        self.archive: CrashedArchive | None = None
+        if config.archive_dir:
+            self.disk.mkdir(ARCHIVE)
+            self.archive = CrashedArchive(config, random.Random(seed))
         self.steps: list[Step] = []
         """The newest acknowledged one, then all others."""
         self.tells = random.Random(seed)
@@ -182,6 +187,8 @@ class CrashingDaemon:
         self.config.repair = repair
         self.snapshots.tidy(self.disk)
         self.engine, self.writer = self._recovered(self.disk)
+        if self.archive is not None:
+            self.archive.start(self.disk, self.engine, self.writer)
         self.engine.check()
         if self.steps and not repair:
             now = max(step.now for step in self.steps)
@@ -283,6 +290,8 @@ class CrashingDaemon:
     def acknowledge(self) -> None:
         """Acknowledge every request that is settled by now."""
         settled = self.writer.settled
+        if self.archive is not None:
+            self.archive.acknowledge()
         evict_values(self.engine.store, self.writer.durable_at, 1000)
         while self.told and self.told[0].mark <= settled:
             told = self.told.pop(0)
@@ -307,6 +316,8 @@ class CrashingDaemon:
 
     def other_task(self) -> bool:
         """Commit, roll or take a snapshot, perhaps; return whether anything was done."""
+        if self.archive is not None and self.draw.random() < 0.2:
+            self.archive.work()
         chance = self.draw.random()
         if chance < 0.25:
             self.commit()

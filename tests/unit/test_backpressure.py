@@ -19,7 +19,7 @@ from tests.door.compaction import GRANTED, Backpressure, bytes_slowed, bytes_usu
 from tests.door.daemon import Counters
 from tests.door.places import patch_module
 from tests.door.tasks import Compactor
-from tests.property.compacted_log import LOG, CompactedLog
+from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive
 from tests.property.subject import START, request
 from tests.unit.server_fixture import Peer
 from tests.unit.test_session_bounds import Room
@@ -140,7 +140,7 @@ async def test_backpressure_ends_when_the_log_is_small_enough(
     pressure.look()
     async with trio.open_nursery() as nursery:
         gone = await in_order(pressure, [10**9], nursery)
-        nursery.start_soon(Compactor(runtime).run)
+        nursery.start_soon(Compactor(runtime, nothing_to_archive).run)
         await until(lambda: bool(gone))
         nursery.cancel_scope.cancel()
     assert not pressure.closed
@@ -153,7 +153,7 @@ async def test_backpressure_wakes_cleaning_at_once(
 ) -> None:
     runtime = runtime_of(log)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Compactor(runtime).run)
+        nursery.start_soon(Compactor(runtime, nothing_to_archive).run)
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
         runtime.backpressure.look()
@@ -170,7 +170,7 @@ async def test_backpressure_holds_nobody_where_cleaning_frees_nothing(
     async with trio.open_nursery() as nursery:
         runtime.backpressure.look()
         gone = await in_order(runtime.backpressure, [10**9], nursery)
-        nursery.start_soon(Compactor(runtime).run)
+        nursery.start_soon(Compactor(runtime, nothing_to_archive).run)
         await until(lambda: bool(gone))
         assert "event=writers-not-slowed" in caplog.text
         # they are slowed down again once the log has grown by much

@@ -23,7 +23,7 @@ from tests.door.compaction import (
 from tests.door.daemon import Counters
 from tests.door.places import patch_module
 from tests.door.tasks import Compactor
-from tests.property.compacted_log import LOG, CompactedLog
+from tests.property.compacted_log import LOG, CompactedLog, nothing_to_archive
 
 SEGMENT_BYTES = 16 * 1024
 
@@ -46,7 +46,7 @@ def compactor_of(
         counters=Counters(),
         backpressure=Backpressure(log.engine, log.writer, compacts=True),
     )
-    return Compactor(runtime)
+    return Compactor(runtime, nothing_to_archive)
 
 
 def overgrown() -> CompactedLog:

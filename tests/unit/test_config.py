@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fastjournal.errors import ConfigError
 from tests.door.config import PROGRAM_BYTES, Config, load_config
 from tests.door.daemon import main
 from tests.door.places import patch_module
@@ -47,6 +48,8 @@ OPTIONS: dict[str, tuple[str, str, object]] = {
     "max-clock-skew": ("2", "2", 2),
     "max-postpone": ("7", "7", 7),
     "snapshot-dir": ("/snap", '"/snap"', "/snap"),
+    "archive-dir": ("/archive", '"/archive"', "/archive"),
+    "archive-bytes-max": ("100000000", "100000000", 100_000_000),
     "http": ("127.0.0.1:9924", '"127.0.0.1:9924"', "127.0.0.1:9924"),
     "log-level": ("debug", '"debug"', "debug"),
 }
@@ -55,7 +58,12 @@ FLAGS = {"repair", "insecure"}
 
 
 CERT, KEY = ("--tls-cert", "/tls/cert"), ("--tls-key", "/tls/key")
-PARTNERS = {"tls-cert": KEY, "tls-key": CERT, "tls-client-ca": CERT + KEY}
+PARTNERS = {
+    "tls-cert": KEY,
+    "tls-key": CERT,
+    "tls-client-ca": CERT + KEY,
+    "archive-bytes-max": ("--archive-dir", "/archive"),
+}
 """Options that one needs."""
 OTHERS = {
     "cmdlog-sync": "os",
@@ -285,6 +293,22 @@ def test_snapshots_go_below_the_log_unless_told_otherwise() -> None:
     assert config.snapshot_directory == "/var/lib/x/snapshots"
     config.snapshot_dir = "elsewhere"
     assert Path(config.snapshot_directory) == Path("elsewhere").absolute()
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"archive_bytes_max": 1 << 30},
+        {"archive_dir": "/archive", "archive_bytes_max": 1000},
+        {"archive_dir": "/log/."},
+        {"archive_dir": "/log/snapshots"},
+    ],
+)
+def test_archive_that_could_hold_nothing_or_has_no_place_of_its_own_is_refused(
+    flags: dict[str, object],
+) -> None:
+    with pytest.raises(ConfigError, match="--archive-"):
+        load_config(None, {"cmdlog_path": "/log", **flags})
 
 
 def test_engine_gets_its_options_in_its_units() -> None:

@@ -22,7 +22,7 @@ from tests.door.daemon import Histogram, Server
 from tests.door.engine import UNKNOWN
 from tests.door.observability import Answer, Metrics, domain_label, histogram, pages_of
 from tests.door.places import patch_module
-from tests.door.recovery import recover_engine
+from tests.door.recovery import open_archive, recover_engine
 from tests.functions import NO_FUNCTIONS
 
 OPERATING = Path(__file__).resolve().parents[2] / "docs/operating.md"
@@ -36,11 +36,13 @@ class Subject:
     def __init__(self, memory_limit: int = 0) -> None:
         disk = SimulatedDisk(1)
         disk.mkdir("/log")
-        config = Config(cmdlog_path="/log", memory_limit=memory_limit)
+        config = Config(cmdlog_path="/log", memory_limit=memory_limit, archive_dir="/archive")
         self.clock = ManualClock(START)
         settings = config.settings()
         engine, writer = recover_engine(disk, config, settings, self.clock, seed=bytes(8))
-        self.server = Server(config, engine, writer, disk, self.clock)
+        disk.mkdir("/archive")
+        archive = open_archive(disk, config, engine.journal.usage, writer)
+        self.server = Server(config, engine, writer, disk, self.clock, archive=archive)
         self.engine = engine
 
     def ask(

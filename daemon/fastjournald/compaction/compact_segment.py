@@ -45,6 +45,7 @@ KEPT_MAX = 0.75
 
 READ_SCORE = SegmentScore(0)
 READ = "somebody reads the log"
+AWAITS_ARCHIVE = "its link in the archive is not durable"
 
 _Steps: TypeAlias = Generator[Signal | Blocking, Any, int]
 """A stage; it returns the present."""
@@ -72,6 +73,8 @@ def compact_segment(
         CompactionStoppedError: The driver has thrown it in; no file is left beside the segment.
     """
     usage = store.journal.usage
+    if usage.awaits_archive(info.number):
+        return Result(Outcome.FAILED, AWAITS_ARCHIVE)
     files = SegmentFiles(store.journal, writer, disk, directory)
     try:
         try:

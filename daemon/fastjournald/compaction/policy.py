@@ -4,6 +4,8 @@ A segment is a candidate when less than half of it is live, when too many small 
 when there are too many of about its size: these are *merged*, by moving what they hold to the end
 of the log. Sizes are compared in tiers, each a quarter of the one above, so that a byte is copied
 once a tier, and not at each snapshot, which seals a segment however small it is.
+
+A segment that waits for its link in the archive is no candidate.
 """
 
 from __future__ import annotations
@@ -72,11 +74,14 @@ def candidates(
     return [
         info
         for info in writer.sealed
-        if info.number == awaited
-        or info.number in usage.merging
-        or (
-            usage.live[info.number] < LIVE_MAX * info.bytes
-            and usage.is_changed(info.number, now, present, scored_before)
+        if not usage.awaits_archive(info.number)
+        and (
+            info.number == awaited
+            or info.number in usage.merging
+            or (
+                usage.live[info.number] < LIVE_MAX * info.bytes
+                and usage.is_changed(info.number, now, present, scored_before)
+            )
         )
     ]
 

@@ -93,6 +93,14 @@ OPTIONS: list[click.Parameter] = [
         ["--snapshot-dir"], metavar="DIR", help="Directory of snapshots.  [<cmdlog-path>/snapshots]"
     ),
     click.Option(
+        ["--archive-dir"],
+        metavar="DIR",
+        help="Sealed segments are linked there before the log is cleaned.  [off]",
+    ),
+    _number(
+        "--archive-bytes-max", unit="BYTES", help="Beyond it, the oldest go; 0: any size.  [0]"
+    ),
+    click.Option(
         ["--repair"],
         is_flag=True,
         default=None,

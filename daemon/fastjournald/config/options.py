@@ -94,6 +94,10 @@ class Config(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_postpone: Seconds = limits.POSTPONE_US_MAX // 1_000_000
     """Seconds."""
     snapshot_dir: str = ""
+    archive_dir: str = ""
+    """Empty: off."""
+    archive_bytes_max: Bytes = 0
+    """0: any size."""
     repair: bool = False
     http: str = ""
     """Empty: off."""
@@ -149,6 +153,7 @@ def load_config(file: str | None, flags: dict[str, object]) -> Config:
     if not config.listen:
         raise ConfigError("--listen: at least one address is needed")
     _check_interval(config)
+    _check_archive(config)
     _check_http(config)
     _check_access(config)
     return config
@@ -161,6 +166,28 @@ def _check_interval(config: Config) -> None:
             f"--default-interval {config.default_interval:g}: it rounds to 0 microseconds",
             hint="give 0 for none, or 0.000001 or more",
         )
+
+
+def _check_archive(config: Config) -> None:
+    """Refuse an archive that could hold nothing, or whose files would stand among others."""
+    if not config.archive_dir:
+        if config.archive_bytes_max:
+            raise ConfigError("--archive-bytes-max without --archive-dir")
+        return
+    if 0 < config.archive_bytes_max < config.cmdlog_seg_size:
+        raise ConfigError(
+            f"--archive-bytes-max {config.archive_bytes_max}: less than one segment",
+            hint=f"give 0 for no bound, or at least --cmdlog-seg-size, {config.cmdlog_seg_size}",
+        )
+    for option, path in (
+        ("--cmdlog-path", config.cmdlog_path),
+        ("--snapshot-dir", config.snapshot_directory),
+    ):
+        if os.path.realpath(path) == os.path.realpath(config.archive_dir):
+            raise ConfigError(
+                f"--archive-dir {config.archive_dir}: this is {option}",
+                hint="name a directory that only the archive uses",
+            )
 
 
 def _check_http(config: Config) -> None:

@@ -60,6 +60,7 @@ class Metrics(Collector):
         yield from self._requests()
         yield from self._entries()
         yield from self._log()
+        yield from self._archive()
         yield from self._values()
         yield from self._memory()
         yield from self._process()
@@ -242,6 +243,24 @@ class Metrics(Collector):
             "Duration of these waits, in sum.",
             pressure.waited_seconds,
         )
+
+    def _archive(self) -> Iterator[Metric]:
+        archive = self._runtime.archive
+        if archive is None:
+            return
+        waiting = archive.waiting(self._runtime.writer.sealed)
+        for name, text, value in (
+            ("segments", "Files in the archive of sealed segments.", archive.segments),
+            ("bytes", "Bytes of these files.", archive.bytes),
+            ("waiting_segments", "Sealed segments without a link so far.", len(waiting)),
+        ):
+            yield GaugeMetricFamily(f"fastjournal_archive_{name}", text, value)
+        for name, text, value in (
+            ("dropped_segments", "Segments that the bound removed.", archive.dropped),
+            ("missed_segments", "Segments that were never archived.", archive.missed),
+            ("failures", "Attempts to link or remove that failed.", archive.failures),
+        ):
+            yield CounterMetricFamily(f"fastjournal_archive_{name}", text, value)
 
     def _values(self) -> Iterator[Metric]:
         store, counters = self._runtime.engine.store, self._runtime.counters

@@ -65,7 +65,8 @@ def recover_engine(
     recovered = _replay(disk, config, settings, started_us, on_progress, worker=worker)
     state = recovered.state
     _report(recovered)
-    active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered)
+    archives = bool(config.archive_dir)
+    active, sealed = _segments_to_go_on(disk, config.cmdlog_path, recovered, archives=archives)
     engine = load_engine(state, settings, _too_early, seed=seed, now=clock.now_us())
     writer = LogWriter(
         disk,
@@ -116,12 +117,14 @@ def _replay(
 
 
 def _segments_to_go_on(
-    disk: Disk, directory: str, recovered: Recovered
+    disk: Disk, directory: str, recovered: Recovered, *, archives: bool
 ) -> tuple[SegmentInfo | None, list[SegmentInfo]]:
     """Return the segment to append to, if there is one, and those that are sealed."""
     active, sealed = recovered.active, recovered.sealed
-    if not _rewrite_last(disk, directory, recovered) and active and active.records:
-        # the file may be linked into a snapshot, which never changes: append to another one
+    rewritten = _rewrite_last(disk, directory, recovered)
+    if active and active.records and (archives or not rewritten):
+        # the file may be linked into a snapshot, which never changes, or into the archive, where
+        # it would come twice: append to another one
         return None, [*sealed, active]
     return active, sealed
 
@@ -132,6 +135,11 @@ def _restore_usage(engine: Engine, writer: LogWriter, state: ReplayState) -> Non
     writer.previous.update(state.previous)
     usage.previous = writer.previous
     usage.told_in = state.chain.told_in
+    usage.sealed_as = dict(state.chain.sealed_as)
+    if writer.sealed and writer.sealed[-1].number in usage.previous:
+        # it was never rewritten: a durable record in a later segment would say so
+        last = writer.sealed[-1]
+        usage.sealed_as[last.number] = (last.bytes, last.crc32c)
     foreign = (info.number for info in writer.sealed if info.number not in usage.previous)
     usage.foreign_last = max(foreign, default=0)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from time import perf_counter
 
@@ -101,10 +102,13 @@ class Compactor:
 
     Args:
         runtime: Engine, log and clock.
+        archive_sealed: Links sealed segments into the archive, if there is one: compaction touches
+            none before.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, archive_sealed: Callable[[], Awaitable[None]]) -> None:
         self._runtime = runtime
+        self._archive_sealed = archive_sealed
         self._pace = CompactionPace()
         self._debt = 0.0
         self._debt_at = -math.inf
@@ -158,6 +162,7 @@ class Compactor:
         Raises:
             LogFailedError: A segment could not be replaced or unlinked.
         """
+        await self._archive_sealed()
         engine, writer = self._runtime.engine, self._runtime.writer
         now = self._runtime.clock.now_us()
         for info in candidates(engine.store, writer, now, merge=not only_excess):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
@@ -29,10 +29,13 @@ class Snapshots:
 
     Args:
         runtime: Engine, log and disk.
+        archive_sealed: Links sealed segments into the archive, if there is one: the archive has
+            what the snapshot has.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, archive_sealed: Callable[[], Awaitable[None]]) -> None:
         self._runtime = runtime
+        self._archive_sealed = archive_sealed
         self._pruning = trio.Lock()
 
     async def take(self, session: Hashable, request: Request) -> bytes:
@@ -63,6 +66,7 @@ class Snapshots:
         runtime = self._runtime
         await runtime.commit.wait_settled(runtime.writer.appended)
         segments = await runtime.commit.roll()
+        await self._archive_sealed()
         now = reply.timestamp = runtime.clock.now_us()
         try:
             path = await trio.to_thread.run_sync(
@@ -72,6 +76,7 @@ class Snapshots:
                 runtime.config.snapshot_directory,
                 segments,
                 now,
+                () if runtime.archive is None else runtime.archive.gaps,
             )
         except LogFailedError as error:
             # the log is whole: only the snapshot failed

@@ -67,6 +67,10 @@ class SegmentUsage:
         """Segments of which nothing matters any more, that were being read when they were to go."""
         self.merging: frozenset[int] = frozenset()
         """Small segments that are moved to the end of the log, because there are many of them."""
+        self.archived_before: int | None = None
+        """Segments from this number on wait for their link in the archive; None: there is none."""
+        self.sealed_as: dict[int, tuple[int, int]] = {}
+        """Segment number to size and CRC-32C when it was sealed, as the log told at the start."""
         self.foreign_last = 0
         """The last segment that another program wrote; 0: there is none."""
         self.replaced: dict[int, bytes] = {}
@@ -155,6 +159,10 @@ class SegmentUsage:
         waits = sum(self.blocks(other, number, present) for other in score.waits)
         waits += sum(self.pauses_before(number, domain, now) for domain in score.pauses)
         return 2 * waits < len(score.waits) + len(score.pauses)
+
+    def awaits_archive(self, number: int) -> bool:
+        """Whether compaction may not touch a segment, because it is not archived yet. O(1)."""
+        return self.archived_before is not None and number >= self.archived_before
 
     def paused(self, number: int, domain: bytes, until: int) -> None:
         """A record in this segment pauses a domain. O(1)."""

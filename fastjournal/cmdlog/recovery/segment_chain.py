@@ -88,6 +88,8 @@ class Chain:
         """Segment number to what it may be, of which it is one."""
         self.told_in: dict[int, set[int]] = {}
         """Segment number to the segments with records ``rewritten`` about it."""
+        self.sealed_as: dict[int, tuple[int, int]] = {}
+        """Segment number to size and CRC-32C when it was sealed, as the one behind it tells."""
 
     def take(self, segment: int, told: Told) -> None:
         """Take a record that stands in a segment."""
@@ -98,6 +100,7 @@ class Chain:
             self.previous[segment] = told.previous
             if told.bytes:
                 self.seals[told.previous] = [Seal(told.bytes, told.crc32c)]
+                self.sealed_as[told.previous] = (told.bytes, told.crc32c)
         elif isinstance(told, SegmentRemoved):
             self.removed.add(told.number)
             self.seals.pop(told.number, None)

@@ -1,0 +1,135 @@
+"""Archiver: links sealed segments into the archive, in a thread, before compaction touches them.
+
+A link that the system refuses is tried again, and compaction waits for it. It does not wait for
+ever: when the log has become so large that writers would be slowed down, or the disk is nearly
+full, the oldest of the segments that wait are skipped. Each is a gap then, which metrics, log
+lines, the state of the archive and the manifests of snapshots tell. Requests never wait for a link.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from fastjournal.cmdlog.archive import Archive, Gap
+from fastjournal.errors import LogFailedError
+from fastjournal.limits import ARCHIVE_LOOK_SECONDS, ARCHIVE_RETRY_SECONDS
+from fastjournald.compaction.policy import bytes_slowed
+from fastjournald.runtime import Runtime
+
+LOG = logging.getLogger("fastjournald")
+
+
+class Archiver:
+    """Brings the archive up to date.
+
+    Args:
+        runtime: Engine, log and archive.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._one_at_a_time = trio.Lock()
+        self._failed_at = -ARCHIVE_RETRY_SECONDS
+
+    async def run(self) -> None:
+        """Link what was sealed, again and again; without an archive, return at once."""
+        archive = self._runtime.archive
+        if archive is None:
+            return
+        counted_at = -ARCHIVE_RETRY_SECONDS
+        while True:
+            await self.archive_sealed()
+            # a reader removes files at any time
+            if trio.current_time() >= counted_at + ARCHIVE_RETRY_SECONDS:
+                counted_at = trio.current_time()
+                async with self._one_at_a_time:
+                    await self._enforce_bound(archive)
+            await trio.sleep(ARCHIVE_LOOK_SECONDS)
+
+    async def archive_sealed(self) -> None:
+        """Link the segments that were sealed until now, or skip some."""
+        archive = self._runtime.archive
+        if archive is None or not archive.waiting(self._runtime.writer.sealed):
+            return
+        async with self._one_at_a_time:
+            if not self._waits_to_retry:
+                await self._link(archive)
+            if self._waits_to_retry:
+                await self._skip_refused(archive)
+
+    @property
+    def _waits_to_retry(self) -> bool:
+        return trio.current_time() < self._failed_at + ARCHIVE_RETRY_SECONDS
+
+    async def _link(self, archive: Archive) -> None:
+        runtime = self._runtime
+        infos = archive.waiting(runtime.writer.sealed)
+        if not infos:
+            return
+        before = archive.gaps
+        try:
+            await trio.to_thread.run_sync(archive.take, infos)
+        except LogFailedError as error:
+            self._failed(archive, error)
+            return
+        runtime.engine.journal.usage.archived_before = archive.next
+        LOG.info(
+            "event=archived segment=%s segments=%d bytes=%d",
+            infos[-1].name,
+            len(infos),
+            sum(info.bytes for info in infos),
+        )
+        for gap in archive.gaps:
+            if gap not in before:
+                _tell("archive-gap", gap)
+        await self._enforce_bound(archive)
+
+    async def _enforce_bound(self, archive: Archive) -> None:
+        try:
+            dropped = await trio.to_thread.run_sync(archive.enforce_bound)
+        except LogFailedError as error:
+            self._failed(archive, error)
+        else:
+            for gap in dropped:
+                _tell("archive-dropped", gap)
+
+    async def _skip_refused(self, archive: Archive) -> None:
+        """Let compaction go on with segments that cannot be linked, if it has to."""
+        engine, writer = self._runtime.engine, self._runtime.writer
+        usage = engine.journal.usage
+        excess = writer.log_bytes - bytes_slowed(engine.store, writer)
+        skipped = []
+        for info in archive.waiting(writer.sealed):
+            if excess <= 0 and not (engine.context.read_only and not usage.live[info.number]):
+                break
+            skipped.append(info)
+            excess -= info.bytes
+        if skipped:
+            await trio.to_thread.run_sync(archive.skip, skipped)
+            usage.archived_before = archive.next
+            _tell("archive-gap", archive.gaps[-1])
+
+    def _failed(self, archive: Archive, error: LogFailedError) -> None:
+        self._failed_at = trio.current_time()
+        archive.failures += 1
+        LOG.error(
+            "event=archive-failed error=%r retry_seconds=%d",
+            str(error),
+            ARCHIVE_RETRY_SECONDS,
+        )
+
+
+def _tell(event: str, gap: Gap) -> None:
+    LOG.warning(
+        "event=%s reason=%s first=%d last=%d segments=%d bytes=%d from_us=%s to_us=%s",
+        event,
+        gap.reason,
+        gap.first,
+        gap.last,
+        gap.segments,
+        gap.bytes,
+        gap.first_us,
+        gap.last_us,
+    )
