@@ -52,7 +52,13 @@ HOME_MADE = re.compile(
 
 
 TEST_NAME = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
-UNIT_TEST_BADLY_NAMED = re.compile(r"test_(?:an?|the|that|what|who|whose|whoever|of)_")
+UNIT_TEST_BADLY_NAMED = re.compile(
+    r"test_(?:an?|the|that|th[eo]se|its?|what(?:ever)?|who(?:se|ever)?|which|when|where|while|there|"
+    r"no|nor|neither|nothing|nobody|every|each|all|any|both|some|several|many|more|few|only|too|also|so|"
+    r"one|two|three|others?|another|same|after|at|behind|before|by|in|of|on|under|with|without|"
+    r"give|up|\d+)_"
+)
+"""Article, pronoun, number, adverb or preposition in front of the mechanism."""
 
 MECHANISMS = """
 address archive attempt auth backlog backpressure block blocking body budget bulk bury cancellation

@@ -52,7 +52,7 @@ async def serve(listener: Listener, seconds: float) -> int:
     return served
 
 
-async def test_without_descriptors_it_waits_says_so_once_and_goes_on(
+async def test_accept_without_descriptors_waits_says_so_once_and_goes_on(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Listener(*[errno.EMFILE, errno.ENFILE] * 20)

@@ -288,7 +288,7 @@ def test_scan_needs_the_right_to_read_and_shows_what_is_inside(name: str) -> Non
     "Functions: 19 AUTH",
 )
 @pytest.mark.parametrize("function", Function)
-def test_before_auth_nothing_is_done_but_what_needs_no_token(function: Function) -> None:
+def test_auth_is_needed_for_all_but_functions_without_a_token(function: Function) -> None:
     made = engine()
     made.context.grants = Grants([Grant("t", sha256(TOKEN).digest(), 15, (b"",))])
     before = made.store.entries
@@ -349,7 +349,7 @@ def test_sentence_names_the_right_and_the_token_but_no_secret() -> None:
 
 
 @pytest.mark.rule("Errors: `auth-failed`")
-def test_wrong_token_fails_and_takes_away_what_another_gave() -> None:
+def test_auth_with_a_wrong_token_fails_and_ends_the_rights_of_another() -> None:
     made = engine()
     session_with(made, (READ,), b"")
     get = request(F.GET, b"plain", at=START)
@@ -367,13 +367,13 @@ def test_wrong_token_fails_and_takes_away_what_another_gave() -> None:
 
 
 @pytest.mark.rule("Functions: 19 AUTH")
-def test_where_no_token_is_needed_every_auth_is_success() -> None:
+def test_auth_is_success_where_no_token_is_needed() -> None:
     reply = engine().handle("s", request(F.AUTH, value=b"anything", at=START), START)
     assert reply is not None
     assert decode_reply(reply).code == ""
 
 
-def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
+def test_grants_of_a_new_file_end_the_waits_of_those_who_lose_theirs() -> None:
     made = Engine()
     keep, lose = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("k", "l"))
     made.context.grants = Grants([keep, lose])
@@ -392,7 +392,7 @@ def test_other_grants_end_the_waits_of_those_who_lose_theirs() -> None:
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_another_token_ends_what_waits_by_the_one_before(right: bool) -> None:
+def test_auth_with_another_token_ends_the_waits_of_the_one_before(right: bool) -> None:
     made = engine()
     first, second = (Grant(name, sha256(name.encode()).digest(), 15, (b"",)) for name in ("a", "b"))
     made.context.grants = Grants([first, second])

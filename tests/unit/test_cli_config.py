@@ -78,7 +78,7 @@ def test_wrong_address_says_where_it_came_from(
         find_server(option, environment, [])
 
 
-def test_each_name_comes_from_its_option_or_variable_and_the_file_is_for_its_own_server(
+def test_config_names_come_from_option_or_variable_and_the_file_is_for_its_own_server(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "fj-cli.toml"

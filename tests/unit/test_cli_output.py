@@ -29,7 +29,7 @@ def test_bytes_are_text_where_they_are_utf_8_and_else_base64(
     assert found == fields
 
 
-def test_nothing_that_disturbs_a_terminal_gets_there() -> None:
+def test_terminal_gets_no_control_characters() -> None:
     shown = show_bytes(b"a\x1b[2Jb\n\xffc\xc2\x9b")
     assert shown == "a\\x1b[2Jb\\n\\xffc\\u009b"
     assert shown.isprintable()

@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def test_nothing_is_shown_in_the_first_second_and_then_the_bar(
+def test_progress_bar_is_shown_after_the_first_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal, clock = Terminal(), Clock()
@@ -37,7 +37,7 @@ def test_nothing_is_shown_in_the_first_second_and_then_the_bar(
     assert "1.0/2.0 MB" in terminal.getvalue()
 
 
-def test_where_nobody_watches_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     file, clock = io.StringIO(), Clock()
     monkeypatch.setattr(sys, "stderr", file)
     with ProgressBar("verifying", clock=clock) as bar:

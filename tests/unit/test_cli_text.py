@@ -20,7 +20,7 @@ BAD = ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn", "Co")
 HOSTILE = "a\x1b[2J\x07\n\r\x7f\x85\x9b31m\u200b\u202e\u2066\u2028\u2029\ufeff\ud800z"
 
 
-def test_every_character_that_could_disturb_a_terminal_is_escaped() -> None:
+def test_terminal_text_has_every_disturbing_character_escaped() -> None:
     blocks = ["".join(map(chr, range(at, at + 64))) for at in range(0, sys.maxunicode, 64)]
     assert blocks[-1][-1] == chr(sys.maxunicode)
     shown = set().union(*map(safe_text, blocks))

@@ -132,7 +132,7 @@ def test_instant_that_is_shown_reads_back_the_same(us: int) -> None:
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_duration_or_instant_of_any_text_is_read_or_refused(text: str) -> None:
     for parse in (parse_duration, lambda t: parse_instant(t, NOW)):
         us: int | None = None
         with contextlib.suppress(BadRequestError):

@@ -136,7 +136,7 @@ def test_auth_comes_first_after_a_connection_was_lost() -> None:
 
 
 @both
-def test_wrong_token_is_auth_failed_and_is_not_told(ask: Ask) -> None:
+def test_auth_with_a_wrong_token_is_auth_failed_and_does_not_show_it(ask: Ask) -> None:
     with ScriptedDaemon(answer) as daemon, pytest.raises(RefusedError) as caught:
         ask(daemon.address, auth="some-other-token")
     assert caught.value.code == "auth-failed"

@@ -48,7 +48,7 @@ def test_pauses_grow_with_jitter_up_to_their_bound_and_end_with_the_patience() -
     assert pauses(7) == pauses(7) != pauses(8)
 
 
-def test_at_least_one_try_is_made() -> None:
+def test_backoff_makes_at_least_one_try() -> None:
     assert pauses(1, Reconnect(patience_s=0)) == [0.0]
 
 
@@ -129,7 +129,7 @@ def failed(error: FastjournalError, *, multiplexer: Multiplexer | None = None) -
     return multiplexer
 
 
-def test_only_what_was_sent_and_not_answered_is_in_doubt() -> None:
+def test_request_is_in_doubt_only_if_it_was_sent_and_not_answered() -> None:
     requests = [Request(Function.ADD, key=b"a"), Request(Function.NOP), Request(Function.ADD)]
     batch = batch_of(*requests)
     first = Multiplexer(reply_bytes_max=1000)

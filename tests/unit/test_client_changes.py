@@ -48,7 +48,7 @@ def test_changes_come_in_order_and_those_of_one_key_are_folded_into_the_last() -
     assert taken(buffer) == []
 
 
-def test_too_many_changes_are_forgotten_and_that_is_told_first() -> None:
+def test_changes_over_the_bound_are_dropped_and_that_is_shown_first() -> None:
     buffer = ChangeBuffer(lambda: None)
     for n in range(LISTENER_KEYS_MAX + 1):
         buffer.tell(note(1, b"%d" % n))

@@ -29,7 +29,7 @@ def modules_after(code: str) -> set[str]:
         "from fastjournal.client import SyncClient, calls",
     ],
 )
-def test_neither_trio_nor_pyspark_is_loaded_by(code: str) -> None:
+def test_import_loads_neither_trio_nor_pyspark(code: str) -> None:
     assert not modules_after(code) & {"trio", "pyspark", "pyarrow", "pandas", "rich", "click"}
 
 
@@ -37,7 +37,7 @@ def test_trio_client_is_loaded_when_it_is_named() -> None:
     assert "trio" in modules_after("from fastjournal import Client")
 
 
-def test_every_public_name_is_there_and_an_unknown_one_is_not() -> None:
+def test_import_of_every_public_name_and_of_no_unknown_one() -> None:
     for name in fastjournal.__all__:
         assert getattr(fastjournal, name) is not None
     assert set(fastjournal.__all__) <= set(dir(fastjournal))
@@ -45,7 +45,7 @@ def test_every_public_name_is_there_and_an_unknown_one_is_not() -> None:
         fastjournal.Queue  # noqa: B018 - the access is the test
 
 
-def test_every_error_of_the_tree_can_be_imported_from_the_top() -> None:
+def test_import_of_every_error_of_the_tree_from_the_top() -> None:
     tree = {
         name
         for name, kind in vars(errors).items()

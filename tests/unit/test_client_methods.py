@@ -23,7 +23,7 @@ HELPERS |= {"listening", "cancellation"}
 
 @pytest.mark.parametrize("client", [SyncClient, Client])
 @pytest.mark.parametrize("name", sorted(set(BUILDERS) - HELPERS))
-def test_each_call_is_a_method_with_its_arguments_and_docstring(client: type, name: str) -> None:
+def test_call_is_a_method_with_its_arguments_and_docstring(client: type, name: str) -> None:
     method, build = getattr(client, name), BUILDERS[name]
     assert method.__name__ == name
     assert inspect.getdoc(method) == inspect.getdoc(build)
@@ -52,7 +52,7 @@ def test_help_says_what_a_method_returns(method: Callable[..., object], returns:
     assert f") -> {returns}\n" in shown
 
 
-def test_both_clients_have_the_same_methods() -> None:
+def test_clients_have_the_same_methods() -> None:
     def public(client: type) -> set[str]:
         return {name for name in dir(client) if not name.startswith("_")}
 
@@ -70,5 +70,5 @@ def test_listening_has_the_arguments_of_its_call(method: Callable[..., object]) 
     assert list(parameters) == ["self", *inspect.signature(calls.listening).parameters]
 
 
-def test_every_function_can_be_asked_for() -> None:
+def test_function_has_a_method() -> None:
     assert len(set(BUILDERS)) >= len(Function)

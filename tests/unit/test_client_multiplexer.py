@@ -69,7 +69,7 @@ def test_identifier_in_flight_is_not_given_again_and_zero_never() -> None:
     assert not held.done
 
 
-def test_there_is_no_room_beyond_the_bounds_until_replies_come_or_bytes_go() -> None:
+def test_multiplexer_has_no_room_beyond_its_bounds_until_replies_come_or_bytes_go() -> None:
     client = new()
     for _ in range(CLIENT_IN_FLIGHT_MAX):
         assert client.has_room
@@ -169,7 +169,7 @@ def test_abandoned_next_has_its_lease_released() -> None:
     assert not client.failed
 
 
-def test_more_releases_than_there_is_room_for_go_out_bit_by_bit() -> None:
+def test_releases_without_room_go_out_bit_by_bit() -> None:
     client, server = new(), ServerConnection()
     client = Multiplexer(reply_bytes_max=10_000_000)
     call = calls.next_(count=20_000)

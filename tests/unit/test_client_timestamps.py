@@ -47,7 +47,7 @@ def test_shared_source_follows_the_clock_of_the_machine() -> None:
     assert before <= first < second
 
 
-def test_after_a_jump_forward_and_back_timestamps_are_those_of_the_clock_again() -> None:
+def test_timestamps_after_a_jump_forward_and_back_are_those_of_the_clock_again() -> None:
     clock = ManualClock(NOW)
     source = TimestampSource(clock)
     source.next_us()

@@ -131,7 +131,7 @@ def test_error_that_does_not_come_again_is_an_error_and_no_damage() -> None:
 
 
 @pytest.mark.parametrize("size", [SECTOR_BYTES + 1, 3 * SECTOR_BYTES, (1 << 20) + 5, 3 << 20])
-def test_every_readable_sector_is_read(size: int) -> None:
+def test_sector_that_is_readable_is_read(size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     for bad in {0, SECTOR_BYTES, (size - 1) // SECTOR_BYTES * SECTOR_BYTES}:
         disk = SimulatedDisk()

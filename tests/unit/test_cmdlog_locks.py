@@ -24,7 +24,7 @@ sys.stdin.read()
 """
 
 
-def test_only_one_process_appends_and_its_death_frees_the_log(tmp_path: Path) -> None:
+def test_lock_lets_one_process_append_and_its_death_frees_the_log(tmp_path: Path) -> None:
     directory = str(tmp_path)
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, directory], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -139,7 +139,7 @@ def test_writer_goes_on_where_recovery_ends() -> None:
     assert again.active == writer.active
 
 
-def test_other_files_are_left_alone_and_a_half_rewritten_segment_is_deleted() -> None:
+def test_recovery_leaves_other_files_alone_and_deletes_a_half_rewritten_segment() -> None:
     disk = a_disk(s1=three_segments()[0])
     others = ["append.lock2", "000000001.log.torn-1", "1.log", "x.rw", "000000001.logs"]
     for name in others:
@@ -407,7 +407,7 @@ def test_first_segment_can_be_missed_too() -> None:
     assert refused(a_disk(s2=second, s3=third)).path == f"{LOG}/000000001.log"
 
 
-def test_several_things_at_once_are_refused_and_repaired_at_once() -> None:
+def test_damage_at_several_places_is_refused_and_repaired_at_once() -> None:
     first, _, third = three_segments()
     one = bytearray(bytes(first))
     one[first.offsets[1] + 20] ^= 1
@@ -501,7 +501,7 @@ def test_jobs_behind_damage_do_not_get_the_token_of_another_lease() -> None:
         assert state.odd == {}
 
 
-def test_several_jobs_lost_from_a_lease_leave_the_token_to_the_others() -> None:
+def test_lease_that_lost_several_jobs_leaves_the_token_to_the_others() -> None:
     log, ids = a_lease_of_five()
     log.entry(KEY)
     data = bytearray(bytes(log))

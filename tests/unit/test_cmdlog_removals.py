@@ -99,7 +99,7 @@ def test_complete_of_an_entry_whose_uri_was_taken_is_not_applied_where_the_new_o
 
 
 @pytest.mark.parametrize("told", [0, 1])
-def test_both_entries_stand_that_a_lost_one_took_the_key_and_the_uri_of(told: int) -> None:
+def test_entries_stand_both_that_a_lost_one_took_the_key_and_the_uri_of(told: int) -> None:
     log = SegmentBuilder()
     one = log.entry(KEY, value=b"one")
     two = log.entry(OTHER, uri=URI, value=b"two")

@@ -32,7 +32,7 @@ def test_name_and_its_number_stand_for_each_other() -> None:
         "000000001.log\n",
     ],
 )
-def test_any_other_name_is_no_segment(name: str) -> None:
+def test_segment_has_no_other_name(name: str) -> None:
     assert segment_number(name) is None
 
 

@@ -118,7 +118,7 @@ def test_names_are_utc_and_sort_by_time() -> None:
     assert snapshot_name(NOW) < snapshot_name(NOW + 1) < snapshot_name(NOW + 10**12)
 
 
-def test_after_any_crash_a_snapshot_is_whole_or_a_partial_that_can_be_removed(
+def test_snapshot_after_any_crash_is_whole_or_a_partial_that_can_be_removed(
     disk: SimulatedDisk,
 ) -> None:
     writer = a_log(disk, "/log", 2)
@@ -161,7 +161,7 @@ def test_snapshot_that_fails_leaves_nothing_and_the_next_one_is_whole(
     assert failures >= 3 + 6
 
 
-def test_on_another_file_system_a_snapshot_fails_with_a_hint(tmp_path: Path) -> None:
+def test_snapshot_on_another_file_system_fails_with_a_hint(tmp_path: Path) -> None:
     if os.stat("/dev/shm").st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no second file system")
     disk = OsDisk()
@@ -180,7 +180,7 @@ def test_snapshot_that_was_returned_survives_every_crash(disk: SimulatedDisk) ->
         assert len(verify_snapshot(disk.crash(seed), path).segments) == 2
 
 
-def test_only_partial_snapshots_are_removed(disk: SimulatedDisk) -> None:
+def test_snapshots_are_removed_only_if_partial(disk: SimulatedDisk) -> None:
     writer = a_log(disk, "/log", 1)
     path = take(disk, writer.sealed)
     disk.mkdir(f"{SNAPSHOTS}/mine.partial")
@@ -191,12 +191,14 @@ def test_only_partial_snapshots_are_removed(disk: SimulatedDisk) -> None:
     assert disk.listdir(SNAPSHOTS) == [NAME, "mine.partial"]
 
 
-def test_without_a_snapshot_directory_there_are_none(disk: SimulatedDisk) -> None:
+def test_snapshots_are_none_without_a_directory(disk: SimulatedDisk) -> None:
     assert list_snapshots(disk, "/none") == []
     assert remove_partial_snapshots(disk, "/none") == []
 
 
-def test_two_snapshots_of_one_instant_are_refused_and_the_first_stays(disk: SimulatedDisk) -> None:
+def test_snapshot_of_an_instant_with_one_is_refused_and_the_first_stays(
+    disk: SimulatedDisk,
+) -> None:
     writer = a_log(disk, "/log", 1)
     path = take(disk, writer.sealed)
     with pytest.raises(LogFailedError):
@@ -226,7 +228,7 @@ def edit(disk: SimulatedDisk, path: str, old: bytes, new: bytes) -> None:
         ("000000002.log", b"\x05", b"\x06", "checksum"),
     ],
 )
-def test_whatever_was_changed_in_a_snapshot_is_named(
+def test_snapshot_check_names_whatever_was_changed(
     disk: SimulatedDisk, file: str, old: bytes, new: bytes, words: str
 ) -> None:
     writer = a_log(disk, "/log", 2)

@@ -75,7 +75,7 @@ def test_time_to_live_counts_from_creation_and_is_cut() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_any_16_bytes_become_a_uuid_version_4(data: bytes) -> None:
+def test_job_id_of_any_16_bytes_becomes_a_uuid_version_4(data: bytes) -> None:
     job_id = make_job_id(data)
     assert is_job_id(job_id)
     assert UUID(bytes=job_id).version == 4
@@ -89,7 +89,7 @@ def test_id_is_a_uuid_version_4_or_it_is_not(data: bytes) -> None:
 
 
 @given(domains, u64, u64, u64, st.integers(0, 255))
-def test_whatever_the_engine_asks_for_is_a_job_that_workq_takes(
+def test_workq_takes_jobs_of_whatever_the_engine_asks_for(
     domain: bytes, lease: int, expires: int, created: int, priority: int
 ) -> None:
     ttl_ms = workq_ttl_ms(expires, created)

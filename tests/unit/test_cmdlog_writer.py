@@ -73,7 +73,7 @@ def segments_of(disk: Disk) -> dict[int, bytes]:
     }
 
 
-def test_nothing_touches_the_disk_before_the_write() -> None:
+def test_writer_does_not_touch_the_disk_before_the_write() -> None:
     disk = a_disk()
     writer = a_writer(disk)
     before = disk.calls.total()
@@ -104,7 +104,7 @@ def test_first_segment_starts_with_header_and_start_record() -> None:
     assert writer.appended == len(content)
 
 
-def test_every_position_is_where_the_record_is_found() -> None:
+def test_position_is_where_the_record_is_found() -> None:
     disk = a_disk()
     writer = a_writer(disk)
     positions = {}
@@ -141,7 +141,7 @@ def test_new_segment_names_the_one_before_and_overshoots_by_one_batch_at_most() 
 
 
 @pytest.mark.parametrize("sync", SyncPolicy)
-def test_under_every_policy_a_segment_is_durable_before_the_next_exists(sync: SyncPolicy) -> None:
+def test_segment_is_durable_before_the_next_exists_under_every_policy(sync: SyncPolicy) -> None:
     disk = a_disk()
     writer = a_writer(disk, sync=sync, segment_bytes_max=100)
     for number in range(5):

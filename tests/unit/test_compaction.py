@@ -179,7 +179,7 @@ def test_removal_stays_while_the_record_that_it_removes_is_on_the_disk() -> None
     log.check()
 
 
-def test_after_a_restart_a_removal_stays_until_the_other_segment_was_cleaned_again() -> None:
+def test_compaction_keeps_a_removal_after_a_restart_until_the_other_segment_was_compacted() -> None:
     log = CompactedLog(cmdlog_seg_size=65536)
     log.fill(10)
     base = log.roll()
@@ -718,7 +718,7 @@ def test_record_that_dies_while_its_segment_is_compacted_does_not_return() -> No
         log.check()
 
 
-def test_too_many_small_files_have_what_they_wait_for_cleaned() -> None:
+def test_compaction_frees_what_too_many_small_files_wait_for() -> None:
     log = CompactedLog(cmdlog_seg_size=16384, tombstone_ttl=1)
     log.fill(60)
     base = log.roll()

@@ -33,7 +33,7 @@ def pace() -> CompactionPace:
     return CompactionPace()
 
 
-async def test_others_have_three_times_as_long(
+async def test_compactor_leaves_others_three_times_as_long(
     pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     assert await away(pace) == pytest.approx(OTHERS_SHARE * SLICE)
@@ -50,7 +50,7 @@ async def test_pace_of_a_compactor_that_wakes_late_slows_down_and_recovers(
     assert waits[-1] == pytest.approx(OTHERS_SHARE * SLICE, rel=0.05)
 
 
-async def test_more_it_has_to_hurry_the_less_it_gives_way(
+async def test_compactor_yields_less_the_more_it_is_behind(
     pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     waits = []
@@ -63,7 +63,7 @@ async def test_more_it_has_to_hurry_the_less_it_gives_way(
     assert waits[-1] == 0
 
 
-async def test_in_a_hurry_it_has_half_of_what_others_had_and_no_more_than_a_bound(
+async def test_compactor_far_behind_has_half_of_what_others_had_up_to_a_bound(
     pace: CompactionPace, autojump_clock: trio.testing.MockClock
 ) -> None:
     autojump_clock.autojump_threshold = float("inf")

@@ -115,9 +115,7 @@ def test_table_of_this_test_has_every_option() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_works_by_flag_and_by_file_and_the_flag_wins(
-    tmp_path: Path, name: str
-) -> None:
+def test_option_works_by_flag_and_by_file_and_the_flag_wins(tmp_path: Path, name: str) -> None:
     by_flag, in_file, expected = OPTIONS[name]
     attribute = name.replace("-", "_")
     path = () if name == "cmdlog-path" else ("--cmdlog-path", "/log")
@@ -263,7 +261,7 @@ def test_missing_log_directory_is_named(capsys: pytest.CaptureFixture[str]) -> N
     assert "--cmdlog-path" in refusal(capsys)
 
 
-def test_no_address_at_all_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_address_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "fastjournald.toml"
     file.write_text('cmdlog_path = "/log"\nlisten = []\n')
     assert "listen" in refusal(capsys, "--config", str(file))

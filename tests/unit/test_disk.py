@@ -149,7 +149,7 @@ def test_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, roo
     disk.lock(path, shared=True).close()
 
 
-def test_there_is_free_space(disk: Disk, root: str) -> None:
+def test_disk_has_free_space(disk: Disk, root: str) -> None:
     assert disk.free_bytes(root) > 0
 
 

@@ -72,7 +72,7 @@ def test_move_is_done_or_not() -> None:
     assert {tuple(disk.crash(seed).listdir("/log")) for seed in SEEDS} == {("c",)}
 
 
-def test_two_names_of_a_file_stay_one_file_after_a_crash() -> None:
+def test_disk_keeps_two_names_of_a_file_one_file_after_a_crash() -> None:
     disk = with_file(b"a")
     disk.link("/log/a", "/log/b")
     disk.sync_directory("/log")
@@ -119,7 +119,7 @@ def test_planned_call_fails_once_and_has_written_a_part(call: str) -> None:
     assert len(parts) > 5
 
 
-def test_after_a_failed_sync_a_later_one_succeeds_and_saves_nothing_of_it() -> None:
+def test_sync_after_a_failed_one_succeeds_and_saves_nothing_of_it() -> None:
     disk = with_file(b"synced")
     file = disk.open_append("/log/a")
     file.write(b"0123456789")

@@ -244,7 +244,7 @@ def test_large_replies_to_those_who_wait_are_gathered_up_to_a_bound(
     assert served(daemon, LATER) == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_those_who_have_waited_long_enough_are_told_in_parts(
+def test_waiting_next_whose_time_is_over_is_answered_in_parts(
     monkeypatch: pytest.MonkeyPatch, daemon: Daemon
 ) -> None:
     patch_module(monkeypatch, "SERVED_MAX", 4)

@@ -76,7 +76,7 @@ def test_read_only_engine_refuses_what_needs_room_and_changes_nothing(
         (request(Function.LINK, JOB, uri=b"text"), "exists"),
     ],
 )
-def test_it_is_the_last_of_the_errors(s: Subject, asked: Request, code: str) -> None:
+def test_read_only_is_the_last_of_the_errors(s: Subject, asked: Request, code: str) -> None:
     assert full(s).ask(asked).code == code
 
 

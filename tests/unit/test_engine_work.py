@@ -412,7 +412,7 @@ def test_call_of_the_engine_does_bounded_work_and_counts_it(name: str) -> None:
     do_bounded(daemon, CASES[name](daemon))
 
 
-def test_every_function_has_a_case() -> None:
+def test_work_of_every_function_has_a_case() -> None:
     elsewhere = {int(Function[name]) for name, _ in marked("bounded_work")}
     assert set(FUNCTIONS.values()) | elsewhere == set(HANDLERS)
 
@@ -490,7 +490,7 @@ def test_scan_leaves_matches_that_take_long_to_a_thread_and_finds_what_matches()
 # --- going on -------------------------------------------------------------------------------------
 
 
-def test_all_who_wait_are_served_in_the_end_each_call_within_its_bound() -> None:
+def test_waiting_next_is_served_in_the_end_each_call_within_its_bound() -> None:
     daemon = Daemon()
     serve = serve_waiters_of_500_each_when_their_domain_resumes(daemon)
     calls = 0
@@ -507,7 +507,7 @@ def test_all_who_wait_are_served_in_the_end_each_call_within_its_bound() -> None
     assert daemon.store.leases.count == 10 * NEXT
 
 
-def test_only_the_timers_apply_what_is_too_much_for_one_request() -> None:
+def test_timers_alone_apply_what_is_too_much_for_one_request() -> None:
     daemon = Daemon()
     daemon.jobs(MANY)
     daemon.lease(MANY)

@@ -59,7 +59,7 @@ def test_facts_tell_of_the_record(position: int) -> None:
     assert (entry.priority, entry.value_type) == (255, 7)
 
 
-def test_one_fact_changes_and_the_others_stay() -> None:
+def test_fact_of_an_entry_changes_and_the_others_stay() -> None:
     entry = an_entry(1, 2, 3, 4, 5, 6)
     entry.not_before = 20
     entry.timestamp = 40

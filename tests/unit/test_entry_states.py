@@ -33,7 +33,7 @@ def test_new_entry_is_absent() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(STATES, STATES)))
-def test_only_legal_transitions_are_made(before: int, after: int) -> None:
+def test_transition_is_made_only_if_legal(before: int, after: int) -> None:
     entry = entry_in(before)
     if after in TRANSITIONS[before]:
         entry.move_to(after)

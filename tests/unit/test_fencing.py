@@ -63,13 +63,13 @@ def test_holder_of_the_lease_may(s: Subject, ask: By) -> None:
     assert ask(s, JOB, leased(s)) == ""
 
 
-def test_up_to_the_last_microsecond(s: Subject, ask: By) -> None:
+def test_fencing_holds_up_to_the_last_microsecond(s: Subject, ask: By) -> None:
     token = leased(s)
     s.now = token - 1
     assert ask(s, JOB, token) == ""
 
 
-def test_by_a_further_key_too(s: Subject, ask: By) -> None:
+def test_fencing_holds_by_a_further_key_too(s: Subject, ask: By) -> None:
     token = leased(s, uri=URI)
     assert ask(s, URI, token + 1) == "lease-lost"
     assert ask(s, URI, token) == ""
@@ -91,7 +91,7 @@ def test_lease_that_went_to_somebody_else_is_lost(s: Subject, ask: By) -> None:
     assert ask(s, JOB, quick) == ""
 
 
-def test_also_where_both_leases_end_in_the_same_millisecond(s: Subject, ask: By) -> None:
+def test_fencing_holds_where_both_leases_end_in_the_same_millisecond(s: Subject, ask: By) -> None:
     slow = leased(s)
     s.release(JOB, slow)
     quick = lease(s)
@@ -146,7 +146,7 @@ def test_repeated_set_takes_nothing_away(s: Subject, ask: By) -> None:
     assert ask(s, JOB, token) == ""
 
 
-def test_after_burial_and_kick_only_the_new_lease_counts(s: Subject, ask: By) -> None:
+def test_fencing_after_burial_and_kick_counts_only_the_new_lease(s: Subject, ask: By) -> None:
     slow = leased(s)
     s.bury(JOB)
     assert_lost(s, ask, slow)
@@ -203,7 +203,7 @@ def test_attempts_count_leases_that_ran_out_and_nothing_else(s: Subject) -> None
     assert s.meta(JOB).attempts == 1
 
 
-def test_at_max_attempts_it_is_buried_and_the_last_worker_is_fenced_off(
+def test_fencing_excludes_the_last_worker_after_the_burial_at_max_attempts(
     s: Subject, ask: By
 ) -> None:
     s = s.under(attempts_max=3)

@@ -110,7 +110,7 @@ def test_frames_go_out_in_order_with_identifiers_of_their_own_and_else_unchanged
         assert encode_request(request) == record(number).frame
 
 
-def test_no_more_than_the_window_is_in_flight_and_a_reply_makes_room() -> None:
+def test_window_bounds_what_is_in_flight_and_a_reply_makes_room() -> None:
     bench = Bench(in_flight_max=2)
     bench.offer(1, 2, 3)
     assert list(bench.sent()) == [1, 2]
@@ -173,7 +173,7 @@ def test_lost_connection_sends_unanswered_records_again_in_their_order() -> None
     assert order == [1, 3, 4, 5, 6]
 
 
-def test_after_a_pause_one_goes_ahead_and_each_success_doubles_the_window() -> None:
+def test_window_after_a_pause_is_one_and_each_success_doubles_it() -> None:
     bench = Bench(in_flight_max=5)
     bench.offer(*range(20))
     bench.engine.lost(bench.now)
@@ -221,7 +221,7 @@ def test_success_makes_the_pauses_short_again() -> None:
     assert bench.engine.paused_until - bench.now <= PAUSE_US_MIN
 
 
-def test_many_refusals_of_one_window_are_one_pause() -> None:
+def test_pause_is_one_for_many_refusals_of_one_window() -> None:
     bench = Bench(in_flight_max=50)
     bench.offer(*range(50))
     for identifier in bench.sent().values():
@@ -242,7 +242,7 @@ def test_late_success_of_the_time_before_the_pause_does_not_end_it() -> None:
     assert list(bench.sent()) == [1]
 
 
-def test_same_seed_gives_the_same_pauses_and_another_others() -> None:
+def test_pauses_are_the_same_for_the_same_seed() -> None:
     def pauses(seed: int) -> list[int]:
         bench = Bench(seed=seed)
         found = []
@@ -344,7 +344,7 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("code", "function", "flags", "wanted"), TABLE)
-def test_each_code_has_its_disposition(
+def test_code_has_its_disposition(
     code: str, function: int, flags: int, wanted: Disposition
 ) -> None:
     assert disposition_of(code, function, flags) is wanted
@@ -372,7 +372,7 @@ def test_next_due_is_never_before_now_also_after_a_pause_that_is_over() -> None:
 # --- connections that end ------------------------------------------------------------------------
 
 
-def test_after_a_loss_a_nop_goes_first_and_records_follow_its_reply() -> None:
+def test_nop_goes_first_after_a_loss_and_records_follow_its_reply() -> None:
     bench = Bench()
     bench.offer(1)
     bench.sent()
@@ -472,7 +472,7 @@ def test_record_that_cannot_be_framed_costs_no_pause_and_is_laid_to_no_other(cod
     assert bench.delayed == []
 
 
-def test_one_suspect_after_the_other_makes_records_be_passed_over() -> None:
+def test_suspects_one_after_the_other_make_records_be_passed_over() -> None:
     """A hundred thousand poisonous records before a good one: it is found after some twenty."""
     bench = Bench(in_flight_max=64)
     count, tried, at = 100_000, 0, 0

@@ -24,7 +24,7 @@ def test_state_arrives_at_the_named_socket(
 
 
 @pytest.mark.parametrize("address", [None, "", "relative", "/no/such/socket"])
-def test_without_a_manager_nothing_happens(
+def test_sdnotify_does_nothing_without_a_manager(
     monkeypatch: pytest.MonkeyPatch, address: str | None
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)

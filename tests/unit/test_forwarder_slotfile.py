@@ -126,7 +126,7 @@ def test_erased_run_at_the_start_gives_its_space_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_release")
-def test_nothing_behind_a_pending_record_is_released(tmp_path: Path) -> None:
+def test_slot_releases_no_space_behind_a_pending_record(tmp_path: Path) -> None:
     path = write(tmp_path, *records(1000))
     file = open_slot(path)
     taken = file.take(10_000, 10**9)

@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[SlotStore]:
     opened.close()
 
 
-def test_more_slots_than_may_be_open_are_taken_in_turns_and_all_deleted(
+def test_slots_over_the_bound_of_open_ones_are_taken_in_turns_and_all_deleted(
     tmp_path: Path, store: SlotStore
 ) -> None:
     count = 2 * OPEN_SLOTS_MAX + 3
@@ -166,7 +166,7 @@ def test_slots_whose_records_are_all_delayed_rest_and_hold_up_no_other(
     assert again == seen
 
 
-def test_hundred_thousand_slots_are_listed_now_and_then_and_not_each_time(
+def test_slots_by_the_hundred_thousand_are_not_listed_each_time(
     tmp_path: Path, store: SlotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted: how many names are looked at until a backlog is sent, by the number of its slots."""

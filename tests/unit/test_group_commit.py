@@ -70,7 +70,7 @@ class Log:
 
 
 @pytest.mark.rule("Durability: `always`")
-async def test_all_who_wait_share_one_write_and_one_sync() -> None:
+async def test_commit_is_one_write_and_one_sync_for_all_who_wait() -> None:
     log = Log()
     await log.clients(50)
     assert sorted(log.told) == sorted(f"c{number} OK" for number in range(50))
@@ -99,7 +99,7 @@ async def test_failure_reaches_all_who_wait_and_nobody_is_told_ok(call: str) -> 
 
 @pytest.mark.rule("Durability: `os`")
 @pytest.mark.parametrize("policy", [SyncPolicy.INTERVAL, SyncPolicy.OS])
-async def test_other_policies_wait_for_the_write_only(policy: SyncPolicy) -> None:
+async def test_commit_of_other_policies_waits_for_the_write_only(policy: SyncPolicy) -> None:
     log = Log(policy)
     await log.clients(5)
     assert all(answer.endswith("OK") for answer in log.told)
@@ -135,7 +135,7 @@ async def test_waiter_that_is_cancelled_holds_up_nobody() -> None:
     assert log.told == ["stays OK"]
 
 
-async def test_nobody_writes_while_somebody_has_the_log_to_himself() -> None:
+async def test_commit_writes_nothing_while_somebody_has_the_log_to_himself() -> None:
     log = Log()
     async with trio.open_nursery() as nursery, log.commit.exclusive():
         nursery.start_soon(log.clients, 3)
@@ -146,7 +146,7 @@ async def test_nobody_writes_while_somebody_has_the_log_to_himself() -> None:
     assert log.syncs == 1
 
 
-async def test_two_who_want_the_log_to_themselves_take_turns() -> None:
+async def test_commit_lets_two_who_want_the_log_to_themselves_take_turns() -> None:
     log = Log()
     inside = 0
     turns = 0
@@ -310,7 +310,7 @@ async def test_roll_syncs_in_a_thread_and_tells_what_is_sealed(
     assert await log.commit.roll() == sealed, "there is nothing new to seal"
 
 
-async def test_one_slow_sync_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sync_that_is_slow_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     slow = SlowDisk(log, monkeypatch)
     slow.seconds = INLINE_SECONDS_MAX * 1000
@@ -474,7 +474,7 @@ class VirtualSyncs:
         monkeypatch.setattr(SyncThread, "run", run)
 
 
-async def test_each_batch_holds_all_clients_that_wait_for_their_reply_before_they_go_on(
+async def test_batch_holds_all_clients_that_wait_for_their_reply_before_they_go_on(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """Clients come back at different turns of the event loop, and share one sync all the same."""
@@ -524,7 +524,7 @@ async def test_gathering_ends_after_a_part_of_a_sync_where_clients_stay_away(
 
 
 @pytest.mark.rule("Durability: `interval`")
-async def test_each_interval_is_synced_once_and_only_if_something_was_written(
+async def test_interval_is_synced_once_and_only_if_something_was_written(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     log = Log(SyncPolicy.INTERVAL)

@@ -98,12 +98,12 @@ async def test_query_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("path", [b"/", b"/pag", b"/page/", b"*", b"//page", b"/%70age"])
-async def test_any_other_path_is_not_found(path: bytes) -> None:
+async def test_http_path_of_another_name_is_not_found(path: bytes) -> None:
     assert (await said(GET.replace(b"/page", path))).startswith(b"HTTP/1.1 404 Not Found\r\n")
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "NONSENSE"])
-async def test_any_other_method_is_not_allowed(method: str) -> None:
+async def test_http_method_of_another_name_is_not_allowed(method: str) -> None:
     answer = await said(GET.replace(b"GET", method.encode()))
     [(status, headers, _)] = parsed(answer, "GET" if method == "CONNECT" else method)
     assert (status, headers["allow"]) == (405, "GET, HEAD")
@@ -183,7 +183,7 @@ async def test_garbage_behind_an_answered_head_request_is_answered_with_a_body()
     assert body
 
 
-async def test_half_a_request_is_a_bad_one() -> None:
+async def test_http_request_that_is_cut_is_a_bad_one() -> None:
     assert (await said(GET[:-5])).startswith(b"HTTP/1.1 400")
 
 
@@ -273,7 +273,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=20), max_size=12), st.booleans())
-def test_no_bytes_make_the_server_fail(parts: list[bytes], eof: bool) -> None:
+def test_http_server_fails_by_no_bytes(parts: list[bytes], eof: bool) -> None:
     async def run() -> bytes:
         if eof:
             return await said(*parts)

@@ -59,7 +59,7 @@ def an_entry(arrival: int) -> Entry:
     return Entry(facts, b"a:1:2:x%d" % arrival, None, b"value", Domain(b"a"))
 
 
-def test_every_change_of_an_entry_is_among_those_tried() -> None:
+def test_journal_changes_of_an_entry_are_all_tried() -> None:
     taking_entries = {
         name
         for name, method in vars(Journal).items()

@@ -45,7 +45,7 @@ def test_key_of_four_parts_is_a_journal_key(key: bytes, parts: JournalKey) -> No
         "d:1:٣:x".encode(),
     ],
 )
-def test_any_other_key_is_plain(key: bytes) -> None:
+def test_key_of_any_other_form_is_plain(key: bytes) -> None:
     assert parse_journal_key(key) is None
 
 

@@ -18,7 +18,7 @@ def s() -> Subject:
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
-def test_at_most_250_entries_are_kicked_by_one_request(
+def test_kick_of_at_most_250_entries_by_one_request(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KICK_ENTRIES_MAX == 250
@@ -30,7 +30,7 @@ def test_at_most_250_entries_are_kicked_by_one_request(
     assert s.kick_domain(b"a", 65_535) == 1
 
 
-def test_so_many_buried_entries_are_looked_at_and_no_more(
+def test_kick_looks_at_so_many_buried_entries_and_no_more(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that another connection has locked are passed over, one look each."""
@@ -56,7 +56,7 @@ def test_large_values_end_a_request_and_one_always_goes(s: Subject) -> None:
 
 
 @pytest.mark.rule("PAUSE: At most 100,000 domains at a time")
-def test_more_paused_domains_than_the_limit_are_busy(
+def test_pause_of_more_domains_than_the_limit_is_busy(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "PAUSED_DOMAINS_MAX", 2)

@@ -16,7 +16,7 @@ PACKAGES = {"fastjournal": fastjournal, "client": fastjournal.client, "spark": f
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_no_submodule_takes_the_place_of_an_exported_name(name: str) -> None:
+def test_import_of_an_exported_name_is_never_a_submodule(name: str) -> None:
     package = PACKAGES[name]
     modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
     assert not modules & set(package.__all__)

@@ -101,7 +101,7 @@ def test_requests_are_counted_by_function(s: Subject) -> None:
     assert figures["fastjournal_requests_total{delete}"] == 0
 
 
-def test_every_function_has_a_series_from_the_start(s: Subject) -> None:
+def test_metrics_have_a_series_for_every_function_from_the_start(s: Subject) -> None:
     names = {f"fastjournal_requests_total{{{function.name.lower()}}}" for function in Function}
     figures = s.figures()
     assert names | {"fastjournal_requests_total{unknown}"} == {
@@ -206,11 +206,11 @@ def test_oldest_due_entry_counts_from_its_instant(s: Subject) -> None:
     assert figures["fastjournal_oldest_due_seconds"] == 4
 
 
-def test_nothing_due_has_no_age(s: Subject) -> None:
+def test_age_of_a_backlog_with_nothing_due_is_none(s: Subject) -> None:
     assert s.figures()["fastjournal_oldest_due_seconds"] == 0
 
 
-def test_only_the_domains_with_most_waiting_entries_have_series(s: Subject) -> None:
+def test_domains_have_series_only_with_most_waiting_entries(s: Subject) -> None:
     for number in range(METRICS_DOMAINS_MAX + 5):
         for at in range(number + 1):
             s.set(b"d%d:1:0:%d" % (number, at))
@@ -227,7 +227,7 @@ ODD = st.sampled_from([b"\\", b"\\n", b"\n", b'"', b"\xff", b"\\xff", b"a\r", b"
 
 
 @given(st.sets(NAMES | ODD, max_size=METRICS_DOMAINS_MAX))
-def test_any_domain_names_give_series_that_can_be_told_apart(names: set[bytes]) -> None:
+def test_domains_of_any_names_have_distinct_series(names: set[bytes]) -> None:
     subject = Subject()
     for name in names:
         subject.set(name + b":1:0:x")
@@ -243,7 +243,7 @@ def test_any_domain_names_give_series_that_can_be_told_apart(names: set[bytes]) 
     assert found == labels
 
 
-def test_others_have_their_turn_while_many_domains_are_added_up(
+def test_metrics_of_many_domains_let_others_have_their_turn(
     s: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "metrics.SLICE_SECONDS", 0)

@@ -31,7 +31,7 @@ def most_in_two(rounds: list[int]) -> int:
     return max(sum(number in (one, one + 1) for number in rounds) for one in set(rounds))
 
 
-async def test_few_sessions_are_woken_in_one_round_and_all_in_the_end() -> None:
+async def test_notifier_wakes_few_sessions_in_one_round_and_all_in_the_end() -> None:
     engine = Engine()
     engine.handle(0, request(Function.SET, b"k", b"v"), START)
     for session in range(SESSIONS):
@@ -57,7 +57,7 @@ async def test_few_sessions_are_woken_in_one_round_and_all_in_the_end() -> None:
     assert most_in_two(list(woken.values())) <= 2 * WOKEN_A_ROUND
 
 
-async def test_few_sessions_tell_in_one_round_and_none_waits_for_ever() -> None:
+async def test_notifier_lets_few_sessions_send_in_one_round_and_none_waits_for_ever() -> None:
     notifier = Notifier(Engine(), lambda _: None, lambda _: None)
     told: list[int] = []
     rounds = Rounds()

@@ -87,7 +87,7 @@ def test_reply_of_many_pairs_in_small_pieces_costs_a_few_looks_a_pair(step: int)
     assert reader.shown <= 3 * len(data)
 
 
-def test_many_requests_in_one_piece_are_looked_at_once() -> None:
+def test_requests_in_one_piece_are_looked_at_once() -> None:
     connection = ServerConnection()
     connection._reader = reader = CountingRequests()
     connection.receive_data(encode_request(SET) * 1000)
@@ -97,7 +97,7 @@ def test_many_requests_in_one_piece_are_looked_at_once() -> None:
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 @pytest.mark.parametrize("step", [5, 1000])
-def test_any_kind_of_bytes_gives_keys_and_values_that_are_bytes(
+def test_keys_and_values_are_bytes_of_any_kind_of_bytes(
     kind: type[bytes | bytearray | memoryview], step: int
 ) -> None:
     data = encode_request(SET)
@@ -119,7 +119,7 @@ def test_received_bytes_may_be_overwritten_at_once() -> None:
     assert event.key == b"key"
 
 
-def test_one_by_one_and_all_at_once_may_be_mixed() -> None:
+def test_events_one_by_one_and_all_at_once_may_be_mixed() -> None:
     connection = ServerConnection()
     requests = [Request(0, identifier=n) for n in range(5)]
     connection.receive_data(b"".join(map(encode_request, requests[:3])))
@@ -140,7 +140,7 @@ def test_request_goes_from_a_client_to_a_server_and_its_reply_back() -> None:
     assert client.next_event() == reply
 
 
-def test_each_signal_is_ruled_out_by_its_name() -> None:
+def test_signal_is_ruled_out_by_its_name() -> None:
     connection = ServerConnection()
     event = connection.next_event()
     assert event is NEED_DATA

@@ -26,7 +26,9 @@ def test_found_input_is_decoded_or_refused(kind: str, data: bytes) -> None:
     check_memory(kind, data)
 
 
-def test_some_seconds_more_find_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzzing_of_some_seconds_finds_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.property.fuzzing.KEPT", tmp_path)
     for kind in KINDS:
         assert fuzz(kind, seconds=0.5, seed=1)

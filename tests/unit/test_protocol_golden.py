@@ -552,7 +552,7 @@ def test_message_cut_short_by_the_end_is_an_error(vector: Vector) -> None:
 
 
 @every_vector
-def test_only_exactly_one_message_is_decoded_alone(vector: Vector) -> None:
+def test_message_is_decoded_alone_only_if_it_is_exactly_one(vector: Vector) -> None:
     data = vector.data
     decode = decode_request if isinstance(vector.message, Request) else decode_reply
     known = vector.message.identifier

@@ -56,7 +56,7 @@ ERROR_CODES = (
 
 
 @pytest.mark.rule("Request, client to daemon: flags")
-def test_every_flag_has_its_bit() -> None:
+def test_flag_has_its_bit() -> None:
     assert {str(flag.name): flag.value for flag in Flag} == {
         name: 1 << bit for name, bit in FLAGS.items()
     }
@@ -91,7 +91,7 @@ def test_queries_value_types_and_states_have_their_numbers() -> None:
     ]
 
 
-def test_every_error_code_is_there() -> None:
+def test_error_codes_are_all_there() -> None:
     assert [str(code) for code in ErrorCode] == ERROR_CODES.split()
     assert VERSION == 1
 
@@ -120,9 +120,7 @@ def test_metadata_has_its_fields_in_order() -> None:
 @pytest.mark.rule("Flags of a request: 7-8 QUERY")
 @pytest.mark.parametrize("function", Function)
 @pytest.mark.parametrize("query", Query)
-def test_every_function_and_query_is_framed_by_the_same_rules(
-    function: Function, query: Query
-) -> None:
+def test_function_and_query_are_framed_by_the_same_rules(function: Function, query: Query) -> None:
     second_key = b"second" if query is Query.RANGE else None
     request = Request(
         function, 1, query << 7, 2, b"key", second_key, 2, b"value", timeout=3, ttl=4, count=5

@@ -45,7 +45,9 @@ def test_object_is_written_as_its_own_type(obj: Value, value_type: ValueType, te
         (1, ValueType.FLOAT, "3ff0000000000000"),
     ],
 )
-def test_some_objects_are_written_as_another_type(obj: Value, wanted: ValueType, text: str) -> None:
+def test_value_of_some_objects_is_written_as_another_type(
+    obj: Value, wanted: ValueType, text: str
+) -> None:
     assert encode_value(obj, wanted) == (wanted, bytes.fromhex(text))
 
 

@@ -334,7 +334,7 @@ def test_single_keys_that_cost_too_much_end_too(monkeypatch: pytest.MonkeyPatch)
     assert not s.engine.subscriptions
 
 
-def test_where_too_much_waits_only_those_end_who_cause_it(
+def test_budget_ends_only_subscriptions_that_make_too_much_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "CHANGES_BYTES_MAX", 5000)

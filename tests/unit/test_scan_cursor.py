@@ -38,7 +38,7 @@ def test_cursor_has_these_bytes(cursor: Cursor, data: str) -> None:
         st.binary(max_size=40),
     )
 )
-def test_every_cursor_comes_back(cursor: Cursor) -> None:
+def test_cursor_of_every_kind_comes_back(cursor: Cursor) -> None:
     assert decode(encode_cursor(cursor)) == cursor
 
 
@@ -58,12 +58,12 @@ def test_cursor_cut_short_longer_or_changed_anywhere_is_none(cursor: Cursor) -> 
 
 
 @given(st.binary(max_size=60))
-def test_nothing_else_is_a_cursor(data: bytes) -> None:
+def test_cursor_is_nothing_else(data: bytes) -> None:
     assert decode(data) is None
 
 
 @pytest.mark.parametrize("head", [(0, 1), (2, 1), (1, 0), (1, 4)])
-def test_another_version_or_kind_is_none_although_its_checksum_is_right(
+def test_cursor_of_another_version_or_kind_is_none_although_its_checksum_is_right(
     head: tuple[int, int],
 ) -> None:
     body = struct.pack(">BBHH", *head, 4, 2) + b"k7" + struct.pack(">H", 0)

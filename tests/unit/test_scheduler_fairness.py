@@ -69,7 +69,7 @@ def daemon() -> Daemon:
 
 
 @pytest.mark.rule("NEXT: Round robin")
-def test_one_due_entry_waits_at_most_one_round_whatever_the_others_have(daemon: Daemon) -> None:
+def test_scheduler_lets_one_due_entry_wait_at_most_one_round(daemon: Daemon) -> None:
     daemon.add(b"greedy", 5 * BATCH)
     for number in range(DOMAINS):
         daemon.add(name(number))
@@ -115,7 +115,7 @@ def test_domain_whose_only_entry_is_replaced_over_and_over_keeps_its_place(
     assert served[0] == b"page"
 
 
-def test_in_every_round_each_domain_is_served_once(daemon: Daemon) -> None:
+def test_scheduler_serves_each_domain_once_in_every_round(daemon: Daemon) -> None:
     for number in range(500):
         daemon.add(name(number), 1 + number % 5)
     served = daemon.serve_all()
@@ -190,7 +190,7 @@ def test_next_for_any_domain_does_the_same_whatever_the_number_of_domains() -> N
     assert many <= few + 5
 
 
-def test_nor_does_the_number_of_paused_domains_matter() -> None:
+def test_scheduler_costs_the_same_for_any_number_of_paused_domains() -> None:
     few, many = with_domains(0), with_domains(0, paused=2_000)
     assert operations(many) <= operations(few) + 5
     for daemon in (few, many):

@@ -29,7 +29,7 @@ def test_id_tells_the_segment_of_its_record() -> None:
     assert segments == [None, 1, 1, 2, 2, 3, 3]
 
 
-def test_two_runs_in_one_segment_are_told_apart() -> None:
+def test_segment_usage_distinguishes_two_runs_in_one_segment() -> None:
     space = space_of_three()
     space.begins(job(5, OTHER), 3)
     assert space.segment_of(job(4, OTHER)) is None

@@ -54,14 +54,14 @@ def test_buried_entry_is_not_handed_out_and_a_get_finds_it(s: Subject) -> None:
 
 
 @pytest.mark.parametrize("by", [JOB, URI])
-def test_by_any_key(s: Subject, by: bytes) -> None:
+def test_bury_by_any_key(s: Subject, by: bytes) -> None:
     s.set(JOB, uri=URI)
     assert s.bury(by, s.lease()) == ""
     assert is_buried(s, JOB)
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): With a token and without")
-def test_without_a_token_a_lease_is_ended_and_its_token_is_lost(s: Subject) -> None:
+def test_bury_without_a_token_ends_a_lease_and_its_token_is_lost(s: Subject) -> None:
     s.set(JOB)
     token = s.lease()
     assert s.bury(JOB) == ""
@@ -71,7 +71,7 @@ def test_without_a_token_a_lease_is_ended_and_its_token_is_lost(s: Subject) -> N
 
 
 @pytest.mark.warm_only
-def test_without_a_token_a_waiting_entry_is_set_aside(s: Subject) -> None:
+def test_bury_without_a_token_takes_a_waiting_entry(s: Subject) -> None:
     later = b"a:1:%d:z" % (START + 60 * SECOND)
     for key in (JOB, later):
         s.set(key)
@@ -89,7 +89,7 @@ def test_plain_entry_can_be_buried(s: Subject) -> None:
     assert s.stats()["due"] == 0
 
 
-def test_without_a_value_the_reason_is_empty(s: Subject) -> None:
+def test_bury_without_a_value_has_an_empty_reason(s: Subject) -> None:
     s.set(JOB)
     s.bury(JOB)
     assert reason(s, JOB) == ""
@@ -188,7 +188,7 @@ def test_token_that_is_over_is_lease_lost(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_nothing_there_is_not_found(s: Subject) -> None:
+def test_bury_of_a_missing_key_is_not_found(s: Subject) -> None:
     assert s.bury(JOB) == "not-found"
     assert s.bury(JOB, 1) == "not-found"
 
@@ -201,7 +201,7 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_only_one_of_worked_on_and_timeout_is_bad_request(
+def test_bury_with_only_one_of_worked_on_and_timeout_is_bad_request(
     s: Subject, flags: int, timeout: int | None
 ) -> None:
     s.set(JOB)

@@ -102,13 +102,13 @@ def test_overwrite_of_nothing_is_not_found_and_removes_a_tombstone(s: Subject) -
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_with_a_token_and_nothing_there_no_tombstone_is_left(s: Subject) -> None:
+def test_delete_with_a_token_of_a_missing_key_leaves_no_tombstone(s: Subject) -> None:
     assert s.delete(b"p", token=START, at=START) == "not-found"
     assert s.set(b"p", at=START - 5) == ""
 
 
 @pytest.mark.warm_only
-def test_with_a_token_and_nothing_there_a_tombstone_stays(s: Subject) -> None:
+def test_delete_with_a_token_of_a_missing_key_keeps_a_tombstone(s: Subject) -> None:
     s.delete(b"p", at=START)
     assert s.delete(b"p", token=START, at=START, flags=Flag.OVERWRITE) == "not-found"
     assert s.set(b"p", at=START) == "stale"
@@ -192,7 +192,7 @@ def test_delete_with_a_token_is_never_stale(s: Subject) -> None:
 
 
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): A DELETE with a valid token")
-def test_its_tombstone_carries_the_later_of_both_timestamps(s: Subject) -> None:
+def test_delete_leaves_a_tombstone_with_the_later_of_both_timestamps(s: Subject) -> None:
     s.set(JOB, at=START)
     s.delete(JOB, token=s.lease(), at=START - 9)
     s.set(OTHER, at=START)
@@ -234,7 +234,7 @@ def test_completion_from_a_clock_far_ahead_is_replayed_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_only_one_of_worked_on_and_timeout_is_bad_request(
+def test_delete_with_only_one_of_worked_on_and_timeout_is_bad_request(
     s: Subject, flags: int, timeout: int | None
 ) -> None:
     s.set(JOB)
@@ -248,7 +248,7 @@ def test_only_one_of_worked_on_and_timeout_is_bad_request(
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
-def test_not_found_comes_before_clock_skew(s: Subject) -> None:
+def test_delete_is_not_found_before_clock_skew(s: Subject) -> None:
     assert s.delete(b"p", at=START + 999 * SECOND) == "not-found"
 
 

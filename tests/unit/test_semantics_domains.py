@@ -94,7 +94,7 @@ def test_oversize_prefix_is_bad_key(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("DOMAINS: the JSON object of STATS")
-def test_each_has_the_object_of_stats_and_its_pause_and_limits(e: Subject) -> None:
+def test_domains_have_the_object_of_stats_and_their_pause_and_limits(e: Subject) -> None:
     e.set(b"d:1:0:x")
     e.pause(b"d", SECOND)
     e.pause(b"empty", 2 * SECOND)

@@ -31,7 +31,7 @@ def test_get_returns_one_pair_or_not_found(s: Subject) -> None:
 
 
 @pytest.mark.rule("Flags of a request: 10 DATA")
-def test_without_data_the_type_comes_and_the_data_does_not(s: Subject) -> None:
+def test_get_without_data_has_the_type_and_no_data(s: Subject) -> None:
     s.set(b"p", b"one", kind=ValueType.STRING)
     assert s.get(b"p").pairs == [Pair(b"p", ValueType.STRING, b"")]
 

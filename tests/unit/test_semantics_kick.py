@@ -27,7 +27,7 @@ def buried(s: Subject, *keys: bytes) -> None:
 
 @pytest.mark.rule("Flags of a reply: 14 TTL", "Functions: 16 KICK")
 @pytest.mark.parametrize("by", [JOB, URI])
-def test_by_any_key_what_is_buried_is_ready_again(s: Subject, by: bytes) -> None:
+def test_kick_by_any_key_makes_a_buried_entry_ready_again(s: Subject, by: bytes) -> None:
     s.set(JOB, uri=URI)
     s.bury(JOB, reason=b"why")
     assert s.kick(by) == 1
@@ -47,7 +47,7 @@ def test_kick_does_not_count_entries_that_are_not_buried(s: Subject) -> None:
 
 
 @pytest.mark.warm_only
-def test_nothing_there_is_not_found(s: Subject) -> None:
+def test_kick_of_a_missing_key_is_not_found(s: Subject) -> None:
     assert s.ask(request(Function.KICK, JOB)).code == "not-found"
 
 
@@ -94,7 +94,7 @@ def test_kick_of_one_priority_and_instant_takes_the_oldest_first(s: Subject) -> 
 
 
 @pytest.mark.rule("Dead letters (BURY, KICK): At most 250 a request")
-def test_at_most_count_of_them(s: Subject) -> None:
+def test_kick_of_at_most_count_entries(s: Subject) -> None:
     buried(s, *(b"a:1:0:%d" % n for n in range(5)))
     assert s.kick_domain(b"a", 0) == 0
     assert s.kick_domain(b"a", 2) == 2
@@ -114,7 +114,7 @@ def test_kick_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) 
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
-def test_neither_a_key_nor_a_domain_is_bad_request(s: Subject) -> None:
+def test_kick_without_a_key_or_a_domain_is_bad_request(s: Subject) -> None:
     assert s.ask(request(Function.KICK)).code == "bad-request"
 
 

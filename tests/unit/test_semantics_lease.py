@@ -101,7 +101,7 @@ def test_lease_that_runs_out_returns_the_entry_attempts_one_higher(s: Subject) -
 
 
 @pytest.mark.rule("NEXT: Lost lease")
-def test_at_max_attempts_it_is_buried(s: Subject) -> None:
+def test_lease_that_ends_at_max_attempts_buries_the_entry(s: Subject) -> None:
     s = s.under(attempts_max=2)
     s.set(JOB)
     for buried in (False, True):
@@ -111,7 +111,7 @@ def test_at_max_attempts_it_is_buried(s: Subject) -> None:
     assert s.jobs() == []
 
 
-def test_without_max_attempts_it_is_never_buried(s: Subject) -> None:
+def test_lease_that_ends_without_max_attempts_never_buries(s: Subject) -> None:
     s.set(JOB)
     for _ in range(50):
         s.lease(timeout=SECOND)
@@ -327,7 +327,7 @@ def test_touch_without_ttl_is_bad_request(s: Subject) -> None:
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
 @pytest.mark.parametrize(("flags", "timeout"), [(Flag.WORKED_ON, None), (0, START)])
-def test_only_one_of_worked_on_and_timeout_is_bad_request(
+def test_lease_with_only_one_of_worked_on_and_timeout_is_bad_request(
     s: Subject, flags: int, timeout: int | None
 ) -> None:
     s.set(JOB)

@@ -185,7 +185,7 @@ def test_change_that_was_told_before_it_was_matched_is_not_told_again(s: Listeni
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): Events")
-def test_ones_own_changes_are_told(s: Listening) -> None:
+def test_listen_shows_ones_own_changes(s: Listening) -> None:
     s.set(b"p", b"0")
     s.listen_to(b"p")
     mine = request(Function.SET, b"p", b"1", at=START + 1, flags=Flag.OVERWRITE)
@@ -194,7 +194,7 @@ def test_ones_own_changes_are_told(s: Listening) -> None:
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): Events")
-def test_each_key_of_an_entry_is_told_to_those_who_listen_to_it(s: Listening) -> None:
+def test_listen_shows_changes_under_each_key_of_an_entry(s: Listening) -> None:
     s.set(JOB, b"0", uri=URI)
     s.listen_to(JOB, identifier=1)
     s.listen_to(URI, identifier=2)
@@ -323,7 +323,7 @@ def test_stats_tell_how_many_listen(s: Listening) -> None:
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
-def test_too_many_subscriptions_of_a_connection_are_busy(
+def test_listen_with_too_many_subscriptions_of_a_connection_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "SUBSCRIPTIONS_PER_CONNECTION_MAX", 2)
@@ -342,7 +342,7 @@ def test_too_many_subscriptions_of_a_connection_are_busy(
 
 
 @pytest.mark.rule("Publish/subscribe (LISTEN): Bounds")
-def test_too_many_subscriptions_in_all_are_busy(
+def test_listen_with_too_many_subscriptions_in_all_is_busy(
     s: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_module(monkeypatch, "SUBSCRIPTIONS_MAX", 2)
@@ -390,7 +390,9 @@ def test_notification_queues_are_bounded_in_sum_and_the_longest_ends(
     assert s.told("other") == [(7, b"p0", None)]
 
 
-def test_one_go_of_matching_is_bounded(s: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_matching_is_bounded_in_one_go(
+    s: Listening, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patch_module(monkeypatch, "MATCH_STEPS_MAX", 3)
     s.set(b"p")
     for identifier in range(10):
@@ -405,7 +407,7 @@ def test_one_go_of_matching_is_bounded(s: Listening, monkeypatch: pytest.MonkeyP
     assert sorted(identifier for identifier, _, _ in s.told()) == list(range(10))
 
 
-def test_one_piece_of_notifications_is_bounded(s: Listening) -> None:
+def test_notifications_of_one_piece_are_bounded(s: Listening) -> None:
     for number in range(200):
         s.set(b"p%d" % number, bytes(1000))
         s.listen_to(b"p%d" % number, identifier=number)
@@ -479,7 +481,7 @@ def test_listen_tells_a_token_that_was_told_early_of_the_end_too() -> None:
 
 
 @pytest.mark.parametrize("token", ["other", "unknown"])
-def test_another_token_ends_subscriptions(token: str) -> None:
+def test_auth_with_another_token_ends_subscriptions(token: str) -> None:
     s = under_tokens(a=b"a:", other=b"a:")
     s.ask(put(JOB), session="a")
     s.ask(request(Function.GET, JOB, flags=LISTEN), session="a")

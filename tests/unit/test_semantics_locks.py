@@ -38,7 +38,7 @@ def test_empty_or_oversize_key_is_bad_key(s: Subject, key: bytes) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 9 UNLOCK")
-def test_nothing_there_is_not_found(s: Subject) -> None:
+def test_lock_of_a_missing_key_is_not_found(s: Subject) -> None:
     assert s.lock(JOB) == "not-found"
     assert s.unlock(JOB) == "not-found"
 
@@ -77,7 +77,7 @@ WRITES = {
 
 
 @pytest.mark.warm_only
-def test_every_write_has_a_case() -> None:
+def test_lock_has_a_case_for_every_write() -> None:
     assert {r.function for r in WRITES.values()} >= {f for f in Function if f.declared.locked}
 
 
@@ -162,7 +162,7 @@ def test_unlock_by_another_is_not_owner(s: Subject) -> None:
 
 
 @pytest.mark.rule("Locks: Writes of others are `locked`, reads are not")
-def test_others_may_read_what_is_locked(s: Subject) -> None:
+def test_lock_lets_others_read(s: Subject) -> None:
     s.set(JOB, b"one", timeout=START + SECOND, ttl=5 * SECOND)
     s.lock(JOB, session=MINE)
     asked = request(Function.GET, JOB, flags=Flag.DATA | Flag.META | Flag.WORKED_ON)
@@ -290,7 +290,7 @@ def test_connection_has_at_most_1000_locks(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Last writer wins (timestamps, tombstones): Precedence of errors")
-def test_which_error_where_several_apply(s: Subject) -> None:
+def test_lock_precedence_of_errors(s: Subject) -> None:
     s.set(JOB, at=START)
     s.lock(JOB, session=MINE)
     ahead = START + 70 * SECOND

@@ -120,7 +120,7 @@ def test_next_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes) 
     assert s.next(domain).code == "bad-key"
 
 
-def test_all_entries_of_a_reply_have_one_token(s: Subject) -> None:
+def test_next_gives_all_entries_of_a_reply_one_token(s: Subject) -> None:
     s.set(JOB)
     s.set(OTHER)
     token = s.lease(count=2)
@@ -256,7 +256,7 @@ def test_popped_entry_leaves_a_tombstone_with_its_own_timestamp(s: Subject) -> N
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Flags of a reply: 13 COUNT")
-def test_nothing_at_all_is_success_with_count_0_and_no_timeout(s: Subject) -> None:
+def test_next_without_work_is_success_with_count_0_and_no_timeout(s: Subject) -> None:
     reply = s.next()
     assert (reply.error, reply.pairs, reply.timeout) == ("", [], None)
 
@@ -337,7 +337,7 @@ def test_next_that_waits_is_answered_when_a_lease_ends(s: Subject) -> None:
 
 
 @pytest.mark.rule("NEXT: Long polling (LISTEN)")
-def test_those_who_wait_are_served_first_come_first_served(s: Subject) -> None:
+def test_next_that_waits_is_served_first_come_first_served(s: Subject) -> None:
     s.listen(session="first")
     s.listen(b"b", session="second")
     s.listen(b"a", session="third")
@@ -349,7 +349,7 @@ def test_those_who_wait_are_served_first_come_first_served(s: Subject) -> None:
     assert [session for session, _ in s.serve()] == ["second"]
 
 
-def test_all_that_wait_for_a_domain_are_served_at_once(s: Subject) -> None:
+def test_next_that_waits_for_a_domain_is_served_at_once_with_all_others(s: Subject) -> None:
     for session in ("first", "second", "third"):
         s.listen(b"a", session=session)
     s.set(JOB)

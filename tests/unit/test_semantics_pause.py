@@ -20,7 +20,7 @@ def s(request: pytest.FixtureRequest) -> Subject:
 
 
 @pytest.mark.rule("Functions: 18 PAUSE")
-def test_nothing_of_a_paused_domain_is_handed_out(s: Subject) -> None:
+def test_pause_delivers_nothing_of_its_domain(s: Subject) -> None:
     s.set(JOB)
     assert s.pause(b"a", 10 * SECOND) == ""
     assert s.jobs(b"a") == []
@@ -119,7 +119,7 @@ def test_wait_is_not_served_from_a_domain_that_was_paused_meanwhile(s: Subject) 
     assert len(s.serve()) == 1
 
 
-def test_its_work_can_be_leased_by_key_and_finished(s: Subject) -> None:
+def test_pause_lets_work_be_leased_by_key_and_finished(s: Subject) -> None:
     s.set(JOB)
     s.set(b"a:1:0:y")
     s.pause(b"a", 10 * SECOND)
@@ -131,7 +131,7 @@ def test_its_work_can_be_leased_by_key_and_finished(s: Subject) -> None:
     assert s.next().timeout is None
 
 
-def test_its_leases_and_lives_end_as_ever(s: Subject) -> None:
+def test_pause_lets_leases_and_lives_end_as_ever(s: Subject) -> None:
     s.set(JOB)
     s.set(b"a:2:0:y", timeout=START + 2 * SECOND)
     s.lease(timeout=SECOND)
@@ -250,7 +250,7 @@ def test_domains_whose_pauses_end_take_their_turns_by_instant_then_name(s: Subje
     ]
 
 
-def test_other_work_on_a_uri_waits_for_a_lease_in_a_paused_domain(s: Subject) -> None:
+def test_uri_of_a_lease_in_a_paused_domain_keeps_other_work_waiting(s: Subject) -> None:
     s.set(JOB, uri=URI)
     token = s.lease(timeout=5 * SECOND)
     s.later(1)
@@ -269,7 +269,7 @@ def test_pause_of_a_name_that_is_no_domain_is_bad_key(s: Subject, domain: bytes)
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: Bad arguments")
-def test_without_ttl_it_is_bad_request(s: Subject) -> None:
+def test_pause_without_ttl_is_bad_request(s: Subject) -> None:
     assert s.pause(b"a", None) == "bad-request"
 
 

@@ -134,7 +134,7 @@ def test_effective_instant_is_the_order_of_work(s: Subject) -> None:
     assert s.jobs(count=3) == [b"a:1:%d:z" % before, key, b"a:1:%d:z" % behind]
 
 
-def test_0_sets_no_bound(s: Subject) -> None:
+def test_postpone_bound_of_0_is_none(s: Subject) -> None:
     s = s.under(postpone_us_max=0)
     put_off(s, SECOND)
     assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
@@ -146,7 +146,7 @@ def test_bound_beyond_the_last_instant_is_none(s: Subject) -> None:
     assert s.meta(put_off(s, 6000 * SECOND)).not_before == START + 6000 * SECOND
 
 
-def test_without_a_uri_nothing_is_put_off(s: Subject) -> None:
+def test_postpone_needs_a_uri(s: Subject) -> None:
     s.set(b"a:1:0:x")
     s.later(1)
     key = b"a:1:%d:y" % (START + 60 * SECOND)
@@ -154,7 +154,7 @@ def test_without_a_uri_nothing_is_put_off(s: Subject) -> None:
     assert s.meta(key).not_before == START + 60 * SECOND
 
 
-def test_behind_work_that_still_runs_the_chain_is_a_new_one(s: Subject) -> None:
+def test_postpone_chain_behind_running_work_is_a_new_one(s: Subject) -> None:
     put_off(s, 0)
     s.lease(timeout=SECOND)
     key = put_off(s, 60 * SECOND)
@@ -179,7 +179,7 @@ def test_lease_that_runs_out_starts_the_chain_anew_at_its_end(s: Subject) -> Non
     assert s.meta(again(s)).not_before == token + BOUND
 
 
-def test_after_a_release_with_a_delay_the_end_of_that_counts(s: Subject) -> None:
+def test_postpone_after_a_release_with_a_delay_counts_from_its_end(s: Subject) -> None:
     key = put_off(s, 0)
     s.release(key, s.lease(), ttl=3 * SECOND)
     due = s.meta(key).not_before

@@ -84,7 +84,7 @@ def test_bound_over_4096_bytes_is_bad_key(s: ScanSubject) -> None:
 
 
 @pytest.mark.rule("Scans and continuation tokens (cursors): RANGE, REGEX and CURSOR find all keys")
-def test_every_key_of_an_entry_is_found_also_its_uri(s: ScanSubject) -> None:
+def test_scan_finds_every_key_of_an_entry_also_its_uri(s: ScanSubject) -> None:
     s.set(JOB, b"one", uri=URI)
     assert s.range(flags=Flag.DATA).pairs == [
         Pair(JOB, ValueType.BUFFER, b"one", URI),
@@ -178,7 +178,7 @@ def test_cursor_may_be_used_again_and_outlives_what_it_names(s: ScanSubject) -> 
     "Flags of a reply: 8 CURSOR",
     "Scans and continuation tokens (cursors): There is a cursor exactly if",
 )
-def test_there_is_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
+def test_scan_has_no_cursor_where_nothing_more_would_come(s: ScanSubject) -> None:
     s.plain(b"a", b"b", b"c")
     assert s.range(b"", b"b", count=2).cursor is None
     assert s.regex(b"[ab]", count=2).cursor is None
@@ -202,7 +202,7 @@ def test_damaged_cursor_is_bad_cursor(engine: ScanSubject) -> None:
 
 
 @pytest.mark.warm_only("tells whether an entry is persistent")
-def test_without_data_only_the_type_comes_and_meta_when_asked_for(s: ScanSubject) -> None:
+def test_scan_without_data_has_the_type_only_and_meta_when_asked_for(s: ScanSubject) -> None:
     s.set(JOB, b"one", kind=ValueType.STRING)
     assert s.range().pairs == [Pair(JOB, ValueType.STRING)]
     meta = (s.range(flags=Flag.META).pairs or [])[0].meta

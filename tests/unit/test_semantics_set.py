@@ -72,7 +72,7 @@ def test_keys_and_uris_of_4096_bytes_are_taken(s: Subject) -> None:
 @pytest.mark.parametrize(
     ("data", "kind"), [(None, 0), (b"x", 6), (b"x", 255), (b"x", ValueType.VOID)]
 )
-def test_no_value_a_type_over_5_and_void_with_data_are_bad_value(
+def test_set_without_value_with_a_type_over_5_or_void_with_data_is_bad_value(
     s: Subject, data: bytes | None, kind: int
 ) -> None:
     assert s.set(b"p", data, kind=kind) == "bad-value"
@@ -152,7 +152,7 @@ def test_set_is_dated_by_the_writer_and_by_the_daemon(s: Subject) -> None:
     "Metadata block, 68 bytes: 65 state",
 )
 @pytest.mark.parametrize("flag", [Flag.PERSIST, Flag.PERSIST_ALIAS])
-def test_both_persist_bits_mean_persist(s: Subject, flag: Flag) -> None:
+def test_set_persists_by_either_bit(s: Subject, flag: Flag) -> None:
     s.set(b"p", flags=flag)
     assert s.meta(b"p").state == State.PERSISTENT
 
@@ -538,7 +538,7 @@ def test_old_one_is_dropped_also_when_the_new_one_was_deleted_meanwhile(s: Subje
     assert s.jobs(count=2) == []
 
 
-def test_third_entry_replaces_the_second_and_waits_for_the_first(s: Subject) -> None:
+def test_set_of_a_third_entry_replaces_the_second_and_waits_for_the_first(s: Subject) -> None:
     s.set(JOB, uri=URI, at=START)
     token = s.lease()
     s.set(OTHER, uri=URI, at=START + 1)
@@ -607,7 +607,7 @@ def test_plain_keys_have_unique_uris_too(s: Subject) -> None:
     assert s.value(URI) == b"two"
 
 
-def test_same_page_reported_ten_times_is_worked_on_once(s: Subject) -> None:
+def test_set_of_the_same_uri_ten_times_is_worked_on_once(s: Subject) -> None:
     for n in range(10):
         s.later(SECOND // 10)
         assert s.set(b"a:1:0:%d" % n, uri=URI, at=s.now) == ""

@@ -169,7 +169,7 @@ def test_stats_does_not_count_as_reading(s: Subject) -> None:
 
 
 @pytest.mark.rule("STATS: With DATA, everything known of an entry")
-def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
+def test_stats_with_data_has_all_that_is_known_of_an_entry() -> None:
     s = Subject(EngineSubject(Rules(attempts_max=1)))
     s.set(JOB, uri=URI)
     for by in (JOB, URI):
@@ -186,7 +186,7 @@ def test_with_data_stats_tells_all_that_is_known_of_an_entry() -> None:
 
 
 @pytest.mark.warm_only
-def test_with_data_an_entry_that_is_not_there_is_not_found() -> None:
+def test_stats_with_data_of_a_missing_entry_is_not_found() -> None:
     s = Subject(EngineSubject(Rules()))
     assert s.ask(request(Function.STATS, JOB, flags=Flag.DATA)).code == "not-found"
 

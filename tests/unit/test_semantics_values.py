@@ -130,7 +130,7 @@ def test_floats_are_added_as_doubles_and_rounded_to_the_stored_width(
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Overflow of a float")
-def test_no_number_stays_none(s: Subject) -> None:
+def test_add_keeps_nan(s: Subject) -> None:
     s.set(b"p", f(math.nan, 4), kind=FLOAT)
     assert math.isnan(struct.unpack(">f", told(s.add(b"p", f(1.0), FLOAT)))[0])
     s.set(b"q", f(math.inf), kind=FLOAT)
@@ -169,7 +169,7 @@ def test_float_that_becomes_infinite_is_overflow(s: Subject, stored: bytes, adde
         pytest.param(ValueType.VOID, b"", FLOAT, f(1.0), marks=pytest.mark.warm_only),
     ],
 )
-def test_another_type_is_type_mismatch(
+def test_value_of_another_type_is_type_mismatch(
     s: Subject, kind: int, stored: bytes, added_kind: int, added: bytes
 ) -> None:
     s.set(b"p", stored, kind=kind)
@@ -192,7 +192,7 @@ def test_stored_bytes_that_are_no_number_are_bad_value(
 
 @pytest.mark.warm_only
 @pytest.mark.rule("Functions: 5 ADD")
-def test_nothing_there_is_not_found_or_created_with_overwrite(s: Subject) -> None:
+def test_add_to_a_missing_key_is_not_found_or_creates_it_with_overwrite(s: Subject) -> None:
     assert s.add(b"p", i(3, 2), INTEGER).code == "not-found"
     assert s.value(b"p") is None
     assert told(s.add(b"p", i(3, 2), INTEGER, flags=Flag.OVERWRITE)) == i(3, 2)
@@ -251,7 +251,7 @@ def test_reply_has_the_new_value_under_the_key_that_was_asked(s: Subject) -> Non
     "Last writer wins (timestamps, tombstones): ADD, NOT and TRUNCATE are never `stale`",
 )
 @pytest.mark.parametrize("at", [START - 5, START + 5])
-def test_later_timestamp_counts_and_it_is_never_stale(s: Subject, at: int) -> None:
+def test_value_change_takes_the_later_timestamp_and_is_never_stale(s: Subject, at: int) -> None:
     s.set(b"p", i(1), kind=INTEGER, at=START)
     accessed = s.meta(b"p").accessed
     s.later(SECOND)
@@ -372,7 +372,7 @@ def test_size_is_at_most_max_value(s: Subject) -> None:
 
 @pytest.mark.warm_only
 @pytest.mark.rule("ADD, NOT and TRUNCATE: Types and forms")
-def test_only_buffers_and_strings_have_a_size(s: Subject) -> None:
+def test_truncate_takes_only_buffers_and_strings(s: Subject) -> None:
     for number, kind in enumerate((ValueType.VOID, INTEGER, FLOAT, BOOLEAN)):
         key = b"p%d" % number
         s.set(key, b"" if kind == ValueType.VOID else b"\1", kind=kind)

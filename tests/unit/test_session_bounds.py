@@ -98,7 +98,7 @@ def codes(replies: Iterable[Reply | None]) -> list[str | None]:
 @pytest.mark.rule(
     "Replies: order and backpressure: A request that is not ended in time, and an idle connection"
 )
-async def test_half_a_request_is_waited_for_so_long_and_no_longer(
+async def test_request_timeout_bounds_the_wait_for_half_a_request(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = Room(request_timeout=10)
@@ -271,7 +271,7 @@ async def fill(room: Room, peer: Peer) -> None:
     assert room.memory.scarce
 
 
-async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_closed(
+async def test_memory_that_is_scarce_closes_who_holds_most_and_others_are_served(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = Room(max_inflight=SMALL)
@@ -299,7 +299,9 @@ async def test_while_memory_is_scarce_others_are_served_and_who_holds_most_is_cl
     assert "event=slow-reader connections=1" in caplog.text
 
 
-async def test_only_as_many_are_closed_as_give_room(autojump_clock: MockClock) -> None:
+async def test_memory_that_is_scarce_closes_only_as_many_as_give_room(
+    autojump_clock: MockClock,
+) -> None:
     room = Room(max_inflight=3 * SMALL)
     async with room.open():
         peer = room.connect_in_memory()
@@ -317,7 +319,7 @@ async def test_only_as_many_are_closed_as_give_room(autojump_clock: MockClock) -
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
-async def test_while_memory_is_scarce_a_next_returns_less_and_leases_no_more_than_it_returns(
+async def test_memory_that_is_scarce_makes_next_return_less_and_lease_no_more(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(max_inflight=SMALL)
@@ -354,7 +356,7 @@ async def test_lease_by_get_is_not_taken_where_the_value_cannot_be_told(
 
 
 @pytest.mark.rule("Replies: order and backpressure: Beyond that bound, until there is room again")
-async def test_while_memory_is_scarce_there_is_no_room_for_large_requests(
+async def test_memory_that_is_scarce_leaves_no_room_for_large_requests(
     autojump_clock: MockClock,
 ) -> None:
     room = Room(max_inflight=SMALL)
@@ -406,7 +408,7 @@ async def test_memory_budget_counts_held_bytes_and_releases_them(autojump_clock:
         assert 1000 < room.memory.bytes < 1200
 
 
-async def test_all_connections_together_wait_for_so_much_work(
+async def test_connections_together_wait_for_so_much_work(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     patch_module(monkeypatch, "WAITS_MAX", 3)
@@ -476,7 +478,7 @@ async def test_session_that_is_over_leaves_memory_at_once_without_garbage_collec
         gc.enable()
 
 
-async def test_so_many_scans_gather_replies_at_a_time_and_the_others_wait_to_begin(
+async def test_scans_over_a_bound_wait_to_begin(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     patch_module(monkeypatch, "SCANS_MAX", 2)

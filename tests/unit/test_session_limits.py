@@ -59,7 +59,7 @@ async def test_full_disk_makes_it_read_only_and_room_writable_again() -> None:
         assert woken.pairs
 
 
-async def test_it_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
+async def test_daemon_is_read_only_before_the_first_request_where_the_disk_is_full() -> None:
     house = ServerFixture()
     house.disk.create("/ballast").write(bytes((1 << 20) - (1 << 18) + 1))
     read_only: list[bool] = []
@@ -146,7 +146,7 @@ async def test_lease_on_its_way_comes_before_the_answer_to_quit(
 
 
 @pytest.mark.rule("Flags of a request: 9 PERSIST", "Durability: `always`")
-async def test_no_reply_leaves_before_what_it_shows_is_durable(
+async def test_reply_leaves_only_when_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -220,7 +220,7 @@ async def test_malformed_message_ends_the_waits_of_its_connection() -> None:
 
 
 @pytest.mark.parametrize("call", ["write", "sync"])
-async def test_when_the_log_fails_the_server_ends_and_nobody_is_told_ok(call: str) -> None:
+async def test_log_failure_ends_the_server_and_no_client_gets_ok(call: str) -> None:
     house = ServerFixture()
     answers: list[Reply | None] = []
 

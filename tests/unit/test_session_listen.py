@@ -81,7 +81,7 @@ async def test_listen_tells_expired_and_popped_entries_as_gone() -> None:
 @pytest.mark.rule(
     "Publish/subscribe (LISTEN): A notification shows the entry at the time of sending"
 )
-async def test_no_notification_leaves_before_what_it_shows_is_durable(
+async def test_notification_leaves_only_when_what_it_shows_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture()
@@ -100,7 +100,7 @@ async def test_no_notification_leaves_before_what_it_shows_is_durable(
 
 
 @pytest.mark.rule("Replies: order and backpressure: Notifications come between replies")
-async def test_no_notification_comes_between_a_request_and_its_reply(
+async def test_notification_never_comes_between_a_request_and_its_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else the older value of the reply would be the last that the client hears of the key."""
@@ -189,7 +189,7 @@ async def test_slow_consumer_is_disconnected_and_nobody_else(
         assert (await other.ask(NOP)).code == ""
 
 
-async def test_no_more_is_read_while_too_much_waits_to_be_matched(
+async def test_backpressure_reads_no_more_while_too_much_waits_to_be_matched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     patch_module(monkeypatch, "CHANGES_STOP_BYTES", 5 * 252)

@@ -360,7 +360,7 @@ def test_window_of_sets_that_change_the_domain_tries_few_bulks(
     assert 0 < len(tried) < 10
 
 
-def test_no_reply_leaves_before_its_mark_is_settled(daemon: Daemon, client: Client) -> None:
+def test_reply_leaves_only_when_its_mark_is_settled(daemon: Daemon, client: Client) -> None:
     assert client.run() is RECEIVE
     client.session.receive_data(encode(set_(b"k")))
     before = daemon.writer.settled
@@ -674,7 +674,7 @@ def test_long_batch_passes_its_turn_on_and_commits_once(
     assert identifiers(client.replies[1:]) == list(range(100))
 
 
-def test_many_replies_leave_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replies_leave_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     patch_module(monkeypatch, "limits.REPLIES_BYTES_MAX", 1000)
     client.ask(set_(b"k", bytes(400)))
     client.session.receive_data(encode(*[GET] * 10))
@@ -701,7 +701,7 @@ def assert_answered_in_parts(client: Client, replies: int) -> None:
     assert len(client.replies) == replies
 
 
-def test_little_is_decoded_at_a_time_while_memory_is_scarce(daemon: Daemon) -> None:
+def test_session_decodes_little_at_a_time_while_memory_is_scarce(daemon: Daemon) -> None:
     client = Client(daemon)
     client.ask(NOP)
     daemon.memory.hold(2 << 20)
@@ -778,7 +778,7 @@ def test_work_in_an_unsent_reply_is_given_back_and_what_was_sent_is_not(
     assert daemon.memory.bytes == 0
 
 
-def test_only_pushed_work_is_withdrawn_from_a_client_that_hung_up(
+def test_session_withdraws_only_pushed_work_from_a_client_that_hung_up(
     daemon: Daemon, client: Client
 ) -> None:
     client.ask(set_(b"a:1:0:y"))

@@ -56,7 +56,7 @@ def found_after_power_loss(house: ServerFixture, key: bytes = JOB) -> bool:
 
 @pytest.mark.rule("NEXT: Undelivered replies")
 @pytest.mark.parametrize("name", TAKING)
-async def test_give_back_of_a_reply_that_the_client_does_not_read(
+async def test_undelivered_reply_that_the_client_does_not_read(
     name: str, autojump_clock: MockClock
 ) -> None:
     room = Room(send_timeout=30)
@@ -74,7 +74,7 @@ async def test_give_back_of_a_reply_that_the_client_does_not_read(
         room.engine.check()
 
 
-async def test_give_back_of_more_than_one_go(autojump_clock: MockClock) -> None:
+async def test_undelivered_entries_of_more_than_one_go(autojump_clock: MockClock) -> None:
     room = Room(send_timeout=30)
     room.disk.capacity_bytes = None
     async with room.open():
@@ -94,7 +94,7 @@ async def test_give_back_of_more_than_one_go(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize("request_", [TAKING["NEXT"], TAKING["NEXT that pops"]])
-async def test_give_back_where_the_client_is_reset_during_a_sync(
+async def test_undelivered_reply_where_the_client_is_reset_during_a_sync(
     request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house = ServerFixture()
@@ -117,7 +117,7 @@ async def test_give_back_where_the_client_is_reset_during_a_sync(
 
 @pytest.mark.rule("NEXT: Hang-up")
 @pytest.mark.parametrize("flags", [Flag(0), Flag.OVERWRITE])
-async def test_give_back_to_the_next_who_waits(
+async def test_undelivered_entries_go_to_the_next_who_waits(
     flags: Flag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that hangs up during the sync of its lease loses the work to whoever waits."""

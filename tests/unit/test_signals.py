@@ -53,7 +53,7 @@ def test_deadline_signals_only_if_it_is_earlier() -> None:
     assert (signals.take(), signals.deadline) == (TIMER, 9)
 
 
-def test_nothing_signals_where_nobody_waits_or_listens(s: Signalling) -> None:
+def test_signals_are_none_where_nobody_waits_or_listens(s: Signalling) -> None:
     s.set(JOB)
     s.set(b"plain")
     s.delete(JOB)

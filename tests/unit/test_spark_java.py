@@ -68,7 +68,7 @@ def test_java_that_is_too_old_or_does_not_start_is_passed_over(
     assert java.find_java().path == in_wheel
 
 
-def test_without_java_one_sentence_says_what_was_looked_at(
+def test_java_that_is_missing_is_one_sentence_with_the_places_looked_at(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(JavaMissingError, match="17 or newer: JAVA_HOME is not set, and there is"):
@@ -107,7 +107,7 @@ def test_launcher_without_arguments_starts_java_without_any(tmp_path: Path) -> N
     assert subprocess.run([launcher], capture_output=True, check=True).stdout == b""
 
 
-def test_under_spark_submit_java_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_is_left_alone_under_spark_submit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     java.prepare_environment()
     assert "JAVA_HOME" not in os.environ

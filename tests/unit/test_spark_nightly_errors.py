@@ -31,7 +31,7 @@ def run(code: str, *options: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_no_daemon_at_the_address(tmp_path: Path) -> None:
+def test_connect_error_without_a_daemon_at_the_address(tmp_path: Path) -> None:
     server = f"unix:{tmp_path}/nobody"
     code, said = run(RUN, "--server", server, "--output", str(tmp_path))
     assert code == UNAVAILABLE
@@ -39,7 +39,7 @@ def test_no_daemon_at_the_address(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_no_such_snapshot(tmp_path: Path) -> None:
+def test_snapshot_that_is_missing_is_an_error(tmp_path: Path) -> None:
     snapshot = str(tmp_path / "gone")
     code, said = run(RUN, "--snapshot", snapshot, "--output", str(tmp_path / "out"))
     assert code == IO
@@ -47,7 +47,7 @@ def test_no_such_snapshot(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_no_java(tmp_path: Path) -> None:
+def test_java_that_is_missing_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
     options = ("--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
     code, said = run(WITHOUT_JAVA + RUN, *options)

@@ -85,7 +85,7 @@ def test_short_write_of_a_few_bytes_leaves_zeros_that_are_passed_over(tmp_path: 
             os.truncate(path, size)
 
 
-def test_no_byte_written_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
+def test_write_of_no_byte_at_all_is_an_error_with_a_hint(tmp_path: Path) -> None:
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append(domain="before")
         path = tmp_path / "20261120T080000Z.fjs"

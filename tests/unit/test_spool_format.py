@@ -36,7 +36,7 @@ def test_frame_over_the_limit_is_refused() -> None:
     assert caught.value.code == "too-large"
 
 
-def test_every_cut_of_a_record_is_incomplete_and_the_whole_is_whole() -> None:
+def test_record_cut_anywhere_is_incomplete_and_the_whole_is_whole() -> None:
     record = form.encode_record(b"FJ some frame")
     for cut in range(len(record)):
         assert form.record_end(record[:cut], 0) == INCOMPLETE, cut
@@ -44,7 +44,7 @@ def test_every_cut_of_a_record_is_incomplete_and_the_whole_is_whole() -> None:
     assert form.record_end(b"??" + record + b"P", 2) == len(record) + 2
 
 
-def test_every_flipped_bit_but_those_of_the_state_is_seen() -> None:
+def test_record_with_any_flipped_bit_but_those_of_the_state_is_seen() -> None:
     record = form.encode_record(b"FJ some frame")
     for bit in range(8, len(record) * 8):
         bad = bytearray(record)

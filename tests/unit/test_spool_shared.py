@@ -84,7 +84,7 @@ def as_user(uid: int, work: Callable[[], object]) -> int:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="changes users")
-def test_three_users_of_a_group_append_and_forward(tmp_path: Path) -> None:
+def test_spool_is_shared_by_three_users_of_a_group(tmp_path: Path) -> None:
     for path in (tmp_path, *tmp_path.parents):
         if not path.stat().st_mode & stat.S_IXOTH:
             path.chmod(path.stat().st_mode | stat.S_IXOTH)

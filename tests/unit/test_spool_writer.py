@@ -62,7 +62,7 @@ def test_work_that_names_no_instant_is_due_when_it_was_written(tmp_path: Path) -
     assert given == b"d:128:%016d:x" % 7
 
 
-def test_no_timestamp_is_used_twice_though_the_clock_stands_still(tmp_path: Path) -> None:
+def test_timestamp_is_used_once_though_the_clock_does_not_advance(tmp_path: Path) -> None:
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         keys = {spool.append(domain="d", uri="same") for _ in range(100)}
     assert len(keys) == 100
@@ -109,7 +109,7 @@ def test_bad_argument_writes_nothing(tmp_path: Path, bad: dict[str, object]) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_any_write_can_be_appended_and_a_question_cannot(tmp_path: Path) -> None:
+def test_append_takes_any_write_and_no_question(tmp_path: Path) -> None:
     delete = Request(Function.DELETE, key=b"k", timestamp=77)
     with Spool(tmp_path, clock=ManualClock(EIGHT)) as spool:
         spool.append_request(delete)
@@ -133,7 +133,7 @@ def test_directory_and_files_have_their_modes_whatever_the_umask(tmp_path: Path)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o750
 
 
-def test_each_slot_has_its_file_and_the_writer_changes_its_lock_with_it(tmp_path: Path) -> None:
+def test_slot_has_its_file_and_the_writer_changes_its_lock_with_it(tmp_path: Path) -> None:
     clock = ManualClock(EIGHT + HOUR_US - 1)
     with Spool(tmp_path, clock=clock) as spool:
         spool.append(domain="d")
@@ -192,7 +192,7 @@ def wait_until_locked_out(descriptor: int) -> None:
     raise TimeoutError("nobody waits for the lock")
 
 
-def test_each_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> None:
+def test_append_wakes_the_forwarder_and_none_is_needed(tmp_path: Path) -> None:
     deep = tmp_path / ("x" * 100) / "s"  # longer than an address of a socket may be
     with Spool(deep, durable=True) as spool:
         spool.append(domain="nobody listens")

@@ -24,7 +24,7 @@ def choices(estimate: SyncEstimate, syncs: Iterable[float]) -> list[bool]:
 
 @pytest.mark.parametrize("usual", [0.0, FAST, INLINE_SECONDS_MAX / 2])
 @pytest.mark.parametrize("slowest", [SLOW, 1.0, 60.0])
-def test_one_slow_sync_does_not_switch(usual: float, slowest: float) -> None:
+def test_sync_that_is_slow_once_does_not_switch(usual: float, slowest: float) -> None:
     syncs = [usual] * 50 + [slowest] + [usual] * 50
     assert not any(choices(SyncEstimate(), syncs))
 

@@ -31,7 +31,7 @@ def thread() -> Iterator[SyncThread]:
     assert not running()
 
 
-async def test_all_calls_run_in_one_thread_that_is_not_this_one(thread: SyncThread) -> None:
+async def test_sync_thread_runs_all_calls_and_is_not_this_one(thread: SyncThread) -> None:
     assert not running()
     idents: list[int] = []
     for _ in range(20):
@@ -42,7 +42,7 @@ async def test_all_calls_run_in_one_thread_that_is_not_this_one(thread: SyncThre
     assert [each.ident for each in running()] == idents[:1]
 
 
-async def test_other_tasks_go_on_meanwhile(thread: SyncThread) -> None:
+async def test_sync_thread_lets_other_tasks_go_on(thread: SyncThread) -> None:
     goes_on = threading.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(thread.run, lambda: goes_on.wait(SILENCE_S))
@@ -51,7 +51,7 @@ async def test_other_tasks_go_on_meanwhile(thread: SyncThread) -> None:
 
 
 @pytest.mark.parametrize("error", [LogFailedError("no", path="/log"), KeyError(1), SystemExit(3)])
-async def test_each_error_reaches_the_task_and_the_thread_goes_on(
+async def test_sync_thread_passes_each_error_to_its_task_and_goes_on(
     thread: SyncThread, error: BaseException
 ) -> None:
     def fail() -> None:

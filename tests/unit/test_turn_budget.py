@@ -68,7 +68,7 @@ def loop() -> Loop:
     return Loop()
 
 
-async def test_fifty_busy_clients_do_no_more_in_a_turn_than_one(loop: Loop) -> None:
+async def test_turn_of_fifty_busy_clients_does_no_more_than_that_of_one(loop: Loop) -> None:
     with trio.fail_after(60):
         await loop.run(*((f"busy {number}", [TURN_WORK] * 4) for number in range(50)))
     # in the first turn all come from idleness, and use the budget of the next one too

@@ -56,7 +56,7 @@ def s(request: pytest.FixtureRequest) -> Desk:
 @pytest.mark.rule("NEXT: Undelivered replies")
 @WAYS
 @pytest.mark.parametrize("data", [Flag(0), Flag.DATA], ids=["probe", "data"])
-def test_give_back_lets_work_wait_as_before_and_the_log_knows(
+def test_undelivered_work_waits_as_before_and_the_log_knows(
     s: Desk, flags: Flag, data: Flag
 ) -> None:
     s.set(JOB, b"value", uri=URI, flags=Flag.PERSIST)
@@ -73,7 +73,7 @@ def test_give_back_lets_work_wait_as_before_and_the_log_knows(
 
 
 @WAYS
-def test_give_back_keeps_attempts_and_the_order_of_work(s: Desk, flags: Flag) -> None:
+def test_undelivered_work_keeps_its_attempts_and_order(s: Desk, flags: Flag) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     s.set(OTHER, flags=Flag.PERSIST)
     s.next(timeout=SECOND)
@@ -84,7 +84,7 @@ def test_give_back_keeps_attempts_and_the_order_of_work(s: Desk, flags: Flag) ->
     assert s.jobs(count=2) == [JOB, OTHER]
 
 
-def test_give_back_of_a_lease_by_get(s: Desk) -> None:
+def test_undelivered_lease_by_get(s: Desk) -> None:
     s.set(b"plain", flags=Flag.PERSIST)
     s.set(JOB, flags=Flag.PERSIST)
     s.get(JOB, timeout=SECOND)
@@ -95,7 +95,7 @@ def test_give_back_of_a_lease_by_get(s: Desk) -> None:
     assert s.jobs() == [JOB]
 
 
-def test_give_back_of_a_scan_that_leased(s: Desk) -> None:
+def test_undelivered_scan_that_leased(s: Desk) -> None:
     for number in range(30):
         s.set(b"a:1:0:%02d" % number, flags=Flag.PERSIST)
     s.ask(request(Function.GET, b"", uri=b"", count=0, timeout=SECOND))
@@ -104,7 +104,7 @@ def test_give_back_of_a_scan_that_leased(s: Desk) -> None:
     assert len(s.jobs(count=30)) == 30
 
 
-def test_give_back_leaves_alone_what_changed_hands(s: Desk) -> None:
+def test_undelivered_entries_that_changed_hands_stay_as_they_are(s: Desk) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     first = s.take(timeout=SECOND)
     s.later(2 * SECOND)
@@ -119,7 +119,7 @@ def test_give_back_leaves_alone_what_changed_hands(s: Desk) -> None:
 
 @pytest.mark.rule("NEXT: entries that NEXT popped are restored")
 @pytest.mark.parametrize("change", ["set", "delete", "uri", "expiry", "link"])
-def test_give_back_of_a_pop_is_not_for_what_is_newer_or_over(s: Desk, change: str) -> None:
+def test_undelivered_pop_restores_no_entry_that_is_newer_or_over(s: Desk, change: str) -> None:
     fields: dict[str, Any] = {"timeout": START + SECOND} if change == "expiry" else {}
     s.set(JOB, b"old", uri=URI, flags=Flag.PERSIST, **fields)
     popped = s.take(flags=POP)
@@ -143,7 +143,7 @@ def test_give_back_of_a_pop_is_not_for_what_is_newer_or_over(s: Desk, change: st
     assert s.value(JOB) in (None, b"new", b"v")
 
 
-def test_give_back_of_a_pop_erases_its_tombstone_so_the_same_set_is_a_repeat(s: Desk) -> None:
+def test_undelivered_pop_erases_its_tombstone_so_the_same_set_is_a_repeat(s: Desk) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     s.lose(s.take(flags=POP))
     assert s.set(JOB, flags=Flag.PERSIST) == ""
@@ -152,7 +152,7 @@ def test_give_back_of_a_pop_erases_its_tombstone_so_the_same_set_is_a_repeat(s: 
     assert s.jobs() == [JOB]
 
 
-def test_give_back_of_a_pop_lets_go_of_a_link_that_leads_elsewhere(s: Desk) -> None:
+def test_undelivered_pop_drops_a_link_that_leads_elsewhere(s: Desk) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     for link in (b"one", b"two"):
         s.ask(request(Function.LINK, JOB, uri=link))
@@ -166,7 +166,7 @@ def test_give_back_of_a_pop_lets_go_of_a_link_that_leads_elsewhere(s: Desk) -> N
 
 
 @WAYS
-def test_give_back_goes_on_where_it_stopped(s: Desk, flags: Flag) -> None:
+def test_undelivered_entries_are_released_from_where_it_stopped(s: Desk, flags: Flag) -> None:
     for number in range(10):
         s.set(b"a:1:0:%d" % number, flags=Flag.PERSIST)
     left = s.take(flags=flags, count=4) + s.take(flags=flags, count=6)
@@ -180,7 +180,7 @@ def test_give_back_goes_on_where_it_stopped(s: Desk, flags: Flag) -> None:
 
 
 @WAYS
-def test_give_back_serves_others_who_wait(s: Desk, flags: Flag) -> None:
+def test_undelivered_entries_serve_others_who_wait(s: Desk, flags: Flag) -> None:
     s.set(JOB, flags=Flag.PERSIST)
     taken = s.take(flags=flags)
     s.listen(b"a", session="two")
@@ -226,7 +226,7 @@ def test_waiters_that_hung_up_are_passed_over_in_bounded_work(s: Desk) -> None:
     assert rounds > 1
 
 
-def test_where_nobody_asks_nothing_is_noted() -> None:
+def test_undelivered_work_is_not_noted_where_nobody_asks() -> None:
     subject = Subject(EngineSubject(Rules()))
     subject.set(JOB)
     assert subject.jobs() == [JOB]

@@ -115,7 +115,7 @@ def test_least_recently_accessed_value_leaves_first(daemon: Daemon) -> None:
     assert [daemon.is_cold(key) for key in (b"one", b"a:1:0:three")] == [True, False]
 
 
-def test_no_more_leave_than_have_to(daemon: Daemon) -> None:
+def test_eviction_takes_no_more_values_than_it_has_to(daemon: Daemon) -> None:
     values = daemon.engine.store.values
     assert values is not None
     daemon.set(b"one")
@@ -304,7 +304,7 @@ def test_next_lets_be_read_what_others_will_take_as_far_as_it_stays_in_memory(
     assert isinstance(daemon.try_once(asked), Reply), "what others take is not waited for"
 
 
-def test_nothing_is_read_that_is_not_handed_out_while_memory_is_scarce(daemon: Daemon) -> None:
+def test_values_that_are_not_delivered_are_not_read_while_memory_is_scarce(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x", b"v" * 10_000)
     daemon.cool()
     daemon.engine.context.ration(4096)
@@ -332,7 +332,7 @@ def test_waiting_next_gets_an_evicted_value_only_once_it_was_read(daemon: Daemon
     assert not engine.dispatcher.awaited
 
 
-def test_many_who_wait_for_much_that_is_cold_get_it_a_part_at_a_time(
+def test_waiting_next_of_many_for_evicted_values_gets_a_part_at_a_time(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number, now = 40, START + 1000
@@ -608,7 +608,7 @@ def test_next_that_buries_is_asked_again_for_the_values_that_it_misses_then(
     assert [pair.key for pair in reply.pairs or ()] == [b"a:1:0:good"]
 
 
-def test_many_that_cannot_be_read_are_set_aside_in_one_go(
+def test_unreadable_values_are_buried_in_one_go(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     number = 60
@@ -648,7 +648,7 @@ def test_unreadable_values_are_not_kicked_and_do_not_keep_others_buried(daemon: 
     assert daemon.engine.store.scheduler.buried == 1
 
 
-def test_another_reason_for_what_cannot_be_read_is_refused(daemon: Daemon) -> None:
+def test_bury_with_another_reason_of_an_unreadable_value_is_refused(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     daemon.ask(request(Function.BURY, b"a:1:0:x", b"why"))
     daemon.cool()
@@ -695,7 +695,7 @@ def test_listener_is_told_that_a_value_cannot_be_read(daemon: Daemon) -> None:
 # --- work that takes the whole entry anew ---------------------------------------------------------
 
 
-def test_256th_attempt_reads_the_value_for_a_new_job(daemon: Daemon) -> None:
+def test_attempt_256_reads_the_value_for_a_new_job(daemon: Daemon) -> None:
     daemon.set(b"a:1:0:x")
     entry = daemon.engine.store.find(b"a:1:0:x")
     assert entry is not None

@@ -107,7 +107,7 @@ async def test_hanging_read_for_a_client_that_left_keeps_no_thread_from_others(
         held.go_on(2)
 
 
-async def test_nobody_is_told_of_a_record_that_is_gone_with_its_entry(
+async def test_record_that_is_gone_with_its_entry_is_no_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     house = ServerFixture(memory_limit=1)
@@ -340,7 +340,7 @@ async def test_failed_read_for_a_notification_is_told_in_it_and_in_no_later_one(
         assert codes == ["not-readable", ""]
 
 
-async def test_no_value_counts_as_damaged_because_too_many_files_are_open() -> None:
+async def test_value_does_not_count_as_damaged_because_too_many_files_are_open() -> None:
     house = ServerFixture(memory_limit=1)
     async with house.open():
         peer = await house.connect()
