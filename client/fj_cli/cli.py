@@ -31,7 +31,7 @@ COMMANDS = {
     "watch": (_C + "watch", "Print changes as they happen."),
     "stats": (_C + "stats", "Show counts of the daemon, a domain or an entry."),
     "snapshot": (_C + "snapshot", "Have the daemon take a snapshot."),
-    "export": (_C + "export", "Write a snapshot's live entries as Parquet."),
+    "export": (_C + "export", "Write a snapshot as Parquet, or for another queue."),
     "import": (_C + "import_", "Import the pending jobs of another queue into the daemon."),
     "spool": (_C + "spool", "Look at a local spool."),
     "log": (_C + "log", "Look at a command log, or repair it, without a daemon."),

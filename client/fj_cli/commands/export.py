@@ -1,4 +1,4 @@
-"""``fj-cli export``: a snapshot's live entries as Parquet."""
+"""``fj-cli export``: a snapshot's live entries as Parquet, or as the journal of another queue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from fastjournal.errors import ConfigError
 from fj_cli.options import json_option
-from fj_cli.output import wants_json, write_json, write_line
+from fj_cli.output import counted, note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
 from fj_cli.termination import unwound
 
@@ -22,15 +22,29 @@ if TYPE_CHECKING:
 @click.command("export")
 @click.argument("snapshot")
 @click.argument("destination", metavar="URI|PATH")
+@click.option(
+    "--to",
+    "to",
+    type=click.Choice(["parquet", "beanstalkd", "kestrel", "workq"]),
+    default="parquet",
+    show_default=True,
+    help="Format: Parquet files, or the journal of another queue.",
+)
 @json_option
-def command(snapshot: str, destination: str, as_json: bool | None) -> None:
-    """Write the live entries of SNAPSHOT as Parquet into the directory URI or PATH.
+def command(snapshot: str, destination: str, to: str, as_json: bool | None) -> None:
+    """Write the live entries of SNAPSHOT as Parquet, or as the journal of another queue.
 
-    SNAPSHOT is the path that 'fj-cli snapshot' printed. The destination is on any file system that
-    pyarrow reaches: a path, file:, s3:, gs: or hdfs:. The rows are sorted by domain, compressed
-    with zstd, about a million in a row group; _manifest.json names the snapshot, and _SUCCESS is
-    written last. Needs no Java.
+    SNAPSHOT is the path that 'fj-cli snapshot' printed. Parquet goes into the directory URI or
+    PATH on any file system that pyarrow reaches: a path, file:, s3:, gs: or hdfs:. The rows are
+    sorted by domain, compressed with zstd, about a million in a row group; _manifest.json names the
+    snapshot, and _SUCCESS is written last. Needs no Java.
+
+    A journal goes into the directory PATH, which must not exist: its server starts on it. Ends with
+    counts of what the format does not hold.
     """
+    if to != "parquet":
+        _export_journal(snapshot, destination, to, as_json)
+        return
     export_snapshot = _load()
     with unwound(), ProgressBar("exporting", unit="bytes") as bar:
         manifest = export_snapshot(snapshot, destination, on_progress=bar.update)
@@ -41,6 +55,34 @@ def command(snapshot: str, destination: str, as_json: bool | None) -> None:
         write_line(
             f"{destination.rstrip('/')}/{file.name}: {file.rows:,} rows, {file.bytes:,} bytes"
         )
+
+
+def _export_journal(snapshot: str, destination: str, to: str, as_json: bool | None) -> None:
+    from fastjournal.clock import SystemClock
+    from fastjournal.disk import OsDisk
+    from fastjournal.foreign.formats import Format
+    from fastjournal.foreign.journal_export import export_journal
+
+    with unwound(), ProgressBar("reading", unit="bytes") as bar:
+        done = export_journal(
+            OsDisk(),
+            snapshot,
+            destination,
+            Format(to),
+            now_us=SystemClock().now_us(),
+            on_progress=bar.update,
+        )
+    if done.advice is not None:
+        note(done.advice)
+    if wants_json(as_json):
+        write_json(msgspec.to_builtins(done))
+        return
+    entries = f"{done.written:,} of {done.read:,} entries"
+    write_line(f"{destination}: {entries} in {counted(done.files, 'file')}, {done.bytes:,} bytes")
+    for name, number in done.left_out.items():
+        write_line(f"left out: {name.replace('_', ' ')}: {number:,}")
+    for name, number in done.not_carried.items():
+        write_line(f"not carried over: {name.replace('_', ' ')}: {number:,}")
 
 
 def _load() -> Callable[..., ExportManifest]:

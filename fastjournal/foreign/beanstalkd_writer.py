@@ -1,0 +1,109 @@
+"""Writer of beanstalkd binlogs, version 7. Ids count up in the order of the work."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from fastjournal.foreign.beanstalkd_records import (
+    BODY_BYTES_MAX,
+    BODY_END,
+    END,
+    TUBE_BYTES_MAX,
+    VERSION,
+    VERSION_BYTES,
+    BinlogRecord,
+    JobState,
+    encode_job,
+)
+from fastjournal.foreign.journal_files import JournalFiles
+from fastjournal.foreign.names import fit_name
+from fastjournal.foreign.snapshot_entries import SnapshotEntry
+
+FILE_BYTES = 10 * 1024 * 1024
+"""beanstalkd's default of the option -s. A larger record is alone in its file."""
+BODY_BYTES_DEFAULT = 65_535
+"""beanstalkd's default of the option -z."""
+_TTR_US_MIN = 1_000_000
+_TIME_US_MAX = (2**63 - 1) // 1000
+_COUNT_MAX = 2**32 - 1
+_NOT_ALLOWED = re.compile(rb"\A-|[^A-Za-z0-9+/;.$_()-]")
+_EMPTY = BinlogRecord._make(0 for _ in BinlogRecord._fields)
+
+
+class BeanstalkdWriter:
+    """Writes entries as jobs.
+
+    A job that is due has its instant as the time at which it was put; attempts are timeouts.
+    """
+
+    def __init__(
+        self, files: JournalFiles, now_us: int, left_out: Counter[str], not_carried: Counter[str]
+    ) -> None:
+        self._files = files
+        self._now_us = now_us
+        self._left_out = left_out
+        self._not_carried = not_carried
+        self._domain: bytes | None = None
+        self._tube = b""
+        self._id = 0
+        self._largest = 0
+
+    def add(self, entry: SnapshotEntry) -> bool:
+        """Write an entry, and return whether it was written."""
+        if len(entry.value) > BODY_BYTES_MAX:
+            self._left_out["values_too_large"] += 1
+            return False
+        if entry.domain != self._domain:
+            self._domain = entry.domain
+            name = fit_name(entry.domain, _NOT_ALLOWED, TUBE_BYTES_MAX)
+            self._not_carried["domains_renamed"] += not name.exact
+            self._tube = name.name
+        self._not_carried["expiries"] += entry.expires > 0
+        self._not_carried["reasons"] += bool(entry.reason)
+        self._largest = max(self._largest, len(entry.value))
+        self._id += 1
+        self._write(encode_job(self._job(entry), entry.value))
+        return True
+
+    def finish(self) -> None:
+        """End the journal."""
+        if self._files.files == 0:
+            self._begin()
+        self._files.write(END)
+        self._files.end()
+
+    def advice(self) -> str | None:
+        """Return an option that the server needs; None: there is none."""
+        if self._largest + len(BODY_END) <= BODY_BYTES_DEFAULT:
+            return None
+        return f"start beanstalkd with -z {self._largest + len(BODY_END)}, or it drops large jobs"
+
+    def _job(self, entry: SnapshotEntry) -> BinlogRecord:
+        due = min(entry.not_before, _TIME_US_MAX)
+        delayed = due > self._now_us
+        state = JobState.DELAYED if delayed else JobState.READY
+        return _EMPTY._replace(
+            tube=self._tube,
+            id=self._id,
+            pri=entry.priority,
+            delay_us=due - self._now_us if delayed else 0,
+            ttr_us=min(max(entry.lease_us, _TTR_US_MIN), _TIME_US_MAX),
+            created_us=min(entry.timestamp, self._now_us) if delayed else due,
+            deadline_us=due if delayed else 0,
+            timeouts=min(entry.attempts, _COUNT_MAX),
+            buries=int(entry.reason is not None),
+            state=state if entry.reason is None else JobState.BURIED,
+        )
+
+    def _write(self, record: bytes) -> None:
+        size = self._files.file_bytes + len(record) + len(END)
+        if self._files.files == 0 or (size > FILE_BYTES and self._files.file_bytes > VERSION_BYTES):
+            self._begin()
+        self._files.write(record)
+
+    def _begin(self) -> None:
+        if self._files.files:
+            self._files.write(END)
+        self._files.begin(f"binlog.{self._files.files + 1}")
+        self._files.write(VERSION.to_bytes(VERSION_BYTES, "little"))

@@ -1,0 +1,127 @@
+"""Export of a snapshot as the journal of another queue: atomic, with counts of what it lacks.
+
+The journal is written into a directory ``<destination>.partial-<pid>``, synced, and renamed. An
+export that fails removes that directory; one that is killed leaves it, and it can be deleted.
+Files and directory are readable by nobody who may not read the snapshot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME
+from fastjournal.disk import Disk
+from fastjournal.errors import BadRequestError, LogFailedError
+from fastjournal.foreign.beanstalkd_writer import BeanstalkdWriter
+from fastjournal.foreign.formats import Format
+from fastjournal.foreign.items import OnProgress
+from fastjournal.foreign.journal_files import JournalFiles
+from fastjournal.foreign.kestrel_writer import KestrelWriter
+from fastjournal.foreign.snapshot_entries import SnapshotEntries, SnapshotEntry
+from fastjournal.foreign.workq_writer import WorkqWriter
+
+
+class JournalWriter(Protocol):
+    """Writer of the journal of one kind of queue."""
+
+    def add(self, entry: SnapshotEntry) -> bool:
+        """Write an entry, and return whether it was written."""
+
+    def finish(self) -> None:
+        """End the journal."""
+
+    def advice(self) -> str | None:
+        """Return an option that the server needs; None: there is none."""
+
+
+class JournalExport(msgspec.Struct, frozen=True):
+    """Result of an export."""
+
+    format: str
+    read: int
+    """Live entries of the snapshot."""
+    written: int
+    left_out: dict[str, int]
+    """Entries that the format does not hold, by kind."""
+    not_carried: dict[str, int]
+    """Written entries with a fact that the format does not hold, by kind."""
+    files: int
+    bytes: int
+    advice: str | None
+    """Option that the server needs."""
+
+
+_WRITERS: dict[Format, Callable[[JournalFiles, int, Counter[str], Counter[str]], JournalWriter]] = {
+    Format.BEANSTALKD: BeanstalkdWriter,
+    Format.KESTREL: KestrelWriter,
+    Format.WORKQ: WorkqWriter,
+}
+
+
+def export_journal(
+    disk: Disk,
+    snapshot: str,
+    destination: str,
+    to: Format,
+    *,
+    now_us: int,
+    on_progress: OnProgress | None = None,
+) -> JournalExport:
+    """Write the waiting and buried entries of a snapshot as the journal of another queue.
+
+    Args:
+        disk: Where both are.
+        snapshot: Directory of the snapshot.
+        destination: Directory that does not exist.
+        to: Format of the journal.
+        now_us: The present, in microseconds since the Unix epoch.
+        on_progress: Called a few times a second while the snapshot is read.
+
+    Raises:
+        BadRequestError: The destination exists.
+        LogCorruptError: The snapshot is damaged, or is none.
+        LogFailedError: Something cannot be read or written; nothing is left of the export.
+    """
+    destination = destination.rstrip("/") or "/"
+    if disk.exists(destination):
+        raise BadRequestError(
+            "the destination exists", code="exists", hint=f"name a directory that does not: {to}"
+        )
+    entries = SnapshotEntries(disk, snapshot, now_us, on_progress)
+    partial = f"{destination}.partial-{os.getpid()}"
+    disk.mkdir(partial, like=snapshot)
+    files = JournalFiles(disk, partial, like=f"{snapshot}/{MANIFEST_NAME}")
+    writer = _WRITERS[to](files, now_us, entries.left_out, entries.not_carried)
+    try:
+        written = sum(writer.add(entry) for entry in entries)
+        writer.finish()
+        disk.sync_directory(partial)
+        disk.rename(partial, destination)
+    except BaseException:  # also an interrupt
+        with suppress(LogFailedError):
+            files.close()
+            _remove(disk, partial)
+        raise
+    disk.sync_directory(os.path.dirname(os.path.abspath(destination)))
+    return JournalExport(
+        format=to,
+        read=entries.read,
+        written=written,
+        left_out={name: number for name, number in entries.left_out.items() if number},
+        not_carried={name: number for name, number in entries.not_carried.items() if number},
+        files=files.files,
+        bytes=files.bytes,
+        advice=writer.advice(),
+    )
+
+
+def _remove(disk: Disk, directory: str) -> None:
+    for name in disk.listdir(directory):
+        disk.unlink(f"{directory}/{name}")
+    disk.rmdir(directory)

@@ -1,0 +1,64 @@
+"""Writer of Kestrel journals: one file for each domain, in the order of its work."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+
+from fastjournal.foreign.journal_files import JournalFiles
+from fastjournal.foreign.kestrel_records import VALUE_BYTES_MAX, encode_addx
+from fastjournal.foreign.names import fit_name
+from fastjournal.foreign.snapshot_entries import SnapshotEntry
+from fastjournal.limits import PRIORITY_DEFAULT
+
+NAME_BYTES_MAX = 255
+_NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]")
+_MS_MAX = 2**63 - 1
+
+
+class KestrelWriter:
+    """Writes entries that come sorted by domain.
+
+    A queue is first in, first out: an earlier instant or a smaller priority only means that an item
+    comes first. Kestrel has no buried items.
+    """
+
+    def __init__(
+        self, files: JournalFiles, now_us: int, left_out: Counter[str], not_carried: Counter[str]
+    ) -> None:
+        self._files = files
+        self._now_us = now_us
+        self._left_out = left_out
+        self._not_carried = not_carried
+        self._domain: bytes | None = None
+
+    def add(self, entry: SnapshotEntry) -> bool:
+        """Write an entry, and return whether it was written."""
+        if entry.reason is not None:
+            self._left_out["buried"] += 1
+            return False
+        if len(entry.value) > VALUE_BYTES_MAX:
+            self._left_out["values_too_large"] += 1
+            return False
+        if entry.domain != self._domain:
+            self._domain = entry.domain
+            name = fit_name(entry.domain, _NOT_ALLOWED, NAME_BYTES_MAX, utf8=True)
+            self._not_carried["domains_renamed"] += not name.exact
+            self._files.begin(os.fsdecode(name.name))
+        lost = self._not_carried
+        lost["priorities"] += entry.priority != PRIORITY_DEFAULT
+        lost["delays"] += entry.not_before > self._now_us
+        lost["attempts"] += entry.attempts > 0
+        added = min(entry.not_before, self._now_us) // 1000
+        expiry = min(max(entry.expires // 1000, 1), _MS_MAX) if entry.expires else 0
+        self._files.write(encode_addx(entry.value, added, expiry))
+        return True
+
+    def finish(self) -> None:
+        """End the journal."""
+        self._files.end()
+
+    def advice(self) -> str | None:
+        """Return an option that the server needs; None: there is none."""
+        return None

@@ -1,0 +1,281 @@
+"""Exports of snapshots as journals of other queues: held against the readers, and workq's rules."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from fastjournal.cmdlog.recovery.inspect_log import inspect_log
+from fastjournal.cmdlog.recovery.replay_state import ReplayState
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import Disk, OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.foreign import open_beanstalkd, open_kestrel, open_workq
+from fastjournal.foreign.formats import Format
+from fastjournal.foreign.journal_export import JournalExport, export_journal
+from fastjournal.keys import parse_journal_key
+from fastjournal.limits import INSTANT_MAX
+from fastjournal.testing.disk import SimulatedDisk
+from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.testing.workq_rules import assert_workq_accepts
+
+NOW = START_US + 3_600_000_000
+SECOND = 1_000_000
+DAY = 86_400 * SECOND
+READERS: dict[Format, Any] = {
+    Format.BEANSTALKD: open_beanstalkd,
+    Format.KESTREL: open_kestrel,
+    Format.WORKQ: open_workq,
+}
+RENAMED = b"renamed"
+FORMATS = list(READERS)
+each_format = pytest.mark.parametrize("to", FORMATS)
+
+
+class Work(NamedTuple):
+    domain: bytes
+    priority: int
+    instant: int
+    value: bytes
+    expires: int
+    buried: bool
+
+
+def snapshot_of(disk: Disk, *segments: SegmentBuilder, directory: str = "") -> str:
+    log = f"{directory}/log"
+    disk.mkdir(log)
+    for number, segment in enumerate(segments, 1):
+        file = disk.create(f"{log}/{number:09d}.log")
+        file.write(bytes(segment))
+        file.close()
+    found = inspect_log(disk, log, ReplayState())
+    assert found.diagnostics == []
+    return take_snapshot(disk, log, f"{directory}/snapshots", found.segments, NOW)
+
+
+def exported(
+    to: Format, *segments: SegmentBuilder
+) -> tuple[JournalExport, list[Work], SimulatedDisk]:
+    disk = SimulatedDisk()
+    snapshot = snapshot_of(disk, *segments)
+    done = export_journal(disk, snapshot, "/out", to, now_us=NOW)
+    with READERS[to](disk, "/out") as journal:
+        assert journal.faults == []
+        return done, [work_of(item) for item in journal.items()], disk
+
+
+def work_of(item: Any) -> Work:
+    parts = parse_journal_key(item.key)
+    assert parts is not None
+    buried = item.reason is not None
+    return Work(*parts[:3], item.value, item.expires, buried)
+
+
+def segments_of(disk: Disk) -> list[bytes]:
+    names = [name for name in disk.listdir("/out") if name.endswith(".log")]
+    return [disk.read(f"/out/{name}") for name in names]
+
+
+def a_log(chance: random.Random, expected: list[Work]) -> list[SegmentBuilder]:
+    """Return segments with entries in every state, and what of them waits or is buried."""
+    segments = [SegmentBuilder(0), SegmentBuilder(1, ids_from=5000)]
+    for number in range(60):
+        log = segments[number // 30]
+        log.now_us += 1000
+        domain = chance.choice([b"a", b"b.c", b"q-1", b"d:e", b"per%cent"])
+        domain = domain.replace(b"%", b"%25").replace(b":", b"%3A")
+        priority = chance.choice((0, 128, 200, 255))
+        instant = chance.choice((0, START_US + number * 1000, NOW + chance.randrange(1, 9) * DAY))
+        expires = chance.choice((0, NOW + 10 * DAY, NOW - 1))
+        value = chance.randbytes(chance.choice((0, 5, 300)))
+        key = b"%b:%03d:%016d:%d" % (domain, priority, instant, number)
+        fate = chance.choice(["waits", "waits", "waits", "buried", "done", "leased"])
+        job = log.entry(
+            key, value=value, arrival=number, not_before=instant, expires=expires, uri=None
+        )
+        if fate == "buried":
+            log.fail(job, b"why")
+        elif fate == "done":
+            log.complete(job, key)
+        elif fate == "leased":
+            log.lease([job], NOW + DAY + number)
+        if fate != "done" and expires != NOW - 1:
+            expected.append(Work(domain, priority, instant, value, expires, fate == "buried"))
+    return segments
+
+
+def fits(domain: bytes, to: Format) -> bool:
+    """Whether a format holds the name of a domain of ``a_log``."""
+    return (b"." if to is Format.KESTREL else b"%") not in domain and b"_" not in domain
+
+
+def as_held(work: Work, to: Format) -> Work:
+    """Return work as far as a format holds it."""
+    domain = work.domain if fits(work.domain, to) else RENAMED
+    if to is Format.KESTREL:
+        instant = min(work.instant, NOW) // 1000 * 1000
+        return work._replace(domain=domain, priority=128, instant=instant)
+    if to is Format.BEANSTALKD:
+        # a buried job has no deadline in beanstalkd
+        instant = 0 if work.buried else work.instant
+        return work._replace(domain=domain, instant=instant, expires=0)
+    begins = max(work.instant, NOW)
+    expires = begins + min(max((work.expires or INSTANT_MAX) - begins, 1000), 30 * DAY)
+    return work._replace(domain=domain, instant=max(work.instant, 1), expires=expires)
+
+
+@each_format
+@pytest.mark.parametrize("seed", range(4))
+def test_export_is_read_back_as_the_entries_of_the_snapshot(to: Format, seed: int) -> None:
+    expected: list[Work] = []
+    done, found, disk = exported(to, *a_log(random.Random(seed), expected))
+    if to is Format.KESTREL:
+        buried = sum(work.buried for work in expected)
+        assert done.left_out["buried"] == buried > 0
+        expected = [work for work in expected if not work.buried]
+    assert done.written == len(found) == len(expected)
+    assert done.read == done.written + sum(done.left_out.values())
+    found = [w if fits(w.domain, to) else w._replace(domain=RENAMED) for w in found]
+    if to is Format.BEANSTALKD:
+        found = [w._replace(instant=0) if w.buried else w for w in found]
+    assert sorted(found) == sorted(as_held(work, to) for work in expected)
+    if to is Format.WORKQ:
+        assert_workq_accepts(segments_of(disk))
+
+
+@each_format
+def test_export_counts_what_a_format_does_not_hold(to: Format) -> None:
+    log = SegmentBuilder(0)
+    log.entry(b"plain")
+    log.entry(b"q:128:0:1", uri=b"u", links=[b"x"], value=b"v" * 70_000, attempts=2)
+    log.entry(b"q:128:0:2", expires=NOW - 1)
+    later = NOW + SECOND
+    log.entry(b"-:7:%d:3" % later, not_before=later, expires=later + 1, token=later)
+    log.fail(log.entry(b"-:7:0:4"), b"why")
+    done, found, _ = exported(to, log)
+    common = {"plain_entries": 1, "expired": 1}
+    assert done.left_out == common | ({"buried": 1} if to is Format.KESTREL else {})
+    assert (
+        done.not_carried
+        == {"uris": 1, "further_keys": 1, "leases": 1}
+        | {
+            Format.BEANSTALKD: {"expiries": 1, "reasons": 1, "domains_renamed": 1},
+            Format.KESTREL: {"priorities": 1, "delays": 1, "attempts": 1},
+            Format.WORKQ: {"lives_cut_to_30_days": 2, "attempts": 1},
+        }[to]
+    )
+    assert (done.read, done.written) == (5, len(found))
+    advice = "start beanstalkd with -z 70002, or it drops large jobs"
+    assert done.advice == (advice if to is Format.BEANSTALKD else None)
+
+
+@each_format
+def test_export_of_nothing_is_a_journal(to: Format) -> None:
+    disk = SimulatedDisk()
+    snapshot = snapshot_of(disk, SegmentBuilder(0))
+    done = export_journal(disk, snapshot, "/out", to, now_us=NOW)
+    assert (done.read, done.written) == (0, 0)
+    assert (
+        disk.listdir("/out")
+        == {
+            Format.BEANSTALKD: ["binlog.1"],
+            Format.KESTREL: [],
+            Format.WORKQ: ["000000001.log"],
+        }[to]
+    )
+
+
+@each_format
+def test_export_leaves_values_on_the_disk_and_rotates_files(
+    to: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastjournal.foreign import beanstalkd_writer, snapshot_entries, workq_writer
+
+    monkeypatch.setattr(snapshot_entries, "VALUES_BYTES_MAX", 1000)
+    monkeypatch.setattr(beanstalkd_writer, "FILE_BYTES", 5000)
+    monkeypatch.setattr(workq_writer, "SEGMENT_BYTES_MAX", 5000)
+    logs = [SegmentBuilder(0), SegmentBuilder(1, ids_from=5000)]
+    values = []
+    for number in range(40):
+        values.append(b"%d" % number * 200)
+        logs[number // 20].entry(b"q:128:0:%d" % number, value=values[-1], arrival=number)
+    done, found, disk = exported(to, *logs)
+    assert sorted(work.value for work in found) == sorted(values)
+    assert done.files == len(disk.listdir("/out"))
+    assert done.files == 1 if to is Format.KESTREL else done.files > 3
+    assert done.bytes == sum(disk.size(f"/out/{name}") for name in disk.listdir("/out"))
+
+
+@each_format
+def test_export_that_fails_leaves_nothing(to: Format) -> None:
+    for count in range(1, 4):
+        disk = SimulatedDisk()
+        log = SegmentBuilder(0)
+        for name in (b"a", b"b", b"c"):
+            log.entry(name + b":128:0:1")
+        snapshot = snapshot_of(disk, log)
+        disk.fail_at(count, "write" if to is Format.KESTREL else "sync" if count == 1 else "rename")
+        try:
+            export_journal(disk, snapshot, "/out", to, now_us=NOW)
+        except LogFailedError:
+            assert not disk.exists("/out")
+            assert disk.listdir("/") == ["log", "snapshots"]
+        else:
+            assert count > 1
+
+
+def test_export_refuses_a_destination_that_exists_and_a_log_that_is_no_snapshot() -> None:
+    disk = SimulatedDisk()
+    log = SegmentBuilder(0)
+    log.entry(b"q:128:0:1")
+    snapshot = snapshot_of(disk, log)
+    disk.mkdir("/out")
+    with pytest.raises(BadRequestError, match="exists"):
+        export_journal(disk, snapshot, "/out", Format.KESTREL, now_us=NOW)
+    with pytest.raises(LogFailedError):
+        export_journal(disk, "/log", "/new", Format.KESTREL, now_us=NOW)
+    path = f"{snapshot}/000000001.log"
+    data = bytearray(disk.read(path))
+    data[60] ^= 1
+    disk.unlink(path)
+    disk.create(path).write(bytes(data))
+    with pytest.raises(LogCorruptError) as caught:
+        export_journal(disk, snapshot, "/new", Format.KESTREL, now_us=NOW)
+    assert caught.value.path == path
+    assert not disk.exists("/new")
+
+
+@each_format
+def test_export_has_modes_that_are_no_wider_than_those_of_the_snapshot(
+    to: Format, tmp_path: Path
+) -> None:
+    log = SegmentBuilder(0)
+    log.entry(b"q:128:0:1")
+    disk = OsDisk()
+    snapshot = snapshot_of(disk, log, directory=str(tmp_path))
+    for name in os.listdir(snapshot):
+        os.chmod(f"{snapshot}/{name}", 0o600)
+    os.chmod(snapshot, 0o700)
+    export_journal(disk, snapshot, str(tmp_path / "out"), to, now_us=NOW)
+    assert stat.S_IMODE(os.stat(tmp_path / "out").st_mode) == 0o700
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
+    assert modes == {0o600}
+
+
+def test_export_to_workq_keeps_the_ids_of_its_jobs_and_none_is_there_twice() -> None:
+    log = SegmentBuilder(0)
+    job_id = "00112233445544668877990011223344"
+    for domain in ("a", "b"):
+        log.entry(f"{domain}:128:0:{job_id}".encode())
+    disk = SimulatedDisk()
+    export_journal(disk, snapshot_of(disk, log), "/out", Format.WORKQ, now_us=NOW)
+    assert_workq_accepts(segments_of(disk))
+    with open_workq(disk, "/out") as journal:
+        first, second = (item.key.rpartition(b":")[2] for item in journal.items())
+    assert first.decode() == job_id
+    assert second != first

@@ -1,0 +1,193 @@
+"""fj-cli export --to a journal of another queue, as it is installed; with a real beanstalkd."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fastjournal.client import SyncClient
+from fastjournal.disk import OsDisk
+from fastjournal.foreign import open_beanstalkd
+from fastjournal.keys import build_journal_key
+from tests.integration.cli_process import Cli
+from tests.integration.daemon_process import DaemonProcess
+
+BEANSTALKD = shutil.which("beanstalkd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+needs_beanstalkd = pytest.mark.skipif(
+    BEANSTALKD is None, reason="beanstalkd is not installed here (Debian: apt install beanstalkd)"
+)
+CORPUS = Path(__file__).parent.parent / "format" / "data"
+DONE, REFUSED, USAGE = 0, 1, 2
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+START_S = 20.0
+
+
+class Beanstalk:
+    """A connection to a beanstalkd."""
+
+    def __init__(self, port: int) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port))
+        self._socket.settimeout(START_S)
+        self._reader = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def line(self, command: str) -> list[str]:
+        self._socket.sendall(command.encode() + b"\r\n")
+        return self._reader.readline().decode().split()
+
+    def data(self, command: str) -> tuple[str, bytes] | None:
+        """Return the first argument and the data of a reply; None: there is nothing."""
+        words = self.line(command)
+        if words[0] in ("NOT_FOUND", "TIMED_OUT"):
+            return None
+        assert words[0] in ("RESERVED", "FOUND", "OK"), words
+        return words[1], self._reader.read(int(words[-1]) + 2)[:-2]
+
+    def put(self, tube: str, pri: int, delay_s: int, body: bytes) -> None:
+        assert self.line(f"use {tube}")[0] == "USING"
+        self._socket.sendall(f"put {pri} {delay_s} 60 {len(body)}\r\n".encode() + body + b"\r\n")
+        assert self._reader.readline().startswith(b"INSERTED")
+
+
+@contextmanager
+def beanstalkd(binlog: Path) -> Iterator[Beanstalk]:
+    """Run a beanstalkd on a binlog; it ends by SIGKILL."""
+    assert BEANSTALKD is not None
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [BEANSTALKD, "-l", "127.0.0.1", "-p", str(port), "-b", str(binlog), "-f", "0"],
+        stderr=subprocess.PIPE,
+    )
+    client = None
+    try:
+        deadline = time.monotonic() + START_S
+        while client is None:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            try:
+                client = Beanstalk(port)
+            except ConnectionRefusedError:
+                continue
+        # it listens before it has read its binlog, and answers afterwards
+        client.line("list-tube-used")
+        yield client
+    finally:
+        if client is not None:
+            client.close()
+        process.send_signal(signal.SIGKILL)
+        _, errors = process.communicate()
+    assert b"missing data" not in errors, errors
+
+
+def take_snapshot(directory: Path) -> str:
+    now = time.time_ns() // 1000
+    with DaemonProcess(directory) as daemon, SyncClient(daemon.address) as client:
+        for number, priority in enumerate((5, 1, 5)):
+            key = build_journal_key("mail", f"{number}", priority=priority)
+            client.set(key, b"mail %d\r\n" % number)
+        client.set(build_journal_key("mail", "late", not_before_us=now + HOUR), b"late")
+        bad = build_journal_key("mail", "bad")
+        client.set(bad, b"bad")
+        client.bury(bad, reason="poison")
+        client.set(build_journal_key("other:x".replace(":", "%3A"), "y"), b"", uri="u")
+        client.set("plain", "x")
+        client.limit("mail", lease_us=90 * SECOND)
+        return client.snapshot()
+
+
+@needs_beanstalkd
+def test_export_to_beanstalkd_starts_there_and_its_own_binlog_comes_back(tmp_path: Path) -> None:
+    snapshot, binlog = take_snapshot(tmp_path), tmp_path / "binlog"
+    cli = Cli(tmp_path, None)
+    (done,) = cli.json("export", snapshot, str(binlog), "--to", "beanstalkd")
+    assert (done["read"], done["written"], done["left_out"]) == (7, 6, {"plain_entries": 1})
+    with beanstalkd(binlog) as client:
+        assert client.line("watch mail")[0] == "WATCHING"
+        bodies = [client.data("reserve-with-timeout 0") for _ in range(4)]
+        assert [found and found[1] for found in bodies] == [
+            b"mail 1\r\n",
+            b"mail 0\r\n",
+            b"mail 2\r\n",
+            None,
+        ]
+        first = bodies[0]
+        assert first is not None
+        stats = client.data(f"stats-job {first[0]}")
+        assert stats is not None
+        assert b"ttr: 90\n" in stats[1]
+        assert client.line(f"delete {first[0]}") == ["DELETED"]
+        assert client.line("use mail")[0] == "USING"
+        delayed, buried = client.data("peek-delayed"), client.data("peek-buried")
+        assert (delayed and delayed[1], buried and buried[1]) == (b"late", b"bad")
+        client.put("fresh", 4_000_000_000, 0, b"put there")
+    with open_beanstalkd(OsDisk(), str(binlog)) as journal:
+        assert journal.faults == []
+        items = list(journal.items())
+    assert sorted(item.value for item in items) == sorted(
+        [b"mail 0\r\n", b"mail 2\r\n", b"late", b"bad", b"", b"put there"]
+    )
+    assert [item.value for item in items if item.reason is not None] == [b"bad"]
+    assert len([item for item in items if item.key.startswith(b"fresh:255:")]) == 1
+
+
+@needs_beanstalkd
+@pytest.mark.parametrize("name", ["killed", "stopped-v5"])
+def test_import_of_recorded_binlogs_gives_what_a_beanstalkd_serves(
+    name: str, tmp_path: Path
+) -> None:
+    binlog = tmp_path / "binlog"
+    shutil.copytree(CORPUS / "beanstalkd" / name, binlog)
+    with open_beanstalkd(OsDisk(), str(binlog)) as journal:
+        items = {item.key.rpartition(b"-")[2].decode(): item.value for item in journal.items()}
+    with beanstalkd(binlog) as client:
+        found = {number: client.data(f"peek {number}") for number in range(1, 161)}
+    served = {str(number): data[1] for number, data in found.items() if data is not None}
+    assert served == items
+
+
+def test_export_to_each_format_has_counts_modes_and_can_be_imported(tmp_path: Path) -> None:
+    snapshot = take_snapshot(tmp_path)
+    cli = Cli(tmp_path, None)
+    os.chmod(snapshot, 0o700)
+    written = {"beanstalkd": 6, "kestrel": 5, "workq": 6}
+    for to, number in written.items():
+        out = tmp_path / to
+        done = cli("export", snapshot, str(out), "--to", to, "--table")
+        assert done.returncode == DONE, done.stderr.decode()
+        lines = done.stdout.decode().splitlines()
+        assert lines[0].startswith(f"{out}: {number} of 7 entries in ")
+        assert "left out: plain entries: 1" in lines
+        assert "not carried over: uris: 1" in lines
+        assert stat.S_IMODE(out.stat().st_mode) == 0o700
+        again = cli("export", snapshot, str(out), "--to", to)
+        assert again.returncode == USAGE
+        assert b"the destination exists" in again.stderr
+    assert cli("export", str(tmp_path / "log"), str(tmp_path / "x"), "--to", "workq").returncode
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "second").mkdir()
+    with DaemonProcess(tmp_path / "second") as daemon:
+        cli = Cli(tmp_path, daemon.address)
+        for to, number in written.items():
+            done = cli("import", to, str(tmp_path / to))
+            assert done.returncode == DONE, done.stderr.decode()
+            assert json.loads(done.stdout)["imported"] == number
+        with SyncClient(daemon.address) as client:
+            stats = client.domain_stats("mail")
+            # Kestrel has neither delays nor buried items
+            assert (stats.entries, stats.delayed, stats.buried) == (14, 2, 2)
