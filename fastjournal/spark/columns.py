@@ -31,7 +31,7 @@ from fastjournal.cmdlog.recovery.segment_chain import TOLD
 from fastjournal.spark.rows import Row
 
 MICROSECONDS_MAX = 2**63 - 1
-_TIMESTAMPS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+TIMESTAMPS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 """The years 1 to 9999, in microseconds: what Spark and Python can show."""
 
 _SQL = {
@@ -79,7 +79,7 @@ class Column(NamedTuple):
         return ARROW_TYPES[self.kind]
 
 
-_NAMES = {command: command.name.lower().replace("_", "-") for command in Command}
+COMMAND_NAMES = {command: command.name.lower().replace("_", "-") for command in Command}
 
 
 def text(data: bytes) -> str:
@@ -90,6 +90,16 @@ def text(data: bytes) -> str:
 def cut(instant: int) -> int:
     """Return an instant or duration as far as 63 bits hold it."""
     return min(instant, MICROSECONDS_MAX)
+
+
+def bounded(number: int | None) -> int | None:
+    """Return a number as far as 64 bits with a sign hold it."""
+    return None if number is None else max(min(number, MICROSECONDS_MAX), -MICROSECONDS_MAX - 1)
+
+
+def bounded32(number: int | None) -> int | None:
+    """Return a number as far as 32 bits with a sign hold it."""
+    return None if number is None else max(min(number, 2**31 - 1), -(2**31))
 
 
 def sql_schema(columns: Sequence[HasKind]) -> str:
@@ -106,11 +116,7 @@ def to_batch(rows: Sequence[Row], columns: Sequence[Column]) -> pa.RecordBatch:
 
 
 def _timestamp(instant: int | None) -> int | None:
-    return instant if instant in _TIMESTAMPS else None
-
-
-def _of_record(name: str) -> Callable[[Row], Any]:
-    return lambda row: None if row.record is None else getattr(row.record, name)
+    return instant if instant in TIMESTAMPS else None
 
 
 def _of_job(name: str) -> Callable[[Row], Any]:
@@ -121,6 +127,11 @@ def _of_job(name: str) -> Callable[[Row], Any]:
         return getattr(record, name)
 
     return value
+
+
+def _number_of_job(name: str, within: Callable[[int | None], int | None]) -> Callable[[Row], Any]:
+    number = _of_job(name)
+    return lambda row: within(number(row))
 
 
 def _of_entry(name: str) -> Callable[[Row], Any]:
@@ -225,8 +236,8 @@ _RECORD = (
     Column("offset", "long", lambda row: row.offset),
     Column("size", "int", lambda row: len(row.raw)),
     Column("time", "time", lambda row: row.record and _timestamp(row.record.time_us)),
-    Column("time_us", "long", _of_record("time_us")),
-    Column("command", "text", lambda row: row.record and _NAMES[row.record.command]),
+    Column("time_us", "long", lambda row: row.record and bounded(row.record.time_us)),
+    Column("command", "text", lambda row: row.record and COMMAND_NAMES[row.record.command]),
     Column("job_id", "text", lambda row: row.record and row.record.job_id.hex()),
     Column("target", "text", lambda row: row.target.hex() if row.target else None),
 )
@@ -234,14 +245,14 @@ _RECORD = (
 
 _JOB = (
     Column("name", "text", _of_job("name")),
-    Column("job_priority", "long", _of_job("priority")),
-    Column("ttr_ms", "long", _of_job("ttr_ms")),
-    Column("ttl_ms", "long", _of_job("ttl_ms")),
-    Column("max_attempts", "int", _of_job("max_attempts")),
-    Column("max_fails", "int", _of_job("max_fails")),
+    Column("job_priority", "long", _number_of_job("priority", bounded)),
+    Column("ttr_ms", "long", _number_of_job("ttr_ms", bounded)),
+    Column("ttl_ms", "long", _number_of_job("ttl_ms", bounded)),
+    Column("max_attempts", "int", _number_of_job("max_attempts", bounded32)),
+    Column("max_fails", "int", _number_of_job("max_fails", bounded32)),
     Column("payload", "bytes", _of_job("payload")),
-    Column("scheduled_us", "long", _of_job("not_before_us")),
-    Column("job_created_us", "long", _of_job("created_us")),
+    Column("scheduled_us", "long", _number_of_job("not_before_us", bounded)),
+    Column("job_created_us", "long", _number_of_job("created_us", bounded)),
     Column("result", "bytes", _result),
     Column("foreign", "flag", lambda row: None if row.entry is None else row.foreign),
 )
@@ -249,7 +260,7 @@ _JOB = (
 
 _OPERATION = (
     Column("operation", "text", _operation),
-    Column("following", "int", _of_operation("following")),
+    Column("following", "int", lambda row: bounded32(_of_operation("following")(row))),
     Column("token", "long", _token),
     Column("number", "long", _number),
 )
@@ -271,7 +282,7 @@ _ENTRY = (
     Column("expires", "long", _expires),
     Column("ttl", "long", _instant_of_entry("ttl")),
     Column("arrival", "long", _instant_of_entry("arrival")),
-    Column("attempts", "int", _of_entry("attempts")),
+    Column("attempts", "int", lambda row: row.entry and bounded32(row.entry.attempts)),
     Column("worked_on_until", "long", _instant_of_entry("token")),
     Column("superseded", "long", _instant_of_entry("superseded")),
     Column("reason", "text", _reason),

@@ -32,6 +32,8 @@ class SegmentFile(msgspec.Struct, frozen=True):
     """The last one: it may end in a group that is not all there."""
     open: bool
     """It may still be written to, so that its tail may be torn; never so in a snapshot."""
+    crc32c: int | None = None
+    """Checksum of the whole file, where a manifest says it."""
 
 
 class LogDirectory:
@@ -56,6 +58,9 @@ class LogDirectory:
         if MANIFEST_NAME in sizes and APPEND_LOCK not in sizes:
             self.manifest = self._read_manifest()
             self._check_sizes(self.manifest, sizes)
+        checksums: dict[str, int] = {}
+        if self.manifest is not None:
+            checksums = {one.name: int(one.crc32c, 16) for one in self.manifest.segments}
         numbers = sorted(n for n in map(segment_number, sizes) if n is not None)
         for number in numbers:
             name = segment_name(number)
@@ -67,6 +72,7 @@ class LogDirectory:
                     bytes=sizes[name],
                     last=last,
                     open=last and self.manifest is None,
+                    crc32c=checksums.get(name),
                 )
             )
 

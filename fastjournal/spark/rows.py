@@ -82,6 +82,22 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
         LogFailedError: The file cannot be read.
     """
+    data = read_bytes(files, segment)
+    rows = _read_all(data, segment, permissive)
+    first = next(rows, None)
+    if first is not None:
+        first.file = Seal(len(data), google_crc32c.value(data))
+        yield first
+        yield from rows
+
+
+def read_bytes(files: Any, segment: SegmentFile) -> bytes:
+    """Return the bytes of a segment as far as it went when its directory was listed.
+
+    Raises:
+        LogCorruptError: It is shorter than it was.
+        LogFailedError: The file cannot be read.
+    """
     data = read_locked(files, segment.path)
     if len(data) < segment.bytes and not segment.open:
         raise LogCorruptError(
@@ -90,13 +106,7 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
             hint=LOG_IN_USE,
         )
     # Records appended since the directory was listed belong to the next look at it.
-    data = data[: segment.bytes]
-    rows = _read_all(data, segment, permissive)
-    first = next(rows, None)
-    if first is not None:
-        first.file = Seal(len(data), google_crc32c.value(data))
-        yield first
-        yield from rows
+    return data[: segment.bytes]
 
 
 def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
@@ -106,14 +116,14 @@ def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[R
     ours = False
     for run in scan.runs:
         while damage and damage[-1].offset < run.start:
-            yield _damaged(segment, damage.pop(), permissive)
+            yield damaged_row(segment, damage.pop(), permissive)
         for row in _read_run(data, segment, run, permissive, last=run is scan.runs[-1]):
             ours = ours or isinstance(row.operation, SegmentStart)
             row.ours = ours
             row.doubt = doubtful.get(row.offset, 0)
             yield row
     while damage:
-        yield _damaged(segment, damage.pop(), permissive)
+        yield damaged_row(segment, damage.pop(), permissive)
 
 
 def _read_run(
@@ -129,9 +139,9 @@ def _read_run(
     for index, (body, end) in enumerate(zip(run.bodies, run.ends, strict=True)):
         offset = run.offset(index)
         try:
-            row = _decode(data, segment, offset, body, end)
+            row = decode_row(data, segment, offset, body, end)
         except LogCorruptError as error:
-            row = _damaged(segment, CorruptRegion(offset, end, error.message), permissive)
+            row = damaged_row(segment, CorruptRegion(offset, end, error.message), permissive)
         awaited = max(awaited - 1, 0)
         if leased and row.record is not None and row.record.command == Command.START_ATTEMPT:
             leased -= 1
@@ -151,7 +161,12 @@ def _read_run(
         yield from group
 
 
-def _damaged(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> Row:
+def damaged_row(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> Row:
+    """Return the row of damage.
+
+    Raises:
+        LogCorruptError: The damage, where not ``permissive``.
+    """
     error = LogCorruptError(
         f"{damage.reason} ({damage.end - damage.offset} bytes)",
         path=segment.path,
@@ -164,7 +179,12 @@ def _damaged(segment: SegmentFile, damage: CorruptRegion, permissive: bool) -> R
     return Row(segment.number, damage.offset, b"", corrupt=str(error))
 
 
-def _decode(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
+def decode_row(data: bytes, segment: SegmentFile, offset: int, body: int, end: int) -> Row:
+    """Return the row of the valid record at ``offset`` whose body is at ``body``.
+
+    Raises:
+        LogCorruptError: Its contents cannot be understood.
+    """
     record = decode_body(data, offset, body, end - CRC_BYTES)
     row = Row(segment.number, offset, data[offset:end], record, record.job_id)
     try:

@@ -20,23 +20,19 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import (
+    COMMAND_NAMES,
     CORRUPT_COLUMN,
     READABLE,
     RECORD_COLUMNS,
     Column,
     sql_schema,
-    to_batch,
 )
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
 from fastjournal.spark.partition_replay import ENTRY_SCHEMA
-from fastjournal.spark.rows import Row, read_segment
+from fastjournal.spark.vectorised.reader import read_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-BATCH_ROWS = 8192
-BATCH_BYTES = 8 * 1024 * 1024
-"""An Arrow batch ends at either: memory stays small, whatever the values' size."""
 
 MODES = ("failfast", "permissive")
 VIEWS = ("records", "entries")
@@ -142,14 +138,24 @@ class RecordsReader(DataSourceReader):
             # Spark makes one partition of another type from an empty list of partitions.
             return
         files, _ = resolve(self._uri)
-        columns = [READABLE[name] for name in self._names]
-        rows: Iterator[Row] = read_segment(files, partition.segment, permissive=self._permissive)
-        command = READABLE["command"].value
-        for name, kind, value in self._filters:
-            if name == "command":
-                rows = _matching(rows, command, _COMPARISONS[kind], value)
-        for chunk in _chunks(rows):
-            yield to_batch(chunk, columns)
+        yield from read_batches(
+            files,
+            partition.segment,
+            self._names,
+            permissive=self._permissive,
+            commands=self._commands(),
+        )
+
+    def _commands(self) -> frozenset[str | None] | None:
+        """Return the commands that the conditions leave, None among them for damage; None: all."""
+        conditions = [one for one in self._filters if one[0] == "command"]
+        if not conditions:
+            return None
+        return frozenset(
+            command
+            for command in (*COMMAND_NAMES.values(), None)
+            if all(_COMPARISONS[kind](command, value) for _, kind, value in conditions)
+        )
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -161,25 +167,3 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "LessThan": lambda found, bound: found is not None and found < bound,
     "LessThanOrEqual": lambda found, bound: found is not None and found <= bound,
 }
-
-
-def _chunks(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    chunk: list[Row] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(row.raw)
-        if len(chunk) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def _matching(
-    rows: Iterator[Row],
-    get: Callable[[Row], Any],
-    compare: Callable[[Any, Any], bool],
-    wanted: Any,
-) -> Iterator[Row]:
-    return (row for row in rows if compare(get(row), wanted))

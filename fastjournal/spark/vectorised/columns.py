@@ -1,0 +1,443 @@
+"""Vectorised columns of the view ``records``: a function for each, from record arrays to Arrow.
+
+Names and types are those of ``fastjournal.spark.columns``. The place of an irregular record is
+null; the reader fills it from the record by record reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastjournal.cmdlog.format.layout import JOB_ID_AT, JOB_ID_BYTES, Command
+from fastjournal.keys import split_journal_key
+from fastjournal.limits import PRIORITY_MAX
+from fastjournal.spark.columns import ARROW_TYPES, COMMAND_NAMES, MICROSECONDS_MAX, TIMESTAMPS
+from fastjournal.spark.vectorised.byte_arrays import (
+    Integers,
+    Mask,
+    Numbers,
+    Offsets,
+    Slices,
+    Unsigned,
+    as_latin1,
+    as_text,
+)
+from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
+
+_COLON, _ZERO, _NINE = b":09"
+_TIMESTAMP_DIGITS_MAX = 20
+_CERTAIN_DIGITS = 19
+"""Digits of numbers that all fit into 64 bits."""
+_NAMES = {command.value: name for command, name in COMMAND_NAMES.items()}
+_COMMANDS = pa.array([_NAMES.get(number) for number in range(256)], pa.string())
+
+
+class Places(NamedTuple):
+    """Places of byte strings in the segment, one for each record, in their order."""
+
+    start: Offsets
+    end: Offsets
+    missing: Mask
+
+
+class KeyParts(NamedTuple):
+    """Keys of entries and completions, and the parts of those that are journal keys."""
+
+    start: Offsets
+    end: Offsets
+    missing: Mask
+    is_journal: Mask
+    colons: tuple[Offsets, Offsets, Offsets]
+    priority: Numbers
+
+
+class Chunk:
+    """Record arrays of a segment with what stands between records: tokens of leases.
+
+    Args:
+        arrays: The records.
+        segment: Number of the segment.
+    """
+
+    def __init__(self, arrays: RecordArrays, segment: int) -> None:
+        self.arrays = arrays
+        self.segment = segment
+        self.token = np.zeros(len(arrays), np.uint64)
+        """Tokens of leases and of the start-attempts that belong to them."""
+        self.is_leased = np.zeros(len(arrays), np.bool_)
+        """Whether a start-attempt or a lease has a token."""
+
+    def numbers(
+        self, rows: Offsets, values: Numbers | Unsigned, valid: Mask, kind: str
+    ) -> pa.Array:
+        """Return numbers of some of the records as an Arrow array; null for all others."""
+        found = np.zeros(len(self.arrays), np.int64)
+        missing = np.ones(len(self.arrays), np.bool_)
+        if values.dtype == np.uint64:
+            values = np.minimum(values, np.uint64(MICROSECONDS_MAX)).astype(np.int64)
+        found[rows] = values
+        missing[rows] = ~valid
+        if kind == "int":
+            found = found.astype(np.int32)
+        return pa.array(found, ARROW_TYPES[kind], mask=missing)
+
+    def slices(self, rows: Offsets, slices: Slices) -> pa.Array:
+        """Return byte strings of some of the records as an Arrow array; null for all others."""
+        there = slices.valid if slices.none is None else slices.valid & ~slices.none
+        places = self._places()
+        _put(places, rows, slices, there)
+        return self.arrays.segment.binary(*places)
+
+    def _places(self) -> Places:
+        """Return places of byte strings, none of which is there."""
+        start = self.arrays.start
+        return Places(start.copy(), start.copy(), np.ones(len(start), np.bool_))
+
+    @cached_property
+    def job_id(self) -> pa.Array:
+        """Job ids as text."""
+        at = self.arrays.body + JOB_ID_AT
+        return self.arrays.segment.hexadecimal(at, JOB_ID_BYTES // 8)
+
+    @cached_property
+    def keys(self) -> KeyParts:
+        """Keys of entries and of completions."""
+        arrays = self.arrays
+        places = self._places()
+        key = arrays.entries.fields["key"]
+        assert isinstance(key, Slices)
+        _put(places, arrays.entries.rows, key, arrays.entries.valid)
+        results = arrays.results
+        is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
+        _put(places, results.rows, results.content, is_completion)
+        return self._parts(*places)
+
+    def _parts(self, start: Offsets, end: Offsets, missing: Mask) -> KeyParts:
+        segment = self.arrays.segment
+        base, stop = int(start[0]), int(end[-1])
+        places = np.flatnonzero(segment.bytes[base:stop] == _COLON) + base
+        places = np.concatenate((places, np.full(3, segment.size)))
+        first = np.searchsorted(places[:-3], start)
+        colons = tuple(places[first + index] for index in range(3))
+        one, two, three = colons
+        is_journal = ~missing & (three < end) & (one > start)
+        digits = two - one - 1
+        is_journal &= (digits >= 1) & (digits <= 3)
+        priority = np.zeros(len(start), np.int64)
+        for index in range(3):
+            priority = _add_digit(
+                segment.byte(one + 1 + index), index < digits, priority, is_journal
+            )
+        is_journal &= priority <= PRIORITY_MAX
+        digits = three - two - 1
+        is_journal &= (digits >= 1) & (digits <= _TIMESTAMP_DIGITS_MAX)
+        longest = int(digits[is_journal].max(initial=0))
+        for index in range(longest):
+            byte = segment.byte(two + 1 + index)
+            is_digit = (byte >= _ZERO) & (byte <= _NINE)
+            is_journal &= is_digit | (index >= digits)
+        if longest > _CERTAIN_DIGITS:
+            for row in np.flatnonzero(is_journal & (digits > _CERTAIN_DIGITS)):
+                key = segment.bytes[start[row] : end[row]].tobytes()
+                is_journal[row] = split_journal_key(key) is not None
+        return KeyParts(start, end, missing, is_journal, (one, two, three), priority)
+
+
+def _put(places: Places, rows: Offsets, slices: Slices, chosen: Mask) -> None:
+    there = rows[chosen]
+    places.start[there] = slices.start[chosen]
+    places.end[there] = slices.end[chosen]
+    places.missing[there] = False
+
+
+def _add_digit(byte: Any, there: Mask, number: Numbers, right: Mask) -> Numbers:
+    right &= ((byte >= _ZERO) & (byte <= _NINE)) | ~there
+    result: Numbers = np.where(there, number * 10 + byte - _ZERO, number)
+    return result
+
+
+# --- columns of the record ------------------------------------------------------------------------
+
+
+def _segment(chunk: Chunk) -> pa.Array:
+    return pa.array(np.full(len(chunk.arrays), chunk.segment, np.int32))
+
+
+def _offset(chunk: Chunk) -> pa.Array:
+    return pa.array(chunk.arrays.start)
+
+
+def _size(chunk: Chunk) -> pa.Array:
+    return pa.array((chunk.arrays.behind - chunk.arrays.start).astype(np.int32))
+
+
+def _time(chunk: Chunk) -> pa.Array:
+    instants, there, _ = chunk.arrays.times
+    there = there & (instants >= TIMESTAMPS.start) & (instants < TIMESTAMPS.stop)
+    return pa.array(instants, pa.int64(), mask=~there).cast(ARROW_TYPES["time"])
+
+
+def _time_us(chunk: Chunk) -> pa.Array:
+    instants, there, _ = chunk.arrays.times
+    return pa.array(instants, pa.int64(), mask=~there)
+
+
+def _command(chunk: Chunk) -> pa.Array:
+    return _COMMANDS.take(pa.array(chunk.arrays.command))
+
+
+def _job_id(chunk: Chunk) -> pa.Array:
+    return chunk.job_id
+
+
+def _raw(chunk: Chunk) -> pa.Array:
+    return chunk.arrays.segment.binary(chunk.arrays.start, chunk.arrays.behind)
+
+
+def _raw_job_id(chunk: Chunk) -> pa.Array:
+    at = chunk.arrays.body + JOB_ID_AT
+    return chunk.arrays.segment.binary(at, at + JOB_ID_BYTES)
+
+
+# --- columns of jobs and results ------------------------------------------------------------------
+
+
+def _of_job(name: str, kind: str) -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        jobs = chunk.arrays.jobs
+        return chunk.numbers(jobs.rows, getattr(jobs, name).numbers, jobs.valid, kind)
+
+    return column
+
+
+def _priority(chunk: Chunk) -> pa.Array:
+    jobs = chunk.arrays.jobs
+    zigzag = jobs.priority.numbers.astype(np.int64)
+    return chunk.numbers(jobs.rows, zigzag >> 1 ^ -(zigzag & 1), jobs.valid, "long")
+
+
+def _name(chunk: Chunk) -> pa.Array:
+    jobs = chunk.arrays.jobs
+    return as_latin1(chunk.slices(jobs.rows, jobs.name._replace(valid=jobs.valid)))
+
+
+def _payload(chunk: Chunk) -> pa.Array:
+    jobs = chunk.arrays.jobs
+    return chunk.slices(jobs.rows, jobs.payload._replace(valid=jobs.valid))
+
+
+def _time_of_job(name: str) -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        jobs = chunk.arrays.jobs
+        instants, there, _ = getattr(jobs, name)
+        return chunk.numbers(jobs.rows, instants, jobs.valid & there, "long")
+
+    return column
+
+
+def _result(chunk: Chunk) -> pa.Array:
+    results = chunk.arrays.results
+    return chunk.slices(results.rows, results.result._replace(valid=results.valid))
+
+
+# --- columns of operations ------------------------------------------------------------------------
+
+
+def _operation(chunk: Chunk) -> pa.Array:
+    heads = chunk.arrays.heads
+    indices = np.zeros(len(chunk.arrays), np.int32)
+    indices[heads.rows] = np.where(heads.lease, 1, 2)
+    return pa.array([None, "lease", "batch"], pa.string()).take(pa.array(indices))
+
+
+def _following(chunk: Chunk) -> pa.Array:
+    heads = chunk.arrays.heads
+    return chunk.numbers(heads.rows, heads.following, np.ones(len(heads.rows), np.bool_), "int")
+
+
+def _token(chunk: Chunk) -> pa.Array:
+    numbers = np.minimum(chunk.token, np.uint64(MICROSECONDS_MAX)).astype(np.int64)
+    return pa.array(numbers, mask=~chunk.is_leased)
+
+
+def _lease_token(chunk: Chunk) -> pa.Array:
+    count = len(chunk.arrays)
+    offsets = np.arange(0, 8 * (count + 1), 8, dtype=np.int32)
+    data = chunk.token.astype(">u8")
+    found = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    missing = ~chunk.is_leased | (chunk.arrays.command != Command.START_ATTEMPT)
+    return found.take(pa.array(np.arange(count, dtype=np.int32), mask=missing))
+
+
+def _nothing(kind: str) -> Callable[[Chunk], pa.Array]:
+    return lambda chunk: pa.nulls(len(chunk.arrays), ARROW_TYPES[kind])
+
+
+# --- columns of entries ---------------------------------------------------------------------------
+
+
+def _number_of_entry(name: str, kind: str = "long") -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        arrays = chunk.arrays
+        field = arrays.entries.fields.get(name)
+        if field is None:
+            zeros = np.zeros(len(arrays.entries.rows), np.int64)
+            return chunk.numbers(arrays.entries.rows, zeros, arrays.entries.valid, kind)
+        assert isinstance(field, Integers)
+        return chunk.numbers(arrays.entries.rows, field.numbers, arrays.entries.valid, kind)
+
+    return column
+
+
+def _bytes_of_entry(name: str) -> Callable[[Chunk], pa.Array]:
+    def column(chunk: Chunk) -> pa.Array:
+        arrays = chunk.arrays
+        field = arrays.entries.fields[name]
+        assert isinstance(field, Slices)
+        return chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
+
+    return column
+
+
+def _mask_of_entries(chunk: Chunk) -> Mask:
+    found = np.zeros(len(chunk.arrays), np.bool_)
+    found[chunk.arrays.entries.rows] = chunk.arrays.entries.valid
+    return found
+
+
+def _foreign(chunk: Chunk) -> pa.Array:
+    return pa.array(np.zeros(len(chunk.arrays), np.bool_), mask=~_mask_of_entries(chunk))
+
+
+def _links(chunk: Chunk) -> pa.Array:
+    forms = pa.array([None, []], ARROW_TYPES["list"])
+    return forms.take(pa.array(_mask_of_entries(chunk).astype(np.int32)))
+
+
+def _timestamp(chunk: Chunk) -> pa.Array:
+    arrays = chunk.arrays
+    field = arrays.entries.fields["timestamp"]
+    assert isinstance(field, Integers)
+    results = arrays.results
+    is_completion = results.ours & (arrays.command[results.rows] == Command.COMPLETE)
+    rows = np.concatenate((arrays.entries.rows, results.rows))
+    numbers = np.concatenate((field.numbers, results.timestamp))
+    return chunk.numbers(
+        rows, numbers, np.concatenate((arrays.entries.valid, is_completion)), "long"
+    )
+
+
+def _key(chunk: Chunk) -> pa.Array:
+    keys = chunk.keys
+    return chunk.arrays.segment.binary(keys.start, keys.end, keys.missing)
+
+
+def _domain(chunk: Chunk) -> pa.Array:
+    keys = chunk.keys
+    end = np.where(keys.is_journal, keys.colons[0], keys.start)
+    return as_text(chunk.arrays.segment.binary(keys.start, end, ~keys.is_journal))
+
+
+def _id(chunk: Chunk) -> pa.Array:
+    keys = chunk.keys
+    start = np.where(keys.is_journal, keys.colons[2] + 1, keys.start)
+    end = np.where(keys.is_journal, keys.end, keys.start)
+    return as_text(chunk.arrays.segment.binary(start, end, ~keys.is_journal))
+
+
+def _journal_priority(chunk: Chunk) -> pa.Array:
+    keys = chunk.keys
+    return pa.array(keys.priority.astype(np.int32), mask=~keys.is_journal)
+
+
+def _reason(chunk: Chunk) -> pa.Array:
+    arrays = chunk.arrays
+    results = arrays.results
+    is_failure = results.valid & (arrays.command[results.rows] == Command.FAIL)
+    start = np.where(results.ours, results.content.start, results.result.start)
+    end = np.where(results.ours, results.content.end, results.result.end)
+    failures = chunk.slices(results.rows, Slices(start, end, is_failure))
+    field = arrays.entries.fields.get("reason")
+    if field is None:
+        return as_text(failures)
+    assert isinstance(field, Slices)
+    buried = chunk.slices(arrays.entries.rows, field._replace(valid=arrays.entries.valid))
+    return as_text(pc.coalesce(buried, failures))
+
+
+class VectorColumn(NamedTuple):
+    """A column: its function, and how much of each record it needs."""
+
+    array: Callable[[Chunk], pa.Array]
+    last_field: int = -1
+    """Number of the last field of envelopes that it needs; -1: none."""
+    operations: bool = False
+    """Whether it needs operations and the tokens of leases."""
+    contents: bool = True
+    """Whether it needs more of a record than its frame, command and job id."""
+    patched: bool = True
+    """Whether it is null for a record that is decoded one by one."""
+
+
+def _entry(array: Callable[[Chunk], pa.Array], field: str) -> VectorColumn:
+    return VectorColumn(array, ENVELOPE_FIELDS.index(field), operations=True)
+
+
+VECTOR_COLUMNS: dict[str, VectorColumn] = {
+    "segment": VectorColumn(_segment, contents=False, patched=False),
+    "offset": VectorColumn(_offset, contents=False, patched=False),
+    "size": VectorColumn(_size, contents=False, patched=False),
+    "time": VectorColumn(_time, contents=False),
+    "time_us": VectorColumn(_time_us, contents=False),
+    "command": VectorColumn(_command, contents=False, patched=False),
+    "job_id": VectorColumn(_job_id, contents=False, patched=False),
+    "_raw": VectorColumn(_raw, contents=False, patched=False),
+    "name": VectorColumn(_name),
+    "job_priority": VectorColumn(_priority),
+    "ttr_ms": VectorColumn(_of_job("ttr_ms", "long")),
+    "ttl_ms": VectorColumn(_of_job("ttl_ms", "long")),
+    "max_attempts": VectorColumn(_of_job("max_attempts", "int")),
+    "max_fails": VectorColumn(_of_job("max_fails", "int")),
+    "payload": VectorColumn(_payload),
+    "scheduled_us": VectorColumn(_time_of_job("not_before")),
+    "job_created_us": VectorColumn(_time_of_job("created")),
+    "result": VectorColumn(_result),
+    "target": VectorColumn(_job_id, operations=True),
+    "_target": VectorColumn(_raw_job_id, operations=True),
+    "operation": VectorColumn(_operation, operations=True),
+    "following": VectorColumn(_following, operations=True),
+    "token": VectorColumn(_token, operations=True),
+    "_token": VectorColumn(_lease_token, operations=True),
+    "number": VectorColumn(_nothing("long"), operations=True),
+    "_chain": VectorColumn(_nothing("bytes"), operations=True),
+    "key": _entry(_key, "key"),
+    "domain": _entry(_domain, "key"),
+    "priority": _entry(_journal_priority, "key"),
+    "id": _entry(_id, "key"),
+    "foreign": _entry(_foreign, "key"),
+    "uri": _entry(_bytes_of_entry("uri"), "uri"),
+    "links": _entry(_links, "links"),
+    "value_type": _entry(_number_of_entry("value_type", "int"), "value_type"),
+    "value": _entry(_bytes_of_entry("value"), "value"),
+    "timestamp": _entry(_timestamp, "timestamp"),
+    "created": _entry(_number_of_entry("created"), "created"),
+    "modified": _entry(_number_of_entry("modified"), "modified"),
+    "arrival": _entry(_number_of_entry("arrival"), "arrival"),
+    "not_before": _entry(_number_of_entry("not_before"), "not_before"),
+    "expires": _entry(_number_of_entry("expires"), "expires"),
+    "ttl": _entry(_number_of_entry("ttl"), "ttl"),
+    "attempts": _entry(_number_of_entry("attempts", "int"), "attempts"),
+    "worked_on_until": _entry(_number_of_entry("token"), "token"),
+    "superseded": _entry(_number_of_entry("superseded"), "superseded"),
+    "reason": _entry(_reason, "reason"),
+}
+"""Columns but those of the whole segment: ``_corrupt``, ``_ours``, ``_bytes``, ``_crc32c``,
+``_doubt``."""

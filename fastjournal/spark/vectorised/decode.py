@@ -1,0 +1,348 @@
+"""Vectorised decoder: the fields of many log records at once, as arrays of numbers and offsets.
+
+A ``RecordArrays`` holds neighbouring records of one segment. It finds the fields of jobs, results,
+envelopes and of the operations that lead a group (lease, batch) when a column asks for them. A
+record of any other form, such as a job of workq's own, another operation, or an envelope with
+links, is in ``irregular``: the record by record reader decodes it.
+
+Layouts: ``cmdlog.format.layout``, ``cmdlog.format.envelope``, ``cmdlog.format.operation_records``.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from fastjournal.cmdlog.format.envelope import MAGIC, MAGIC_BYTES, Envelope
+from fastjournal.cmdlog.format.layout import (
+    CRC_BYTES,
+    FIELDS_AT,
+    SHORT_FIELD_AT,
+    SHORT_MAX,
+    SIMPLE_BODY_BYTES,
+    TIME_BYTES,
+    Command,
+)
+from fastjournal.cmdlog.format.partial_decode import OPERATION_HEAD
+from fastjournal.spark.vectorised.byte_arrays import (
+    END_BYTES,
+    NIL,
+    Integers,
+    Mask,
+    Numbers,
+    Offsets,
+    SegmentBytes,
+    Slices,
+    Times,
+    Unsigned,
+)
+
+INT32_MAX = 2**31 - 1
+_ARRIVAL_MAX = 1 << 62
+_MAGIC = np.uint32(int.from_bytes(MAGIC, "big"))
+_OPERATION_HEAD = np.uint64(int.from_bytes(OPERATION_HEAD, "big"))
+_TAG_BYTES = 7
+"""The head of an operation's array, and its tag of five letters with its length."""
+_TAG_MASK = np.uint64((1 << 8 * (_TAG_BYTES - 1)) - 1)
+_LEASE = np.uint64(int.from_bytes(b"\xa5lease", "big"))
+_BATCH = np.uint64(int.from_bytes(b"\xa5batch", "big"))
+_EMPTY_ARRAY = 0x90
+_FALSE, _TRUE = 0xC2, 0xC3
+
+ENVELOPE_FIELDS = Envelope.__struct_fields__
+_FIELDS_MIN = 9
+"""Fields of the shortest envelope: those without a default."""
+_BYTES, _OPTIONAL, _NONE_YET, _BYTE, _NUMBER, _FLAG = range(6)
+_KINDS = {
+    "key": _BYTES, "uri": _OPTIONAL, "links": _NONE_YET, "value_type": _BYTE, "value": _BYTES,
+    "reason": _OPTIONAL, "taken": _NONE_YET, "erases": _FLAG, "error": _OPTIONAL,
+}  # fmt: skip
+"""Forms of the fields of an envelope; the others are numbers. ``_NONE_YET``: an empty array."""
+
+
+class Jobs(NamedTuple):
+    """Fields of the add and schedule records, an item each."""
+
+    rows: Offsets
+    """Where they stand among the records."""
+    name: Slices
+    ttr_ms: Integers
+    ttl_ms: Integers
+    priority: Integers
+    """Zig-zag."""
+    max_attempts: Integers
+    max_fails: Integers
+    payload: Slices
+    not_before: Times
+    created: Times
+    valid: Mask
+    """Whether all fields have the usual form and fill the record."""
+
+
+class Results(NamedTuple):
+    """Results of the complete and fail records."""
+
+    rows: Offsets
+    result: Slices
+    ours: Mask
+    content: Slices
+    """Key of a completion, reason of a failure."""
+    timestamp: Unsigned
+    """Timestamp of a completion."""
+    valid: Mask
+
+
+class Entries(NamedTuple):
+    """Fields of the envelopes, an item each."""
+
+    rows: Offsets
+    fields: dict[str, Integers | Slices]
+    """Where an envelope is shorter: 0, nil or empty. No envelope has a field that is not here."""
+    valid: Mask
+
+
+class Heads(NamedTuple):
+    """Operations that lead a group: lease and batch."""
+
+    rows: Offsets
+    lease: Mask
+    following: Numbers
+    token: Unsigned
+
+
+class RecordArrays:
+    """Neighbouring valid records of a segment.
+
+    Args:
+        segment: Its bytes.
+        start: Offsets of the records.
+        body: Offsets of their bodies.
+        end: Offsets behind their bodies, so of their checksums.
+        last_field: Number of the last field of an envelope that is asked for: those behind it are
+            not looked at. All: the length of each envelope is checked, too.
+    """
+
+    def __init__(
+        self,
+        segment: SegmentBytes,
+        start: Offsets,
+        body: Offsets,
+        end: Offsets,
+        last_field: int = len(ENVELOPE_FIELDS),
+    ) -> None:
+        self.segment = segment
+        self.start = start
+        self.body = body
+        self.end = end
+        self.behind = end + CRC_BYTES
+        self.last_field = last_field
+        self.command = segment.byte(body)
+        bad = (self.command < Command.ADD) | (self.command > Command.TIMEOUT_ATTEMPT)
+        bad |= (self.command >= Command.DELETE) & (end - body != SIMPLE_BODY_BYTES)
+        self.is_start = (self.command == Command.START_ATTEMPT) & ~bad
+        """Start-attempts."""
+        self.irregular = bad | (self.behind > segment.size - END_BYTES)
+        """Records that have to be decoded one by one; grows with what is looked at."""
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def decode(self, *, contents: bool, operations: bool) -> None:
+        """Decode as much as columns need, so that ``irregular`` is complete.
+
+        Args:
+            contents: Fields of jobs and results; and of envelopes, if ``last_field`` is not -1.
+            operations: Operations that lead a group.
+        """
+        parts = ["times"]
+        if contents:
+            parts += ["jobs", "results"]
+        if operations:
+            parts.append("heads")
+        if self.last_field >= 0:
+            parts.append("entries")
+        for part in parts:
+            getattr(self, part)
+
+    @cached_property
+    def times(self) -> Times:
+        """Times of the records."""
+        times = self.segment.times(self.start)
+        self.irregular |= ~times.valid
+        return times
+
+    @cached_property
+    def jobs(self) -> Jobs:
+        """Fields of the add and schedule records."""
+        segment = self.segment
+        is_job = (self.command == Command.ADD) | (self.command == Command.SCHEDULE)
+        rows = np.flatnonzero(is_job)
+        body, end = self.body[rows], self.end[rows]
+        name_bytes = segment.byte(body + FIELDS_AT).astype(np.int64)
+        valid = name_bytes <= SHORT_MAX
+        at = body + SHORT_FIELD_AT
+        name = Slices(at, at + name_bytes, valid)
+        numbers: list[Integers] = []
+        at = name.end
+        for _ in range(6):
+            number = segment.uvarints(at)
+            valid = valid & number.valid
+            at = number.end
+            numbers.append(number)
+        ttr_ms, ttl_ms, priority, max_attempts, max_fails, length = numbers
+        small = (max_attempts.numbers <= INT32_MAX) & (max_fails.numbers <= INT32_MAX)
+        small &= length.numbers <= segment.size
+        stop = at + np.where(small, length.numbers, 0).astype(np.int64)
+        valid &= small & (stop + 2 * TIME_BYTES == end)
+        not_before = segment.times(stop)
+        created = segment.times(stop + TIME_BYTES)
+        valid &= not_before.valid & created.valid
+        self.irregular[rows[~valid]] = True
+        payload = Slices(at, stop, valid)
+        return Jobs(
+            rows,
+            name,
+            ttr_ms,
+            ttl_ms,
+            priority,
+            max_attempts,
+            max_fails,
+            payload,
+            not_before,
+            created,
+            valid,
+        )
+
+    def _is_ours(self, slices: Slices) -> Mask:
+        at = slices.start
+        starts: Mask = (self.segment.unsigned32(at) >> np.uint32(8)) == _MAGIC
+        return starts & (slices.end - slices.start >= MAGIC_BYTES) & slices.valid
+
+    @cached_property
+    def _operations(self) -> Mask:
+        """Which of the jobs are operations."""
+        jobs = self.jobs
+        names = self.segment.unsigned64(self.body[jobs.rows] + FIELDS_AT) >> np.uint64(16)
+        is_named: Mask = names == _OPERATION_HEAD
+        return is_named & self._is_ours(jobs.payload)
+
+    @cached_property
+    def heads(self) -> Heads:
+        """Operations that lead a group; all other operations are irregular."""
+        segment, jobs = self.segment, self.jobs
+        chosen = np.flatnonzero(self._operations)
+        rows = jobs.rows[chosen]
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        end = jobs.payload.end[chosen]
+        count = segment.byte(at)
+        tag = segment.unsigned64(at - 1) & _TAG_MASK
+        is_lease = (tag == _LEASE) & ((count == _EMPTY_ARRAY + 3) | (count == _EMPTY_ARRAY + 4))
+        is_batch = (tag == _BATCH) & (count == _EMPTY_ARRAY + 2)
+        following = segment.msgpack_integers(at + _TAG_BYTES)
+        token = segment.msgpack_integers(following.end)
+        behind = np.where(is_lease, token.end, following.end)
+        flags = segment.byte(behind)
+        again = is_lease & (count == _EMPTY_ARRAY + 4) & ((flags == _FALSE) | (flags == _TRUE))
+        behind = behind + again
+        regular = (is_lease & token.valid) | is_batch
+        regular &= following.valid & (following.numbers <= INT32_MAX) & (behind == end)
+        self.irregular[rows[~regular]] = True
+        return Heads(
+            rows[regular],
+            is_lease[regular],
+            following.numbers[regular].astype(np.int64),
+            token.numbers[regular],
+        )
+
+    @cached_property
+    def results(self) -> Results:
+        """Results of the complete and fail records, with what fastjournald wrote into them."""
+        segment = self.segment
+        rows = np.flatnonzero((self.command == Command.COMPLETE) | (self.command == Command.FAIL))
+        length = segment.uvarints(self.body[rows] + FIELDS_AT)
+        small = length.numbers <= segment.size
+        stop = length.end + np.where(small, length.numbers, 0).astype(np.int64)
+        valid = length.valid & small & (stop == self.end[rows])
+        result = Slices(length.end, stop, valid)
+        ours = self._is_ours(result)
+        is_completion = self.command[rows] == Command.COMPLETE
+        at = result.start + MAGIC_BYTES
+        fields = np.where(is_completion, _EMPTY_ARRAY + 2, _EMPTY_ARRAY + 1)
+        regular = segment.byte(at) == fields
+        timestamp = segment.msgpack_integers(at + 1)
+        at = np.where(is_completion, timestamp.end, at + 1)
+        content = segment.msgpack_bytes(at)
+        regular &= content.valid & (segment.byte(at) != NIL) & (content.end == result.end)
+        regular &= timestamp.valid | ~is_completion
+        valid = valid & (regular | ~ours)
+        self.irregular[rows[~valid]] = True
+        return Results(rows, result, ours & valid, content, timestamp.numbers, valid)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """Fields of the envelopes, up to the last one that is asked for."""
+        segment, jobs = self.segment, self.jobs
+        ours = self._is_ours(jobs.payload)
+        self.irregular[jobs.rows[~ours]] = True
+        chosen = ours & ~self._operations
+        rows = jobs.rows[chosen]
+        at = jobs.payload.start[chosen] + MAGIC_BYTES
+        stop = jobs.payload.end[chosen]
+        first = segment.byte(at)
+        is_long = first == 0xDC
+        count = np.where(is_long, segment.byte(at + 2), first.astype(np.int64) - _EMPTY_ARRAY)
+        valid = np.where(is_long, segment.byte(at + 1) == 0, count <= 15)
+        valid &= (count >= _FIELDS_MIN) & (count <= len(ENVELOPE_FIELDS))
+        at = at + np.where(is_long, 3, 1)
+        fields: dict[str, Integers | Slices] = {}
+        for index, name in enumerate(ENVELOPE_FIELDS[: self.last_field + 1]):
+            there = count > index
+            if index >= _FIELDS_MIN and not there.any():
+                break
+            field, right = self._field(name, at)
+            if not there.all():
+                right = right | ~there
+                field = _defaulted(field, there, at)
+            valid &= right
+            at = field.end
+            fields[name] = field
+        valid &= at == stop if self.last_field >= len(ENVELOPE_FIELDS) else at <= stop
+        self.irregular[rows[~valid]] = True
+        return Entries(rows, fields, valid)
+
+    def _field(self, name: str, at: Offsets) -> tuple[Integers | Slices, Mask]:
+        """Return a field of all envelopes, and where it has the usual form."""
+        segment = self.segment
+        kind = _KINDS.get(name, _NUMBER)
+        first = segment.byte(at)
+        if kind in (_BYTES, _OPTIONAL):
+            found = segment.msgpack_bytes(at)
+            return found, found.valid if kind == _OPTIONAL else found.valid & (first != NIL)
+        if kind == _NONE_YET:
+            return Slices(at + 1, at + 1, first == _EMPTY_ARRAY), first == _EMPTY_ARRAY
+        if kind == _FLAG:
+            return Slices(at + 1, at + 1, first <= _TRUE), (first == _FALSE) | (first == _TRUE)
+        number = segment.msgpack_integers(at)
+        bounds = {"value_type": 255, "arrival": _ARRIVAL_MAX, "attempts": INT32_MAX}
+        right = number.valid
+        if name in bounds:
+            right = right & (number.numbers <= bounds[name])
+        return number, right
+
+
+def _defaulted(field: Integers | Slices, there: Mask, at: Offsets) -> Integers | Slices:
+    """Return a field with its default, which is 0, empty or none, where it is not there."""
+    if isinstance(field, Integers):
+        return Integers(
+            np.where(there, field.numbers, 0).astype(np.uint64),
+            np.where(there, field.end, at),
+            field.valid | ~there,
+        )
+    return Slices(
+        np.where(there, field.start, at),
+        np.where(there, field.end, at),
+        field.valid | ~there,
+        ~there if field.none is None else field.none | ~there,
+    )

@@ -1,0 +1,286 @@
+"""Vectorised reader of one segment: runs of valid records in chunks, each an Arrow batch.
+
+Damage, and records of rare forms, go through the record by record reader
+(``fastjournal.spark.rows``).
+
+The reader looks at no more of a record than the asked-for columns need. So a record whose checksum
+is right but whose contents cannot be understood, which no known program writes, is found only where
+a column of its contents, or ``_corrupt``, is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastjournal.cmdlog.format.layout import CRC_BYTES
+from fastjournal.cmdlog.format.operation_records import Batch, Lease, SegmentStart
+from fastjournal.cmdlog.recovery.removals import doubtful_removals
+from fastjournal.cmdlog.recovery.scan import CorruptRegion, Run, scan_segment
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.columns import READABLE, to_batch
+from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.rows import Row, damaged_row, decode_row, read_bytes
+from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers, Offsets, SegmentBytes
+from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS, Chunk
+from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
+from fastjournal.spark.vectorised.frames import Frames, checksums_are_right, find_frames
+
+_Head: TypeAlias = tuple[int, int]
+"""An operation that leads a group: its place, and the number of records that follow."""
+CHUNK_RECORDS = 32_768
+CHUNK_BYTES = 8 * 1024 * 1024
+"""A chunk ends at either: memory stays small, whatever the values' size."""
+
+
+def read_batches(
+    files: Any,
+    segment: SegmentFile,
+    names: Sequence[str],
+    *,
+    permissive: bool,
+    commands: frozenset[str | None] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one segment, in order.
+
+    Args:
+        files: The pyarrow file system that it is on.
+        segment: Which one.
+        names: Columns to build, of ``fastjournal.spark.columns.READABLE``.
+        permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
+        commands: Only records of these commands; None among them: damage. None: all.
+
+    Raises:
+        LogCorruptError: Damage, with path and offset, where not ``permissive``.
+        LogFailedError: The file cannot be read.
+    """
+    data = read_bytes(files, segment)
+    reader = _SegmentReader(data, segment, names, permissive=permissive)
+    for batch in reader.batches():
+        if commands is not None:
+            chosen = pa.array(list(commands), pa.string())
+            batch = batch.filter(pc.is_in(batch.column("command"), chosen))
+        if len(batch):
+            yield batch.select(names)
+
+
+class _SegmentReader:
+    """Reader of a segment's bytes; see ``read_batches``."""
+
+    def __init__(
+        self, data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
+    ) -> None:
+        self._data = data
+        self._segment = segment
+        self._permissive = permissive
+        self._names = list(dict.fromkeys((*names, "command")))
+        self._crc32c = google_crc32c.value(data)
+        wanted = [VECTOR_COLUMNS[name] for name in names if name in VECTOR_COLUMNS]
+        everything = "_corrupt" in names
+        self._last_field = max((column.last_field for column in wanted), default=-1)
+        if everything:
+            self._last_field = len(ENVELOPE_FIELDS)
+        self._contents = everything or any(column.contents for column in wanted)
+        self._operations = (
+            everything or "_ours" in names or any(column.operations for column in wanted)
+        )
+        self._token = 0
+        self._leased = 0
+        self._is_ours = False
+        self._is_first = True
+        self._doubtful: dict[int, int] = {}
+        self._rows: dict[int, Row] = {}
+        """Records decoded one by one, by their offset."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all columns that were asked for, and ``command``."""
+        data, segment = self._data, self._segment
+        arrays = SegmentBytes(data)
+        frames = find_frames(arrays)
+        if frames is not None and (
+            segment.crc32c == self._crc32c or checksums_are_right(data, arrays, frames)
+        ):
+            yield from self._read_run(arrays, frames, last=segment.last)
+            return
+        scan = scan_segment(data)
+        damage = [] if segment.open and scan.torn else scan.damage[::-1]
+        self._doubtful = doubtful_removals(data, scan)
+        for run in scan.runs:
+            while damage and damage[-1].offset < run.start:
+                yield self._damaged(damage.pop())
+            frames = _frames_of(run)
+            yield from self._read_run(arrays, frames, last=segment.last and run is scan.runs[-1])
+        while damage:
+            yield self._damaged(damage.pop())
+
+    def _damaged(self, damage: CorruptRegion) -> pa.RecordBatch:
+        row = damaged_row(self._segment, damage, self._permissive)
+        batch = to_batch([row], [READABLE[name] for name in self._names])
+        return self._with_file(batch)
+
+    def _read_run(
+        self, data: SegmentBytes, frames: Frames, *, last: bool
+    ) -> Iterator[pa.RecordBatch]:
+        start, body, end = frames
+        self._leased = 0
+        count = len(start)
+        if last:
+            count = self._whole_groups(data, start, body, end)
+        first = 0
+        while first < count:
+            stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
+            stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)
+            part = slice(first, stop)
+            yield self._read_chunk(data, start[part], body[part], end[part])
+            first = stop
+
+    def _read_chunk(
+        self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets
+    ) -> pa.RecordBatch:
+        arrays = RecordArrays(data, start, body, end, self._last_field)
+        arrays.decode(contents=self._contents, operations=self._operations)
+        rows = {int(row): self._row(arrays, int(row)) for row in np.flatnonzero(arrays.irregular)}
+        chunk = Chunk(arrays, self._segment.number)
+        if self._operations:
+            self._find_tokens(chunk, rows)
+        ours = self._find_ours(len(arrays), rows)
+        columns = [self._column(name, chunk, rows, ours) for name in self._names]
+        return self._with_file(pa.RecordBatch.from_arrays(columns, self._names))
+
+    def _row(self, arrays: RecordArrays, index: int) -> Row:
+        """Return one record, decoded by itself."""
+        start = int(arrays.start[index])
+        row = self._rows.get(start)
+        if row is None:
+            body, behind = int(arrays.body[index]), int(arrays.behind[index])
+            try:
+                row = decode_row(self._data, self._segment, start, body, behind)
+            except LogCorruptError as error:
+                region = CorruptRegion(start, behind, error.message)
+                row = damaged_row(self._segment, region, self._permissive)
+            self._rows[start] = row
+        return row
+
+    def _column(self, name: str, chunk: Chunk, rows: dict[int, Row], ours: Mask) -> pa.Array:
+        count = len(chunk.arrays)
+        kind = READABLE[name].arrow
+        if name == "_ours":
+            return pa.array(ours)
+        if name == "_doubt":
+            found = np.zeros(count, np.int32)
+            for offset, doubt in self._doubtful.items():
+                found[chunk.arrays.start == offset] = doubt
+            return pa.array(found)
+        column = VECTOR_COLUMNS.get(name)
+        array = pa.nulls(count, kind) if column is None else column.array(chunk)
+        replaced = rows
+        if column is not None and not column.patched:
+            replaced = {index: row for index, row in rows.items() if row.record is None}
+        if not replaced:
+            return array
+        value = READABLE[name].value
+        values = pa.array([value(row) for row in replaced.values()], kind)
+        places = np.arange(count)
+        places[list(replaced)] = count + np.arange(len(replaced))
+        return pa.concat_arrays([array, values]).take(pa.array(places))
+
+    def _with_file(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Put size and checksum of the file into the first row of all."""
+        if self._is_first and len(batch):
+            self._is_first = False
+            for name, number in (("_bytes", len(self._data)), ("_crc32c", self._crc32c)):
+                if name in self._names:
+                    column = pa.array([number] + [None] * (len(batch) - 1), READABLE[name].arrow)
+                    batch = batch.set_column(self._names.index(name), name, column)
+        return batch
+
+    def _find_ours(self, count: int, rows: dict[int, Row]) -> Mask:
+        """Return for each record whether fastjournald wrote the segment so far."""
+        ours = np.full(count, self._is_ours)
+        for index, row in rows.items():
+            if not self._is_ours and isinstance(row.operation, SegmentStart):
+                self._is_ours = True
+                ours[index:] = True
+        return ours
+
+    def _find_tokens(self, chunk: Chunk, rows: dict[int, Row]) -> None:
+        """Find the start-attempts that belong to leases, also to the last one of the chunk before.
+
+        A start-attempt belongs to the lease before it if only such are between them.
+        """
+        arrays = chunk.arrays
+        heads = arrays.heads
+        places = [-1, *heads.rows[heads.lease].tolist()]
+        following = [self._leased, *heads.following[heads.lease].tolist()]
+        tokens = [self._token, *heads.token[heads.lease].tolist()]
+        odd = [(i, row.operation) for i, row in rows.items() if isinstance(row.operation, Lease)]
+        for index, lease in odd:
+            assert isinstance(lease, Lease)
+            places.append(index)
+            following.append(lease.following)
+            tokens.append(lease.token)
+        order = np.argsort(np.array(places), kind="stable")
+        place = np.array(places, np.int64)[order]
+        awaited = np.array(following, np.int64)[order]
+        token = np.array(tokens, np.uint64)[order]
+        others = np.append(np.flatnonzero(~arrays.is_start), len(arrays))
+        stop = others[np.searchsorted(others, place, "right")]
+        count = np.minimum(awaited, stop - place - 1)
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        leased = np.repeat(place + 1, count) + within
+        chunk.token[leased] = np.repeat(token, count)
+        chunk.is_leased[leased] = True
+        chunk.token[place[1:]] = token[1:]
+        chunk.is_leased[place[1:]] = True
+        for index, row in rows.items():
+            if arrays.is_start[index] and chunk.is_leased[index]:
+                row.token = int(chunk.token[index])
+        self._token = int(token[-1])
+        goes_on = int(stop[-1]) == len(arrays)
+        self._leased = int(awaited[-1] - count[-1]) if goes_on else 0
+
+    def _whole_groups(self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets) -> int:
+        """Return the number of records before an unfinished group at the end of the log."""
+        arrays = RecordArrays(data, start, body, end)
+        leases, batches = self._group_heads(arrays)
+        others = np.append(np.flatnonzero(~arrays.is_start), len(start))
+        is_open = np.zeros(len(start) + 1, np.int64)
+        for index, following in leases:
+            stop = int(others[np.searchsorted(others, index, "right")])
+            _mark(is_open, index, min(index + following, stop))
+        stops = [index for index, _ in batches[1:]] + [len(start)]
+        for (index, following), stop in zip(batches, stops, strict=False):
+            _mark(is_open, index, min(index + following, stop))
+        closed = np.flatnonzero(np.cumsum(is_open)[:-1] == 0)
+        return int(closed[-1]) + 1 if len(closed) else 0
+
+    def _group_heads(self, arrays: RecordArrays) -> tuple[list[_Head], list[_Head]]:
+        """Return the leases and the batches among records, in order."""
+        heads = arrays.heads
+        leases = list(zip(heads.rows[heads.lease], heads.following[heads.lease], strict=True))
+        batches = list(zip(heads.rows[~heads.lease], heads.following[~heads.lease], strict=True))
+        for index in np.flatnonzero(arrays.irregular):
+            operation = self._row(arrays, int(index)).operation
+            if isinstance(operation, Lease):
+                leases.append((index, operation.following))
+            elif isinstance(operation, Batch):
+                batches.append((index, operation.following))
+        return sorted(leases), sorted(batches)
+
+
+def _frames_of(run: Run) -> Frames:
+    behind = np.array(run.ends, np.int64)
+    start = np.concatenate((np.array([run.start]), behind[:-1]))
+    return Frames(start, np.array(run.bodies, np.int64), behind - CRC_BYTES)
+
+
+def _mark(is_open: Numbers, first: int, stop: int) -> None:
+    """Count a group behind whose records from ``first`` to before ``stop`` more of it follows."""
+    if stop > first:
+        is_open[first] += 1
+        is_open[stop] -= 1

@@ -1,0 +1,193 @@
+"""Vectorised reader of records: each value is that of the record by record reader."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+
+from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.recovery.scan import scan_segment
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.columns import READABLE, to_batch
+from fastjournal.spark.files import LogDirectory, SegmentFile
+from fastjournal.spark.rows import read_segment
+from fastjournal.spark.vectorised import reader
+from fastjournal.spark.vectorised.reader import read_batches
+from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.random_logs import write_random_log
+
+NAMES = list(READABLE)
+COLUMNS = list(READABLE.values())
+
+
+SCHEMA = pa.schema([(column.name, column.arrow) for column in COLUMNS])
+
+
+def expected(segment: SegmentFile, files: Any, *, permissive: bool = True) -> Any:
+    try:
+        rows = list(read_segment(files, segment, permissive=permissive))
+    except LogCorruptError as error:
+        return str(error)
+    return pa.Table.from_batches([to_batch(rows, COLUMNS)])
+
+
+def found(
+    segment: SegmentFile,
+    files: Any,
+    *,
+    permissive: bool = True,
+    names: Sequence[str] = NAMES,
+    **more: Any,
+) -> Any:
+    try:
+        batches = list(read_batches(files, segment, names, permissive=permissive, **more))
+    except LogCorruptError as error:
+        return str(error)
+    schema = pa.schema([SCHEMA.field(name) for name in names])
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def check_segment(segment: SegmentFile, files: Any, *, permissive: bool) -> None:
+    """Compare all columns of a segment."""
+    rows = found(segment, files, permissive=permissive)
+    oracle = expected(segment, files, permissive=permissive)
+    if rows != oracle:
+        # a message that can be read
+        assert isinstance(rows, pa.Table)
+        assert isinstance(oracle, pa.Table)
+        for name in NAMES:
+            assert rows[name].to_pylist() == oracle[name].to_pylist(), name
+
+
+def check(directory: Path) -> None:
+    """Compare all columns of all segments, in both modes."""
+    log = LogDirectory(directory)
+    for segment in log.segments:
+        check_segment(segment, log.files, permissive=True)
+        check_segment(segment, log.files, permissive=False)
+
+
+def check_bytes(directory: Path, data: bytes) -> None:
+    """Compare all columns of a log of one segment."""
+    path = directory / segment_name(1)
+    path.write_bytes(data)
+    segment = SegmentFile(str(path), 1, len(data), last=True, open=False)
+    check_segment(segment, pa.fs.LocalFileSystem(), permissive=True)
+
+
+def every_kind(directory: Path, seed: int) -> None:
+    """Write a log with all kinds of records."""
+    write_random_log(directory, seed, segments=2, records=60)
+
+
+@pytest.mark.parametrize(("seed", "chunk"), [(1, 1), (2, 7), (3, 7), (4, 99), (5, 99), (6, 99)])
+def test_reader_equals_the_oracle_on_random_logs(
+    tmp_path: Path, seed: int, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_kind(tmp_path, seed)
+    monkeypatch.setattr(reader, "CHUNK_RECORDS", chunk)
+    check(tmp_path)
+
+
+def sample() -> SegmentBuilder:
+    """Return a segment with each form that is decoded at once, and some that are not."""
+    builder = SegmentBuilder(previous=None)
+    one = builder.entry(b"web:001:5:x", uri=b"http://x", value=b"v" * 150, not_before=5)
+    builder.lease([one], 77)
+    builder.operation(Extend(one, 99))
+    builder.complete(one, b"web:001:5:x", 7)
+    builder.fail(builder.foreign(b"q", b"w"), b"\xff no")
+    return builder
+
+
+def test_reader_equals_the_oracle_with_damage_at_every_byte(tmp_path: Path) -> None:
+    builder = SegmentBuilder(previous=None)
+    job = builder.entry(b"w:1:5:x", uri=b"u", value=b"v", not_before=5)
+    builder.simple(Command.START_ATTEMPT, job)
+    builder.complete(job, b"w:1:5:x", 7)
+    data = bytes(builder)
+    assert not scan_segment(data).damage
+    for at in range(len(data)):
+        harmed = bytearray(data)
+        harmed[at] ^= 1 << at % 8
+        check_bytes(tmp_path, bytes(harmed))
+    check(tmp_path)
+
+
+def test_reader_equals_the_oracle_where_a_record_has_other_contents(tmp_path: Path) -> None:
+    for seed in range(120):
+        draw = random.Random(seed)
+        builder = sample()
+        data = bytearray(bytes(builder))
+        starts = [*builder.offsets, len(data)]
+        index = draw.randrange(len(starts) - 1)
+        start, end = starts[index], starts[index + 1] - CRC_BYTES
+        for _ in range(draw.choice((1, 1, 2))):
+            at = draw.randrange(start, end)
+            data[at] = draw.choice((data[at] ^ 1 << draw.randrange(8), draw.randrange(256)))
+        data[end : end + CRC_BYTES] = google_crc32c.value(bytes(data[start:end])).to_bytes(4)
+        check_bytes(tmp_path, bytes(data))
+
+
+KEYS = (
+    b"d:0:0:i", b"d:255:18446744073709551615:", b"d:256:0:i", b"d:1:18446744073709551616:i",
+    b"d:1:000000000000000000001:i", b":1:1:i", b"d:1::i", b"d::1:i", b"d:0001:1:i", b"d:1:1", b"",
+    b"d:1:1:a:b:c", b"d:a:1:i", b"d:1:1x:i", b"\xc3\xbc:1:1:\xff", b"d:\xb2:1:i", b"d: 1:1:i",
+    b"d:1:00000000000000000001:i", b"x" * 300, b"d:1:1:" + b"y" * 70_000,
+)  # fmt: skip
+
+
+def test_reader_finds_the_parts_of_keys_of_any_form(tmp_path: Path) -> None:
+    builder = SegmentBuilder()
+    for index, key in enumerate(KEYS):
+        job = builder.entry(key, uri=b"u" * index * 40, arrival=2**62, expires=2**64 - 1)
+        builder.complete(job, key, 2**64 - 1)
+    builder.entry(b"links", links=[b"one"], reason=b"", attempts=2**31)
+    builder.entry(b"buried", reason=b"\xff", superseded=2**63, ttl=1, error=b"e", erases=True)
+    check_bytes(tmp_path, bytes(builder))
+
+
+def test_reader_gives_each_column_alone_as_with_all(tmp_path: Path) -> None:
+    every_kind(tmp_path, 5)
+    log = LogDirectory(tmp_path)
+    segment = log.segments[0]
+    rows = expected(segment, log.files)
+    for name in NAMES:
+        assert found(segment, log.files, names=[name]) == rows.select([name])
+
+
+def test_reader_leaves_out_an_unfinished_group_at_the_end_of_the_log(tmp_path: Path) -> None:
+    for following in range(4):
+        builder = SegmentBuilder()
+        jobs = [builder.entry(b"%d" % index) for index in range(3)]
+        builder.operation(Batch(4))
+        builder.operation(Lease(3, 77))
+        for job in jobs[:following]:
+            builder.simple(Command.START_ATTEMPT, job)
+        check_bytes(tmp_path, bytes(builder))
+        (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
+        check(tmp_path)
+        (tmp_path / segment_name(2)).unlink()
+
+
+def test_reader_keeps_the_records_of_the_commands_asked_for(tmp_path: Path) -> None:
+    data = bytearray(bytes(sample()))
+    data[-1] ^= 1
+    data += bytes(sample())[8:]
+    (tmp_path / segment_name(1)).write_bytes(data)
+    log = LogDirectory(tmp_path)
+    segment = log.segments[0]
+    everything = expected(segment, log.files).select(["offset", "command"])
+    for commands in ({"complete"}, {"add", "fail", None}, {None}, set()):
+        names = ["offset", "command"]
+        rows = found(segment, log.files, names=names, commands=frozenset(commands)).to_pylist()
+        assert rows == [row for row in everything.to_pylist() if row["command"] in commands]
