@@ -87,7 +87,8 @@ class _Receiver(Generic[MessageT]):
             self._error = error.with_traceback(None)
             self._rest = bytearray()
         else:
-            self._rest = bytearray(data[used:])
+            if used < len(data) or rest:
+                self._rest = bytearray(data[used:])
 
     def next_event(self) -> MessageT | NoMessage:
         """Return the next message that is whole, in the order of arrival.

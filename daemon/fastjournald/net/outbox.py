@@ -92,13 +92,11 @@ class Outbox:
         """
         assert not self._leaving, "the one before was not sent"
         pieces = self.pieces
-        if not pieces:
-            return b""
-        data, mark = pieces[0][:2]
-        if mark > settled:
-            return b""
         if len(pieces) == 1:
             # nearly always
+            data, mark, _, _, _ = pieces[0]
+            if mark > settled:
+                return b""
             self._leaving = 1
             return data
         room = REPLIES_BYTES_MAX
@@ -111,13 +109,12 @@ class Outbox:
 
     def data_sent(self) -> None:
         """Take out what was begun: it is sent."""
-        total = 0
-        while self._leaving:
-            _, _, held, _, with_pushed_work = self.pieces.popleft()
-            self._leaving -= 1
+        total, take = 0, self.pieces.popleft
+        for _ in range(self._leaving):
+            _, _, held, _, with_pushed_work = take()
             total += held
-            if with_pushed_work:
-                self.pushed_work -= 1
+            self.pushed_work -= with_pushed_work
+        self._leaving = 0
         self._hold(-total)
 
     def _hold(self, change: int) -> None:

@@ -88,6 +88,7 @@ class PolledTransport:
         peer: str,
     ) -> None:
         self.session = session
+        self._batch = session.batch
         self.plain = plain
         self.heard = False
         self._socket = plain.socket
@@ -141,7 +142,11 @@ class PolledTransport:
         session = self.session
         session.receive_data(data)
         if together is not None and session.join(together):
-            self._settle(COMMIT)
+            self._state = _SETTLING
+            self._step = COMMIT
+            if not self._unsettled:
+                self._unsettled = True
+                self._poller.settle(self)
         else:
             self._drive(self._next_step())
         return True
@@ -182,21 +187,25 @@ class PolledTransport:
 
     def _drive(self, step: Step) -> None:
         """Carry out steps until one of them has to be waited for."""
-        session, writer = self.session, self._writer
+        session, batch = self.session, self._batch
         try:
             while True:
                 if step is COMMIT:
-                    if writer.settled < session.mark:
+                    settled = self._writer.settled
+                    if settled < batch.mark:
                         self._settle(step)
                         return
-                    session.committed()
+                    batch.committed()
                     if self._evict is not None:
                         self._evict()
-                    if session.outbox.pieces and not self._send_now(writer.settled):
+                    if session.outbox.pieces and not self._send_now(settled):
                         self._begin_task(step)
                         return
                 elif step is RECEIVE:
-                    self._listen()
+                    if self.heard and self._receive_until == math.inf:
+                        self._state = _LISTENING
+                    else:
+                        self._listen()
                     return
                 elif not self._carry_out(step):
                     return

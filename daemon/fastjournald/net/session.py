@@ -53,6 +53,8 @@ class Session:
         memory = shared.memory
         self._shared = shared
         self._engine = shared.engine
+        self._turns = shared.turns
+        self._is_notified = shared.engine.subscriptions.has_notifications
         self._notifications = shared.engine.notifications
         self._memory = memory
         self._connection = ServerConnection(
@@ -160,7 +162,7 @@ class Session:
         self._engine.store.work += BATCH_WORK + 1
         if self.on_first_request is not None or not together.takes(self, request):
             return False
-        self._shared.turns.charge(self.share, REQUEST_WORK)
+        self._turns.charge(self.share, REQUEST_WORK)
         return True
 
     def _begin_single(self, now: int) -> Step:
@@ -183,7 +185,7 @@ class Session:
         if self._ended or self._abandoned:
             return self._take_requests(now)
         self.partial_since = self._memory.now
-        if self.outbox.pieces or self.has_notifications():
+        if self.outbox.pieces or self._is_notified(self):
             self._next = Session._flushed
             return FLUSH
         return self._listen(now)
@@ -227,7 +229,7 @@ class Session:
         if data:
             self._undecoded = b""
             self.account.hold(-len(data))
-            self._take(data)
+            self.receive_data(data)
             return self._next(self, now)
         self._next = Session._take_requests
         self.receiving_since = self._memory.now
@@ -236,11 +238,9 @@ class Session:
     def receive_data(self, data: bytes | bytearray) -> None:
         """Take what was received, once for each step RECEIVE; ``b""`` is the end of the stream."""
         self.receiving_since = NEVER
-        self._take(data)
-
-    def _take(self, data: bytes | bytearray) -> None:
-        data = self._within_ration(data)
-        if self._shared.turns.admits(self.share):
+        if self._memory.scarce:
+            data = self._within_ration(data)
+        if self._turns.admits(self.share):
             self._decode(data)
         else:
             self.account.hold(len(data))
@@ -256,13 +256,15 @@ class Session:
     def _begin_turn(self, now: int) -> Step:
         data, self._waiting = self._waiting, b""
         self.account.hold(-len(data))
-        # memory may have become scarce while it waited
-        self._decode(self._within_ration(data))
+        if self._memory.scarce:
+            # it may have become so while the session waited
+            data = self._within_ration(data)
+        self._decode(data)
         return self._take_requests(now)
 
     def _within_ration(self, data: bytes | bytearray) -> bytes | bytearray:
-        """Return the bytes that may be decoded now; the others wait while memory is scarce."""
-        if not self._memory.scarce or len(data) <= limits.SCARCE_BYTES:
+        """Return the bytes that may be decoded while memory is scarce; the others wait."""
+        if len(data) <= limits.SCARCE_BYTES:
             return data
         # decoded requests take ten times as much
         rest = bytes(data[limits.SCARCE_BYTES :])
@@ -315,7 +317,7 @@ class Session:
 
     def has_notifications(self) -> bool:
         """Whether the client listens to something that has changed, and may be notified now."""
-        return not self._serving and self._notifications.has_notifications(self)
+        return not self._serving and self._is_notified(self)
 
     def missing_notifications(self, unreadable: Unreadable = ALL_READABLE) -> Missing | None:
         """Return the values that have to be read before the next notifications; None: none.
