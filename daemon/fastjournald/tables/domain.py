@@ -169,4 +169,5 @@ class Domain:
     def next_instant(self) -> int:
         """Return when a delay or a lease ends next, ``NEVER`` where none does. O(1)."""
         lease = self.leases.first()
-        return min(lease, self.first_delay()) if self.delayed else lease
+        # few domains have any delayed, and none costs no call
+        return lease if self.delayed is NO_ENTRIES else min(lease, self.first_delay())
