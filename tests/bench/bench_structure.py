@@ -60,7 +60,7 @@ MEASURES: dict[str, Measure] = {
     "files entered by a persistent SET with a URI": Measure(lambda: files_entered("SET"), 29, 18),
     "files entered by a NEXT": Measure(lambda: files_entered("NEXT"), 29, 20),
     "files entered by the DELETE that completes a job": Measure(
-        lambda: files_entered("DELETE"), 30, 18
+        lambda: files_entered("DELETE"), 29, 18
     ),
     "files entered by a GET": Measure(lambda: files_entered("GET"), 18, 14),
     "import cycles in the daemon": Measure(source_measures.import_cycles, 0, 0),

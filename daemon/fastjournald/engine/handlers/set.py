@@ -1,16 +1,15 @@
-"""SET: which write wins, and what it replaces."""
+"""SET: which write wins, and what it replaces. Several in a row: ``set_bulk``."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import NamedTuple
 
-from fastjournal.cmdlog.format.packed_entry import pack_facts, unpack_facts
+from fastjournal.cmdlog.format.packed_entry import pack_facts
 from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
-from fastjournald.engine.authorization import Grant
 from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.arguments import (
     BAD_KEY,
@@ -57,7 +56,7 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     if standing is not None and standing.timestamp == request.timestamp and standing.key == key:
         # a repeat: it was carried out already
         return _listen(context, session, request) if flags & LISTEN else ""
-    refused = _validate(request)
+    refused = validate(request)
     if refused:
         return refused
     holder = None if uri is None else store.find(uri)
@@ -101,109 +100,6 @@ def set_(context: Context, session: Hashable, request: Request, now: int) -> str
     return ""
 
 
-def set_waiting(
-    context: Context, requests: Iterable[Request], now: int, grant: Grant | None
-) -> int:
-    """Bulk insert: carry out SETs that put in new entries or move waiting ones; return how many.
-
-    It carries them out from the first on, and ends before one that does more, or that has to be
-    refused: ``set_`` carries that out.
-    """
-    store = context.store
-    if context.read_only or store.changes.wanted:
-        return 0
-    find, tombstone, scheduler = store.find, store.tombstones.get, store.scheduler
-    add_keys, next_serial = store.keys.add, context.journal.ids.next_serial
-    latest = now + context.settings.clock_skew_us_max
-    entries, persistent = list[Entry](), list[Entry]()
-    replaced = list[tuple[Entry, int]]()
-    recorded: dict[int, tuple[Entry, int]] = {}
-    for request in requests:
-        key, uri, flags = request.key, request.second_key, request.flags
-        if (
-            find(key) is not None
-            or flags & LISTEN
-            or request.timeout
-            or request.ttl
-            or request.timestamp > latest
-            or len(request.value) > WRITTEN_BYTES_MIN
-            or tombstone(key, now) is not None
-            or _validate(request)
-            or not (grant is None or grant.covers_new(key, uri))
-        ):
-            break
-        holder = None if uri is None else find(uri)
-        if holder is None:
-            domain, priority, not_before = _place(scheduler, key)
-            facts = pack_facts(
-                priority, not_before, next_serial(), request.timestamp, now, request.value_type or 0
-            )
-            entry = Entry(facts, key, uri, request.value, domain)
-        elif grant is not None and not grant.covers(holder):
-            break
-        else:
-            moved = _moved(context, request, holder, now)
-            if moved is None:
-                break
-            entry = moved
-            replaced.append((holder, request.timestamp))
-            if holder.run is not None:
-                recorded[len(persistent)] = replaced[-1]
-        # at once: the next one may have the same keys
-        add_keys(entry)
-        entries.append(entry)
-        if flags & PERSIST:
-            persistent.append(entry)
-    if persistent:
-        context.journal.stored_new(persistent, now, recorded)
-    if entries:
-        store.insert_new(entries, now)
-    if replaced:
-        store.remove_replaced(replaced, now)
-    return len(entries)
-
-
-def _moved(context: Context, request: Request, holder: Entry, now: int) -> Entry | None:
-    """Return the entry that takes the URI of a waiting one in the same domain.
-
-    None: the SET does more than that, or the turn of the domain depends on the order in which
-    entries come and go.
-    """
-    state, domain = holder.state, holder.domain
-    _, _, _, standing_timestamp, created, _ = unpack_facts(holder.facts)
-    if (
-        state not in (_READY, _DELAYED)
-        or holder.key in context.store.locked
-        # it can be found under no other key that a SET may take
-        or holder.extra.links
-        or holder.key == request.second_key
-        or request.timestamp < standing_timestamp
-        or (holder.run is not None and not request.flags & PERSIST)
-        or (parts := split_journal_key(request.key)) is None
-        or parts[0] != domain.name
-    ):
-        return None
-    not_before, first_due = _postponed(context, holder, parts[2], now)
-    if not_before > now and state == _READY:
-        return None
-    facts = pack_facts(
-        parts[1],
-        not_before,
-        context.journal.ids.next_serial(),
-        request.timestamp,
-        created,
-        request.value_type or 0,
-    )
-    entry = Entry(facts, request.key, request.second_key, request.value, domain)
-    changed = now if created != now else 0
-    if first_due:
-        entry.extra = Extra(changed=changed, seen=changed, first_due=first_due)
-    elif changed:
-        times = entry.own_times()
-        times.changed = times.seen = changed
-    return entry
-
-
 def _listen(context: Context, session: Hashable, request: Request) -> str:
     """Listen to the key, for a SET that was carried out already."""
     refused = context.subscriptions.refuses(session, request.identifier, request.key)
@@ -212,7 +108,7 @@ def _listen(context: Context, session: Hashable, request: Request) -> str:
     return refused
 
 
-def _validate(request: Request) -> str:
+def validate(request: Request) -> str:
     """Return what is wrong with the arguments of a SET; empty: nothing."""
     key, uri, value_type = request.key, request.second_key, request.value_type
     if not key or len(key) > KEY_BYTES_MAX:
@@ -329,10 +225,10 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
         arrival = context.journal.ids.next_serial()
     else:
         created, arrival, uri, links, token_before, waiting = inherited
-    domain, priority, not_before = _place(store.scheduler, key)
+    domain, priority, not_before = place_of(store.scheduler, key)
     first_due = 0
     if waiting is not None and domain is not store.scheduler.plain:
-        not_before, first_due = _postponed(context, waiting, not_before, now)
+        not_before, first_due = postponed(context, waiting, not_before, now)
     facts = pack_facts(
         priority, not_before, arrival, request.timestamp, created, request.value_type or 0
     )
@@ -357,7 +253,7 @@ def _build(context: Context, request: Request, inherited: _Inherited | None, now
     return entry
 
 
-def _place(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
+def place_of(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
     """Return the domain of an entry with this primary key, its priority and its instant."""
     parts = split_journal_key(key)
     if parts is None:
@@ -366,7 +262,7 @@ def _place(scheduler: Scheduler, key: bytes) -> tuple[Domain, int, int]:
     return scheduler.domains.get(name) or scheduler.domain_of(name), priority, not_before
 
 
-def _postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
+def postponed(context: Context, waiting: Entry, not_before: int, now: int) -> tuple[int, int]:
     """Return when work may start that puts off a waiting entry, and when that was first due."""
     postpone = context.settings.postpone_us_max
     if waiting.state not in (_READY, _DELAYED):

@@ -23,7 +23,7 @@ from fastjournald.engine.context import Context
 from fastjournald.engine.handlers.delete import complete
 from fastjournald.engine.handlers.next import next_work, nothing_due
 from fastjournald.engine.handlers.scan.scan import Scan
-from fastjournald.engine.handlers.set import set_waiting
+from fastjournald.engine.handlers.set_bulk import set_waiting
 from fastjournald.tables.value_cache import Missing, Unreadable
 
 __all__ = ["HANDLERS", "VALUE_HANDLERS", "Scan", "next_work", "nothing_due"]
