@@ -213,7 +213,7 @@ def test_import_leaves_out_expired_jobs_and_jobs_that_were_done_meanwhile(
 def test_import_that_was_interrupted_is_finished_by_the_next(
     tmp_path: Path, daemon: DaemonProcess, cli: Cli
 ) -> None:
-    jobs = 20_000
+    jobs = 12_000
     log = SegmentBuilder(None, now_us=NOW)
     failed = []
     for number in range(jobs):

@@ -12,7 +12,6 @@ import trio.lowlevel
 from fastjournal import BadRequestError, Client, SyncClient
 from fastjournal.client.core import calls
 from fastjournal.client.core.calls import Call
-from fastjournal.limits import CLIENT_IN_FLIGHT_MAX
 from fastjournal.protocol import Function, Pair, Reply, Request
 from fastjournal.testing.scripted_daemon import Answer, ScriptedDaemon
 from tests.door.places import patch_module
@@ -62,8 +61,13 @@ class Steps(trio.abc.Instrument):
 
 
 @pytest.mark.parametrize("value_bytes", [0, 20_000])
-async def test_connection_wakes_tasks_that_wait_for_room_about_once(value_bytes: int) -> None:
-    tasks = (2 * CLIENT_IN_FLIGHT_MAX) if value_bytes == 0 else 2000
+async def test_connection_wakes_tasks_that_wait_for_room_about_once(
+    value_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of the room is taken: of requests in flight, or of unsent bytes."""
+    if value_bytes == 0:
+        patch_module(monkeypatch, "CLIENT_IN_FLIGHT_MAX", 100)
+    tasks = 2000
     value, done, steps = bytes(value_bytes), 0, Steps()
 
     async def ask(client: Client, n: int) -> None:

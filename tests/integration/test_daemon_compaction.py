@@ -35,7 +35,7 @@ OF_A_CRASH = {"leftover", "empty", "torn", "unfinished"}
 """Findings that a kill may leave behind, and that the next start deals with."""
 KEPT = 100
 WINDOW = 50
-KILLS = 8
+KILLS = 5
 
 
 class Churn:
@@ -283,7 +283,7 @@ def test_spark_finds_in_a_compacted_log_what_recovery_finds(
 
 
 SATURATING_CLIENTS = 6
-SATURATING_BATCHES = 6
+SATURATING_BATCHES = 4
 SATURATING_SEGMENT_BYTES = 64 * 1024
 
 

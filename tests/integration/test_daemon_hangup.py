@@ -16,7 +16,7 @@ from tests.certificates import Authority
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, listen_request, set_request
 
-TIMES = 60
+TIMES = 25
 
 
 def fin(client: RawClient) -> None:

@@ -17,7 +17,7 @@ from tests.integration.daemon_process import DaemonProcess
 from tests.integration.raw_client import RawClient, build, set_request
 from tests.integration.test_daemon_compaction import Churn, churning, outcomes
 
-ENTRIES_BYTES = 16 * 2**20
+ENTRIES_BYTES = 8 * 2**20
 LIMIT = PROGRAM_BYTES + ENTRIES_BYTES
 VALUE_BYTES = 20_000
 NUMBER = 10 * ENTRIES_BYTES // VALUE_BYTES
@@ -186,7 +186,7 @@ def test_damage_meanwhile_buries_its_entry_and_the_rest_is_delivered(
 
 @pytest.mark.parametrize("limit", [2**30, 1])
 def test_memory_estimate_of_entries_is_close_to_what_they_take(limit: int, tmp_path: Path) -> None:
-    count, window = 60_000, 300
+    count, window = 30_000, 300
     options = ("--memory-limit", str(limit), "--http", "127.0.0.1:0")
     with (
         DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon,

@@ -21,7 +21,7 @@ from tests.integration.test_daemon_http import HTTP, figures
 WINDOW = 100
 MIB = 2**20
 TOLERANCE = 0.25
-TOMBSTONES_BYTES = 64 * MIB
+TOMBSTONES_BYTES = 32 * MIB
 
 Load = Callable[[DaemonProcess, ExitStack], None]
 
@@ -79,12 +79,12 @@ def ask_all(client: RawClient, requests: Iterable[Request]) -> None:
 def tombstones(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Deletions of what is not there: more than the bound, which holds."""
     (client,) = connect(daemon, stack)
-    ask_all(client, (build(Function.DELETE, long_key(number)) for number in range(20_000)))
+    ask_all(client, (build(Function.DELETE, long_key(number)) for number in range(10_000)))
 
 
 def waits(daemon: DaemonProcess, stack: ExitStack) -> None:
     """NEXTs that wait, each for a domain of its own, with a value that nobody asked for."""
-    for number, client in enumerate(connect(daemon, stack, 200)):
+    for number, client in enumerate(connect(daemon, stack, 100)):
         for at in range(64):
             asked = build(
                 Function.NEXT, long_key(number, at), b"x" * 9000, flags=Flag.LISTEN, identifier=at
@@ -96,18 +96,18 @@ def waits(daemon: DaemonProcess, stack: ExitStack) -> None:
 def pauses(daemon: DaemonProcess, stack: ExitStack) -> None:
     (client,) = connect(daemon, stack)
     hour = 3600 * 1_000_000
-    asked = (build(Function.PAUSE, long_key(number), ttl=hour) for number in range(14_000))
+    asked = (build(Function.PAUSE, long_key(number), ttl=hour) for number in range(7000))
     ask_all(client, asked)
 
 
 def entries(daemon: DaemonProcess, stack: ExitStack) -> None:
-    """Fill the daemon with 100,000 entries first."""
+    """Fill the daemon with 60,000 entries first."""
     (client,) = connect(daemon, stack)
-    ask_all(client, (build(Function.SET, b"%d" % number, b"") for number in range(100_000)))
+    ask_all(client, (build(Function.SET, b"%d" % number, b"") for number in range(60_000)))
 
 
 def locks(daemon: DaemonProcess, stack: ExitStack) -> None:
-    for number, client in enumerate(connect(daemon, stack, 100)):
+    for number, client in enumerate(connect(daemon, stack, 60)):
         hour = 3600 * 1_000_000
         first = number * 1000
         keys = (b"%d" % at for at in range(first, first + 1000))
@@ -115,7 +115,7 @@ def locks(daemon: DaemonProcess, stack: ExitStack) -> None:
 
 
 def ranges(daemon: DaemonProcess, stack: ExitStack) -> None:
-    for number, client in enumerate(connect(daemon, stack, 8)):
+    for number, client in enumerate(connect(daemon, stack, 4)):
         ask_all(
             client,
             (
@@ -135,7 +135,7 @@ def ranges(daemon: DaemonProcess, stack: ExitStack) -> None:
 def expressions(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Expressions whose automata take all the memory that they may, once a key has come."""
     regex = Flag.LISTEN | Query.REGEX << QUERY_SHIFT
-    clients = connect(daemon, stack, 4)
+    clients = connect(daemon, stack, 2)
     for number, client in enumerate(clients):
         for at in range(220):
             expression = b"%d-%d|(a|b)*a(a|b){170}c" % (number, at)
@@ -149,7 +149,7 @@ def expressions(daemon: DaemonProcess, stack: ExitStack) -> None:
 def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Subscriptions to keys that are gone again."""
     (writer,) = connect(daemon, stack)
-    for number, client in enumerate(connect(daemon, stack, 20)):
+    for number, client in enumerate(connect(daemon, stack, 10)):
         keys = [long_key(number, at) for at in range(1000)]
         ask_all(writer, (build(Function.SET, key, b"") for key in keys))
         ask_all(
@@ -167,7 +167,7 @@ def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
 def news(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Changes of which nobody can be told who does not read."""
     (writer,) = connect(daemon, stack)
-    for number in range(4):
+    for number in range(2):
         slow = stack.enter_context(RawClient(daemon.address, receive_bytes=4096))
         bounds = b"%d-" % number, b"%d." % number
         asked = build(Function.GET, bounds[0], uri=bounds[1], flags=Flag.LISTEN, count=1)
@@ -187,10 +187,10 @@ def connections(daemon: DaemonProcess, stack: ExitStack) -> None:
 def inflight(daemon: DaemonProcess, stack: ExitStack) -> None:
     """Requests that are not whole."""
     whole = encode_request(build(Function.SET, b"k", bytes(900_000)))
-    for client in connect(daemon, stack, 100):
+    for client in connect(daemon, stack, 50):
         client.socket.sendall(whole[:800_000])
     deadline = time.monotonic() + START_S
-    while counted(daemon)["inflight"] < 79_000_000:
+    while counted(daemon)["inflight"] < 39_500_000:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -202,16 +202,16 @@ def nothing(daemon: DaemonProcess, stack: ExitStack) -> None:
 @pytest.mark.parametrize(
     ("kind", "before", "load", "at_least"),
     [
-        ("tombstones", nothing, tombstones, 60 * MIB),
-        ("waits", nothing, waits, 50 * MIB),
-        ("pauses", nothing, pauses, 50 * MIB),
-        ("locks", entries, locks, 25 * MIB),
-        ("subscriptions", nothing, ranges, 60 * MIB),
-        ("subscriptions", nothing, expressions, 60 * MIB),
-        ("subscriptions", nothing, single_keys, 60 * MIB),
-        ("news", nothing, news, 50 * MIB),
+        ("tombstones", nothing, tombstones, 30 * MIB),
+        ("waits", nothing, waits, 25 * MIB),
+        ("pauses", nothing, pauses, 25 * MIB),
+        ("locks", entries, locks, 15 * MIB),
+        ("subscriptions", nothing, ranges, 30 * MIB),
+        ("subscriptions", nothing, expressions, 30 * MIB),
+        ("subscriptions", nothing, single_keys, 30 * MIB),
+        ("news", nothing, news, 25 * MIB),
         ("connections", nothing, connections, 5 * MIB),
-        ("inflight", nothing, inflight, 60 * MIB),
+        ("inflight", nothing, inflight, 30 * MIB),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -239,7 +239,10 @@ def test_memory_of_each_kind_is_what_the_metrics_say(
 
 def test_memory_of_tombstones_is_bounded_at_a_start(tmp_path: Path) -> None:
     """But for those of one segment, which go when it is replayed."""
-    options = (*HTTP, "--tombstones-bytes-max", str(TOMBSTONES_BYTES), "--cmdlog-sync", "os")
+    most = (
+        2 * TOMBSTONES_BYTES
+    )  # a start takes some memory of its own, which has to be little of it
+    options = (*HTTP, "--tombstones-bytes-max", str(most), "--cmdlog-sync", "os")
     options += ("--cmdlog-seg-size", str(4 * MIB))
     with DaemonProcess(tmp_path, *options, own_interpreter=True) as daemon:
         said = counted(daemon)
@@ -251,5 +254,5 @@ def test_memory_of_tombstones_is_bounded_at_a_start(tmp_path: Path) -> None:
         daemon.start()
         grown = sum(counted(daemon).values()) - sum(said.values())
         growth = resident(daemon) - resident_before
-        assert 60 * MIB < grown <= TOMBSTONES_BYTES
+        assert 60 * MIB < grown <= most
         assert abs(growth - grown) <= TOLERANCE * grown, f"{growth / grown:.2f}"

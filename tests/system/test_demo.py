@@ -20,7 +20,7 @@ from fj_cli.demo.services import installed
 
 DAY_S = 24 * 3600
 
-EVENTS = 30_000
+EVENTS = 20_000
 """Events of the file that the test plays, the first ones; `make demo` plays all."""
 
 PLAY_FIRST_EVENTS = f"""
