@@ -62,7 +62,7 @@ class Reloader:
             try:
                 config, security = await trio.to_thread.run_sync(self._read)
             except ConfigError as error:
-                LOG.error("event=reload-failed error=%r kept='what counted before'", str(error))
+                LOG.error("event=reload-failed error=%r kept='the options before'", str(error))
             else:
                 self._apply(config, security)
 

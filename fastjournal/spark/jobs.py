@@ -8,7 +8,7 @@ waits for the end of other work on its URI counts as delayed.
 ``leased`` start-attempts, ``completed`` entries that ended while they were leased, ``removed``
 those that ended otherwise (deleted, popped, expired, replaced by a newer one), ``returned`` leases
 that ran out or were released, ``buried`` entries set aside. An entry that is written again under
-a new job id (its tries are used up for workq, or cleaning moves it) is not new.
+a new job id (its tries are used up for workq, or compaction moves it) is not new.
 """
 
 from __future__ import annotations

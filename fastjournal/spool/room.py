@@ -55,7 +55,7 @@ class Room:
                 raise SpoolFullError(
                     f"it holds {used} of {self._bytes_max} bytes: no room for {count} more",
                     path=self._directory,
-                    hint="is fj-forwarder running, and does it reach the daemon?",
+                    hint="check that fj-forwarder is running and reaches the daemon",
                 )
         self._taken += count
 

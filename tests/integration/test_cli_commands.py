@@ -218,7 +218,7 @@ def test_connection_that_nobody_accepts_is_exit_69_and_one_sentence(tmp_path: Pa
         assert done.returncode == CANNOT_CONNECT
         assert done.stderr.count(b"\n") == 1
         assert address.encode() in done.stderr
-        assert b"is fastjournald running there" in done.stderr
+        assert b"check that fastjournald is running there" in done.stderr
 
 
 def test_server_option_wins_over_the_environment_on_either_side(cli: Cli) -> None:

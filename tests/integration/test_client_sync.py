@@ -89,7 +89,9 @@ def test_connect_without_a_daemon_is_a_named_error_that_says_what_to_look_at(
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     for address in (f"127.0.0.1:{port}", f"unix:{tmp_path}/none"):
-        with pytest.raises(CannotConnectError, match="is fastjournald running there") as caught:
+        with pytest.raises(
+            CannotConnectError, match="check that fastjournald is running there"
+        ) as caught:
             SyncClient(address).nop()
         assert caught.value.code == "cannot-connect"
         assert address in str(caught.value)
@@ -148,7 +150,7 @@ def test_daemon_that_stays_silent_is_an_error_after_the_timeout() -> None:
 def test_protocol_of_a_peer_that_is_another_is_named_as_such() -> None:
     with ScriptedDaemon(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as daemon:
         client = SyncClient(daemon.address)
-        with pytest.raises(ProtocolError, match="is it a fastjournald"):
+        with pytest.raises(ProtocolError, match="check that a fastjournald"):
             client.nop()
 
 

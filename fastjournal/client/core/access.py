@@ -100,7 +100,7 @@ class FirstAnswer:
             raise CannotConnectError(
                 f"{self._address} does not speak the protocol: {error.message}",
                 code=error.code,
-                hint="is it a fastjournald that listens there, and does it speak TLS?",
+                hint="check that a fastjournald listens there, and whether it speaks TLS",
             ) from error
         if not isinstance(reply, Reply):
             if not data:
@@ -111,7 +111,7 @@ class FirstAnswer:
         reason = refusal(reply.error)
         if reply.identifier != _IDENTIFIER or reason.code in LATER:
             raise turned_away(reason)
-        reason.hint = "is it the right token?"
+        reason.hint = "check the token"
         raise reason
 
     def _closed(self) -> CannotConnectError:

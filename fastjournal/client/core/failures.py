@@ -32,7 +32,7 @@ _TLS_REFUSALS = (
 others, such as an end of the stream or an internal error of the peer, count as a lost connection.
 """
 
-_RUNS_THERE = "is fastjournald running there, and is the address right?"
+_RUNS_THERE = "check that fastjournald is running there, and the address"
 
 _SEND_AGAIN = "connect and send again; with the same timestamp a repeated write is harmless"
 
@@ -73,7 +73,7 @@ def closed_by_peer(*, silent: bool) -> CannotConnectError:
     reason = "the daemon closed the connection"
     if silent:
         return connection_lost(
-            f"{reason} without a word", f"does it ask for TLS? else {_SEND_AGAIN}"
+            f"{reason} without a reply", f"use TLS if it needs that; else {_SEND_AGAIN}"
         )
     return connection_lost(reason)
 
@@ -138,10 +138,10 @@ def _tls_hint(error: OSError) -> str:
     if not any(part in reason for part in _TLS_REFUSALS):
         return ""
     if reason == "CERTIFICATE_VERIFY_FAILED":
-        return "trust its authority (tls), connect by a name in it, and look at its time"
+        return "trust its authority (tls), connect by a name in it, and check its dates"
     if "ALERT" in reason:
-        return "the daemon may ask for a certificate, of an authority that it trusts and in time"
-    return "does the daemon speak TLS, and a version of it that this client speaks?"
+        return "give a certificate that is valid, of an authority that the daemon trusts"
+    return "check that the daemon speaks TLS, in a version that this client speaks"
 
 
 def is_waited_for_at_start(plan: Reconnect | None, error: CannotConnectError) -> bool:

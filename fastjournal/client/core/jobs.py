@@ -185,5 +185,5 @@ def lost_job(error: RefusedError) -> LeaseLostError:
         return error
     return LeaseLostError(
         "the entry is gone: its lease ran out, and it was completed or deleted by another",
-        hint="the work was done in vain, or twice",
+        hint="another worker may have done the work too: make it idempotent, or the lease longer",
     )

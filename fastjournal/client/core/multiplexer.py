@@ -193,7 +193,7 @@ class Multiplexer:
                 self.fail(closed_by_peer(silent=False))  # inside a reply
                 return done
             error.hint = error.hint or (
-                "is it a fastjournald that listens there, and does it speak TLS?"
+                "check that a fastjournald listens there, and whether it speaks TLS"
             )
             self.fail(error)
         return done

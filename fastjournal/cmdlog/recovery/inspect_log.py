@@ -244,7 +244,7 @@ class _LogInspector:
             self._found("torn", number, scan.damage[0], "")
         if replay.cut is not None and not damage:
             # before the torn tail, so the diagnostic for that tells the smaller part
-            message = "its last records were never written, and nobody was told that it was done"
+            message = "its last records were never written, and no client got OK for it"
             found = CorruptRegion(replay.cut, usable, "a group of records is not all there")
             self._found("unfinished", number, found, message)
             usable = replay.cut

@@ -48,7 +48,7 @@ def apply_operation(state: ReplayState, operation: Operation, time: int, segment
         if job is not None:
             _change(state, job, operation, time)
         elif isinstance(operation, Rename) and operation.old:
-            # cleaning has taken the job away, but what came of it for the two keys stands
+            # compaction has removed the job, but what came of it for the two keys stands
             state.tombstones.pop(operation.key, None)
             state.leave_tombstone(operation.old, operation.timestamp, time)
 

@@ -152,7 +152,7 @@ def _refusal(inspection: LogInspection) -> LogCorruptError:
         message,
         path=first.path,
         offset=first.offset,
-        hint=f"'fj-cli log verify {directory}' tells all of it; restore the file, or --repair goes"
+        hint=f"'fj-cli log verify {directory}' lists all of it; restore the file, or --repair goes"
         f" on without {without}",
     )
 

@@ -123,7 +123,7 @@ class ReplayState:
 
     @property
     def removed(self) -> set[int]:
-        """Numbers of segments that cleaning unlinked."""
+        """Numbers of segments that compaction unlinked."""
         return self.chain.removed
 
     def place(self, job: ReplayedEntry, learnt: int) -> None:
@@ -274,7 +274,7 @@ class ReplayState:
     ) -> None:
         """Give a job another primary key, in the place of what stands there.
 
-        ``before``: the key that it had, if the record tells: cleaning may have taken an earlier
+        ``before``: the key that it had, if the record has it: compaction may have taken an earlier
         change of a job that is gone.
         """
         keys = self.keys

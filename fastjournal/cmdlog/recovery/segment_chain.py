@@ -83,7 +83,7 @@ class Chain:
         self.previous: dict[int, int] = {}
         """Segment number to the number of the segment before it, as its first record says."""
         self.removed: set[int] = set()
-        """Numbers of segments that cleaning unlinked."""
+        """Numbers of segments that compaction unlinked."""
         self.seals: dict[int, list[Seal]] = {}
         """Segment number to what it may be, of which it is one."""
         self.told_in: dict[int, set[int]] = {}

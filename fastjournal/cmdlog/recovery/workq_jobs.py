@@ -85,7 +85,7 @@ def entry_of(record: Record) -> Envelope:
 
 
 def insert(state: ReplayState, job: ReplayedEntry) -> None:
-    """Make a foreign job live; one of the same id, whose delete was cleaned away, is gone."""
+    """Make a foreign job live; one of the same id, whose delete compaction removed, is gone."""
     for old in (state.jobs.get(job.job_id), state.keys.get(job.key)):
         if old is not None:
             state.odd["an id added twice"] += 1
