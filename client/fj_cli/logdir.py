@@ -12,6 +12,13 @@ log_argument = click.argument(
     "directory", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=str)
 )
 
+format_option = click.option(
+    "--format",
+    "log_format",
+    type=click.Choice(["fastjournal", "workq", "beanstalkd", "kestrel"]),
+    help="Format of the files.  [default: recognized by their names and contents]",
+)
+
 
 def segments_in(disk: OsDisk, directory: str) -> list[int]:
     """Return the numbers of the segments in a directory.

@@ -183,8 +183,18 @@ def beanstalkd_records(
     Raises:
         LogFailedError: Something cannot be read.
     """
+    file: WindowedFile | None = None
     for path, record in _read_binlogs(disk, directory, faults, on_progress):
-        yield ForeignRecord(path, record.offset, record.end - record.offset, _fields(record))
+        if file is None or file.path != path:
+            file = WindowedFile(disk, path)
+        size = record.end - record.body_at - len(BODY_END)
+        yield ForeignRecord(
+            path,
+            record.offset,
+            record.end - record.offset,
+            _fields(record),
+            file.read(record.body_at, size) if size >= 0 else None,
+        )
 
 
 def _lock(path: str) -> int:

@@ -13,6 +13,8 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.kestrel_files import list_queues
+from fastjournal.foreign.kestrel_records import BrokenRecordError, read_record
+from fastjournal.foreign.windowed_file import WindowedFile
 
 _BINLOG = re.compile(r"binlog\.([0-9]{1,9})")
 _FIRST_RECORD_BYTES = 512
@@ -35,11 +37,13 @@ _HOLDS = {
     Format.KESTREL: "the journal of a Kestrel",
 }
 _ASKS_FOR = {
+    Format.FASTJOURNAL: "no segment, such as 000000001.log",
     Format.WORKQ: "no segment, such as 000000001.log",
     Format.BEANSTALKD: "no binlog, such as binlog.1",
     Format.KESTREL: "no journal of a queue",
 }
 _NAMED_BY = {
+    Format.FASTJOURNAL: "--cmdlog-path, or a snapshot",
     Format.WORKQ: "workq-server's option -cmdlog-path",
     Format.BEANSTALKD: "beanstalkd's option -b",
     Format.KESTREL: "Kestrel's queuePath",
@@ -69,7 +73,10 @@ def find_format(disk: Disk, directory: str) -> Format | None:
         return Format.FASTJOURNAL if ours else Format.WORKQ
     if list_binlogs(disk, directory):
         return Format.BEANSTALKD
-    return Format.KESTREL if list_queues(disk, directory) else None
+    queues = list_queues(disk, directory)
+    if any(_begins_as_kestrel(disk, path) for paths in queues.values() for path in paths):
+        return Format.KESTREL
+    return None
 
 
 def require_format(disk: Disk, directory: str, wanted: Format) -> None:
@@ -81,17 +88,24 @@ def require_format(disk: Disk, directory: str, wanted: Format) -> None:
     found = find_format(disk, directory)
     if found is wanted:
         return
-    if found is Format.FASTJOURNAL:
+    if found is None and wanted is Format.KESTREL and list_queues(disk, directory):
+        # every file may be the journal of a queue, and be damaged
+        return
+    if found is Format.FASTJOURNAL and wanted is Format.WORKQ:
         raise ours(directory)
-    if found is None or found is Format.KESTREL:
-        # any file could be the journal of a queue of Kestrel's
-        raise BadRequestError(
-            f"{directory} holds {_ASKS_FOR[wanted]}",
-            hint=f"name the directory of {_NAMED_BY[wanted]}",
-        )
+    if found is None:
+        raise no_journal(directory, wanted)
     raise BadRequestError(
         f"{directory} holds {_HOLDS[found]}, and none of {wanted}", hint=f"name {found} instead"
     )
+
+
+def _begins_as_kestrel(disk: Disk, path: str) -> bool:
+    file = WindowedFile(disk, path)
+    try:
+        return file.size > 0 and read_record(file, 0).end > 0
+    except BrokenRecordError:
+        return False
 
 
 def begins_as_ours(data: bytes) -> bool:
@@ -101,6 +115,14 @@ def begins_as_ours(data: bytes) -> bool:
     except LogCorruptError:
         return False
     return record.name == OPERATION_NAME
+
+
+def no_journal(directory: str, wanted: Format) -> BadRequestError:
+    """Return the error for a directory that holds no journal at all."""
+    return BadRequestError(
+        f"{directory} holds {_ASKS_FOR[wanted]}",
+        hint=f"name the directory of {_NAMED_BY[wanted]}",
+    )
 
 
 def ours(directory: str) -> BadRequestError:

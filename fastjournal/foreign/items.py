@@ -50,8 +50,10 @@ class ForeignRecord(msgspec.Struct, frozen=True, gc=False):
 
     path: str
     offset: int
-    bytes: int
+    size: int
     fields: dict[str, Any]
+    value: bytes | None
+    """Body or item; None: the record has none."""
 
 
 class QueueFacts(msgspec.Struct, frozen=True, gc=False):

@@ -211,9 +211,19 @@ def kestrel_records(
     Raises:
         LogFailedError: Something cannot be read.
     """
+    file: WindowedFile | None = None
     for _, records in _read_queues(disk, directory, faults, on_progress=on_progress):
         for path, record in records:
-            yield ForeignRecord(path, record.offset, record.end - record.offset, _fields(record))
+            if file is None or file.path != path:
+                file = WindowedFile(disk, path)
+            with_value = record.opcode in WITH_VALUE
+            yield ForeignRecord(
+                path,
+                record.offset,
+                record.end - record.offset,
+                _fields(record),
+                file.read(record.value_at, record.value_bytes) if with_value else None,
+            )
 
 
 def _read_queues(

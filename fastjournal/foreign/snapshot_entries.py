@@ -32,6 +32,17 @@ _CHANGED_IN_PLACE = (int(ValueType.INTEGER), int(ValueType.FLOAT), int(ValueType
 _NUMBER_BYTES = 8
 
 
+def value_limit() -> ValueLimit:
+    """Return how much memory the values of a replay take whose entries are only read."""
+    return ValueLimit(
+        bytes_max=VALUES_BYTES_MAX,
+        entry_bytes=0,
+        value_bytes_min=_COLD_BYTES_MIN,
+        types_kept=_CHANGED_IN_PLACE,
+        bytes_kept=_NUMBER_BYTES,
+    )
+
+
 class SnapshotEntry(msgspec.Struct, frozen=True, gc=False):
     """An entry that waits, or is buried. Times in microseconds."""
 
@@ -77,19 +88,12 @@ class SnapshotEntries:
         self._disk = disk
         self._snapshot = snapshot
         self._state = ReplayState()
-        limit = ValueLimit(
-            bytes_max=VALUES_BYTES_MAX,
-            entry_bytes=0,
-            value_bytes_min=_COLD_BYTES_MIN,
-            types_kept=_CHANGED_IN_PLACE,
-            bytes_kept=_NUMBER_BYTES,
-        )
 
         def tell(progress: Progress) -> None:
             if on_progress is not None:
                 on_progress(progress.bytes_done, progress.bytes)
 
-        found = inspect_log(disk, snapshot, self._state, tell, limit).diagnostics
+        found = inspect_log(disk, snapshot, self._state, tell, value_limit()).diagnostics
         if found:
             raise LogCorruptError(
                 found[0].message,

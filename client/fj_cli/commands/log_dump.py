@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fj_cli.logdir import log_argument, segments_in
+from fj_cli.logdir import format_option, log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import note, wants_json, write_json, write_line
 from fj_cli.progress import ProgressBar
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 @click.command("dump")
 @log_argument
 @click.option("--segment", type=click.IntRange(0), help="Only the segment of this number.")
+@format_option
 @json_option
-def command(directory: str, segment: int | None, as_json: bool | None) -> int:
-    """Write every record of the log or snapshot DIR, oldest first, one a line.
+def command(
+    directory: str, segment: int | None, log_format: str | None, as_json: bool | None
+) -> int:
+    """Write every record of the log, snapshot or journal DIR, oldest first, one a line.
 
     Bytes that are no record, and records that cannot be understood, are named on standard error,
     and the rest is written all the same; exit code 1.
@@ -28,8 +31,17 @@ def command(directory: str, segment: int | None, as_json: bool | None) -> int:
     from fastjournal.cmdlog.format.segments import segment_name
     from fastjournal.cmdlog.locks import lock_to_read
     from fastjournal.disk import OsDisk
+    from fastjournal.foreign.formats import Format
+    from fastjournal.foreign.journal_stat import open_format
 
     disk = OsDisk()
+    found = open_format(disk, directory, Format(log_format) if log_format else None)
+    if found in (Format.BEANSTALKD, Format.KESTREL):
+        from fj_cli.foreign_log import dump_foreign
+
+        if segment is not None:
+            raise click.UsageError(f"a journal of {found} has no segments")
+        return dump_foreign(disk, directory, found, in_json=wants_json(as_json))
     with lock_to_read(disk, directory):
         numbers = segments_in(disk, directory)
         if segment is not None:

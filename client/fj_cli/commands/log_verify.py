@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fj_cli.logdir import log_argument, segments_in
+from fj_cli.logdir import format_option, log_argument, segments_in
 from fj_cli.options import DONE, REFUSED, json_option
 from fj_cli.output import counted, note, wants_json, write_json, write_table
 from fj_cli.progress import ProgressBar
@@ -31,9 +31,10 @@ _ADVICE = {
 
 @click.command("verify")
 @log_argument
+@format_option
 @json_option
-def command(directory: str, as_json: bool | None) -> int:
-    """Read every byte of the log or snapshot DIR and check it; changes nothing.
+def command(directory: str, log_format: str | None, as_json: bool | None) -> int:
+    """Read every byte of the log, snapshot or journal DIR and check it; changes nothing.
 
     Exit code 1 where anything is wrong: each finding has the file, the offset and what to do. A
     snapshot is held against its manifest too.
@@ -41,8 +42,15 @@ def command(directory: str, as_json: bool | None) -> int:
     from fastjournal.cmdlog.locks import lock_to_read
     from fastjournal.cmdlog.recovery.recover import Progress, verify
     from fastjournal.disk import OsDisk
+    from fastjournal.foreign.formats import Format
+    from fastjournal.foreign.journal_stat import open_format
 
     disk = OsDisk()
+    recognized = open_format(disk, directory, Format(log_format) if log_format else None)
+    if recognized in (Format.BEANSTALKD, Format.KESTREL):
+        from fj_cli.foreign_log import verify_foreign
+
+        return verify_foreign(disk, directory, recognized, as_json)
     segments = segments_in(disk, directory)
     records = 0
     with lock_to_read(disk, directory), ProgressBar("verifying", unit="bytes") as bar:
