@@ -1,6 +1,6 @@
-"""Where the time comes from: an argument everywhere, and the one source of write timestamps.
+"""Clock: the time, an argument everywhere, and the one source of write timestamps.
 
-Which of two writes wins is decided by their timestamps, and two writes of one process that carry
+The timestamps of two writes decide which one wins, and two writes of one process that carry
 the same one would be taken for a repeat. So whoever stamps requests takes the stamp here.
 """
 

@@ -1,4 +1,4 @@
-"""The only place that touches files for the command log.
+"""Disk: the only place that touches files for the command log.
 
 ``Disk`` is what the log needs of a disk, ``OsDisk`` is the real one; a cruel one in memory is
 ``fastjournal.testing.disk``. Paths are strings. An ``OSError`` never leaves this module: it becomes

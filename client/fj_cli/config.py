@@ -1,4 +1,4 @@
-"""Which daemon to talk to, and how to be let in: options, then the environment, then a file.
+"""Connection settings of fj-cli: from options, then the environment, then a file.
 
 The files, the first that is there: ``$XDG_CONFIG_HOME/fastjournal/fj-cli.toml`` (usually
 ``~/.config/...``), ``/etc/fastjournal/fj-cli.toml``. The names in them are those of the options:

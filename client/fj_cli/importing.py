@@ -57,7 +57,7 @@ def import_options(command: Decorated) -> Decorated:
 
 
 class Counts(msgspec.Struct):
-    """How an import went."""
+    """Counts of an import."""
 
     read: int = 0
     """Items of the journal that were looked at: the sum of the next four."""

@@ -1,4 +1,4 @@
-"""All that goes to standard output and error: JSON, an object a line; tables and lines for people.
+"""Output of fj-cli and its errors: JSON, an object a line; tables and lines for people.
 
 Everything passes through here or through ``fj_cli.text``, which escapes what came from elsewhere.
 Bytes in JSON: a field ``value`` holds text where the bytes are UTF-8; else the field is named

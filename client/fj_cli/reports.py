@@ -16,7 +16,7 @@ from fj_cli.times import format_duration
 
 
 class Ended(StrEnum):
-    """How the work on an entry ended."""
+    """End of the work on an entry."""
 
     DONE = "done"
     FAILED = "failed"
@@ -29,7 +29,7 @@ class Ended(StrEnum):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How the work on an entry ended, and why."""
+    """Outcome of the work on an entry, and why."""
 
     ended: Ended
     exit_code: int | None = None

@@ -50,7 +50,7 @@ waking: a slot that is due may have to wait until another one is closed."""
 
 
 class _Record(NamedTuple):
-    """Where a record is, and its frame."""
+    """Record: its place and its frame."""
 
     slot: SlotFile
     offset: int

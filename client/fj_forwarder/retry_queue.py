@@ -87,7 +87,7 @@ class Due(NamedTuple):
 
 
 class RetryQueue:
-    """All stretches of one spool.
+    """Retry queue: all stretches of one spool.
 
     Args:
         stretches_max: Beyond so many ordinary ones those of each slot become one; so do suspects,

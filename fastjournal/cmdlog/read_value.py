@@ -12,7 +12,7 @@ from fastjournal.errors import LogCorruptError, LogFailedError
 
 
 class Whereabouts(msgspec.Struct, frozen=True, gc=False):
-    """Where the record of an entry is."""
+    """Location of the record of an entry."""
 
     position: int
     """Segment and offset, see ``cmdlog.format.segments``."""

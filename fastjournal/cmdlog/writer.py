@@ -48,7 +48,7 @@ def _nothing() -> None:
 
 
 class SyncPolicy(StrEnum):
-    """When written bytes are synced."""
+    """Sync policy: when written bytes are synced."""
 
     ALWAYS = "always"
     """Before any client gets OK."""

@@ -93,7 +93,7 @@ class State(IntFlag):
 
 
 class ErrorCode(StrEnum):
-    """Every code that an error can start with."""
+    """Error codes: the word that an error starts with."""
 
     NOT_FOUND = "not-found"
     EXISTS = "exists"

@@ -75,7 +75,7 @@ class LogEffect(Enum):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """All that stands in tables about one function."""
+    """Declaration of one function: the facts in all tables about it."""
 
     text: str
     """Its row of the table in docs/protocol.md."""

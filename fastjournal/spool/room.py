@@ -1,4 +1,4 @@
-"""How much a spool may still grow: spool_bytes_max, counted without asking the disk each time.
+"""Room of a spool under spool_bytes_max, counted without asking the disk each time.
 
 The file in use is measured at each append, which costs one cheap call and sees the other writers.
 The other slots are summed now and then: they shrink as the forwarder works, and only a writer with

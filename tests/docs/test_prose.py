@@ -38,6 +38,12 @@ DOCSTRING_BADLY_BEGUN = re.compile(
 )
 """Sentence of a docstring, or text of an argument, that begins so."""
 
+NO_NOUN_FIRST = re.compile(
+    r'(?:\A|^ *class [^"]*?:\n +)"""((?:How|Where|When|Which|Every(?:thing)?|All|It)\b.{0,50})',
+    re.MULTILINE,
+)
+"""First line of the docstring of a module or a class, which a search goes by, without its noun."""
+
 COMMENT = re.compile(r"(?:^ *# .*\n)+", re.MULTILINE)
 COMMENT_BADLY_BEGUN = re.compile(
     rf"(?:\A(?i:{NO_SUBJECT.pattern})|[.:;?!] {NO_SUBJECT.pattern}).{{0,50}}"
@@ -131,6 +137,16 @@ def test_page_verbs_are_technical(page: Path) -> None:
 
 def test_prose_of_docstrings_begins_with_a_noun() -> None:
     assert not found_in_docstrings(DOCSTRING_BADLY_BEGUN, NO_SUBJECT)
+
+
+def test_prose_of_modules_and_classes_has_its_noun_in_the_first_line() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in SOURCES
+        for line in NO_NOUN_FIRST.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert NO_NOUN_FIRST.findall('"""How it goes."""') == ['How it goes."""']
+    assert NO_NOUN_FIRST.findall('class A:\n    """When it is."""\n')
 
 
 def test_prose_of_docstrings_has_technical_verbs() -> None:

@@ -1,4 +1,4 @@
-"""``fj-cli bury``: set an entry aside."""
+"""``fj-cli bury``: make an entry a dead letter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fj-cli import``: bring what another queue has not done into the daemon."""
+"""``fj-cli import``: import the pending jobs of another queue into the daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fj-cli log``: look at a command log, and mend it."""
+"""``fj-cli log``: inspect a command log, and repair it."""
 
 from __future__ import annotations
 

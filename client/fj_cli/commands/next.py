@@ -1,4 +1,4 @@
-"""``fj-cli next``: lease what is due; with ``--exec``, work it off."""
+"""``fj-cli next``: lease due entries; with ``--exec``, run a command for each."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Wait(IntParamType):
 
 
 class ExecCommand(click.Command):
-    """Everything behind ``--exec`` is the command to run, its own options included."""
+    """Command with ``--exec``: all arguments behind it are the command to run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the command off the end, and parse the rest as usual."""

@@ -1,4 +1,4 @@
-"""``fj-cli release``: give a leased entry back."""
+"""``fj-cli release``: release the lease of an entry."""
 
 from __future__ import annotations
 

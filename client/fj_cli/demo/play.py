@@ -61,7 +61,7 @@ class Result(msgspec.Struct):
 
 
 class Play:
-    """All parts at work on one directory.
+    """Play of the demonstration: all programs on one directory.
 
     Args:
         directory: Empty.

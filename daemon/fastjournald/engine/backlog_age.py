@@ -1,4 +1,4 @@
-"""How old the oldest work is that is due and that nobody has taken. Pure.
+"""Backlog age: time since the oldest unleased entry became due. Pure.
 
 An entry is due since the instant in its key or the end of its delay; one that names no instant (0)
 since it was created.

@@ -33,7 +33,7 @@ POLLS = True
 
 
 class Connections:
-    """All clients that are connected.
+    """Connections of all clients.
 
     Args:
         runtime: Engine, log and options.

@@ -36,7 +36,7 @@ _READY, _DELAYED = EntryState.READY, EntryState.DELAYED
 
 
 class _Queue(NamedTuple):
-    """Where the waiting entries of a domain and priority go."""
+    """Queue for the waiting entries of a domain and priority."""
 
     domain: Domain
     priority: int

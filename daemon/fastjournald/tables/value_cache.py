@@ -61,7 +61,7 @@ ALL_READABLE: Final[Unreadable] = {}
 
 
 class Values:
-    """How much memory entries take, and the order in which their values leave it.
+    """LRU cache of values: memory of entries, and the order in which their values leave it.
 
     Args:
         bytes_max: More than so many, and values leave.

@@ -37,7 +37,7 @@ _IDENTIFIER = 1
 
 @dataclass(frozen=True)
 class Access:
-    """How a client is let in. The token is in no representation of this."""
+    """Credentials of a client. The token is in no representation of this."""
 
     tls: ssl.SSLContext | None = None
     """For every TCP address; None: only for those that say ``tls://``."""

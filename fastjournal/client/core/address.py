@@ -1,4 +1,4 @@
-"""Where a daemon listens: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``."""
+"""Address of a daemon: ``HOST:PORT``, ``[::1]:PORT``, ``tls://HOST:PORT`` or ``unix:PATH``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to try again to connect: growing pauses with jitter, for a while. Without IO or clock."""
+"""Back-off of tries to connect: growing pauses with jitter, for a while. Without IO or clock."""
 
 from __future__ import annotations
 

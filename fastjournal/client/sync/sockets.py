@@ -157,7 +157,7 @@ def connect_channel(
 
 
 class _Deadline:
-    """When connecting has to be done with, however many calls of the system that takes."""
+    """Deadline of connecting, for any number of system calls."""
 
     def __init__(self, timeout_s: float) -> None:
         self._end_s = time.monotonic() + timeout_s

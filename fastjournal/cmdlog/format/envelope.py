@@ -26,7 +26,7 @@ Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Envelope(msgspec.Struct, array_like=True, gc=False):
-    """Everything that an entry must keep. Times are microseconds."""
+    """Envelope: all fields that an entry must keep. Times are microseconds."""
 
     key: bytes
     uri: bytes | None

@@ -51,7 +51,7 @@ _PROGRESS_RECORDS = 100_000
 
 
 class Progress(msgspec.Struct, frozen=True, gc=False):
-    """How far reading has come."""
+    """Progress of reading."""
 
     segment: str
     """Name of the segment that is being read."""

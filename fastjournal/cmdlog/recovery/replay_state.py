@@ -55,7 +55,7 @@ def pause_name(domain: bytes) -> bytes:
 
 
 class ReplayState:
-    """Everything that the records so far leave behind.
+    """State that the records so far leave behind.
 
     ``jobs`` maps job ids to live jobs, in the order in which their records came. ``keys`` maps
     every key to its job: primary keys, URIs and links; a URI that a newer entry took leads to that.

@@ -1,7 +1,7 @@
 """Value budget: memory-bounded replay, which leaves the oldest values on the disk. Pure.
 
-Which value was accessed last is not in the log. So those go that were written first, a segment's at
-a time: that is as exact as it has to be, for the daemon reads back what is asked for.
+The log does not have the last access of a value. So those go that were written first, by
+segments: that is as exact as it has to be, for the daemon reads back what is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastjournal.cmdlog.recovery.replayed_entry import ReplayedEntry
 
 
 class ValueLimit(msgspec.Struct, frozen=True, kw_only=True):
-    """How much memory what is live may take."""
+    """Memory limit of live entries in a replay."""
 
     bytes_max: int
     entry_bytes: int

@@ -98,7 +98,7 @@ class CompiledSet:
 
 
 class CompiledSets:
-    """All sets that are in use, each once."""
+    """Compiled sets that are in use, each once."""
 
     def __init__(self) -> None:
         self._sets: dict[tuple[bytes, ...], CompiledSet] = {}

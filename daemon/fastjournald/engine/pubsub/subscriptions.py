@@ -47,7 +47,7 @@ MayKnow: TypeAlias = Callable[[Hashable, bytes, bytes | None], bool]
 
 
 class Subscriptions:
-    """All subscriptions, and the notifications that wait to be delivered.
+    """Subscriptions of all sessions, and the notifications that wait to be delivered.
 
     Args:
         changes: Where changed keys are noted; switched on and off as subscriptions come and go.

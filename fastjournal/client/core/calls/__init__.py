@@ -1,4 +1,4 @@
-"""One function for each request: it builds the request and knows how to read the reply.
+"""Calls: a function for each request, which builds it and knows how to read the reply.
 
 Pure: no socket, no clock. ``SyncClient`` and ``Client`` have a method for each of these and add
 nothing but moving the bytes, so the arguments, results and errors that are described here are

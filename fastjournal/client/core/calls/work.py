@@ -1,4 +1,4 @@
-"""Calls about work: take it, hold it, give it back, set it aside."""
+"""Calls about work: lease it, renew the lease, release it, bury it."""
 
 from __future__ import annotations
 
