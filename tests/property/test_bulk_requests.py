@@ -50,7 +50,11 @@ class Twin:
         """Codes of the errors."""
 
     def ask(self, requests: list[Request], now: int) -> list[Reply | None]:
-        """Carry out a batch, as one read of a connection may hold it."""
+        """Carry out a batch, as one read of a connection may hold it, and check once behind it."""
+        with self.subject.checked_once():
+            return self._ask(requests, now)
+
+    def _ask(self, requests: list[Request], now: int) -> list[Reply | None]:
         subject, at = self.subject, 0
         replies: list[Reply | None] = []
         while at < len(requests):
@@ -62,7 +66,6 @@ class Twin:
             if done:
                 if requests[at].function == Function.SET:
                     self.moved += len(waiting.intersection(range(len(done))))
-                subject.check()
                 subject.evict()
                 replies += [reply for data in done for reply in decoded(data)]
                 at += len(done)
