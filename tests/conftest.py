@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.door.places import patch_module
 from tests.integration.programs import close_fork_servers, open_fork_servers
-from tests.property.packer import packing
+from tests.property.packer import ALONE, WITH_WORKER, packing
 from tests.spark.java_machine import JavaMachine
 
 if TYPE_CHECKING:
@@ -39,8 +40,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-TESTS = Path(__file__).parent
-SPARK_TESTS = TESTS / "spark"
+TESTS = f"{Path(__file__).parent}{os.sep}"
 
 TIERS = ("system", "soak", "docs", "unit", "property", "format", "integration")
 """Order of the tests behind those of Spark: no process ends alone with a test of many seconds."""
@@ -56,9 +56,15 @@ def pytest_unconfigure() -> None:
     close_fork_servers()
 
 
+def tier_of(item: pytest.Item) -> str:
+    """Return the directory of tests that an item is in; text, for each of 10,000 items is asked."""
+    path = str(item.path)
+    return path[len(TESTS) :].partition(os.sep)[0] if path.startswith(TESTS) else ""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Keep the Spark tests in one worker, so in one Java machine."""
-    if SPARK_TESTS in item.path.parents:
+    if tier_of(item) == "spark":
         item.add_marker(pytest.mark.spark)
     if item.get_closest_marker("spark") is not None:
         item.add_marker(pytest.mark.xdist_group("spark"))
@@ -70,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def turn(item: pytest.Item) -> int:
         if item.get_closest_marker("spark") is not None:
             return -1 if "spark" not in item.fixturenames else -2
-        tier = item.path.relative_to(TESTS).parts[0] if TESTS in item.path.parents else ""
+        tier = tier_of(item)
         return TIERS.index(tier) if tier in TIERS else len(TIERS)
 
     items.sort(key=turn)
@@ -109,11 +115,8 @@ def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     patch_module(monkeypatch, "POLLS", request.param == "poller")
 
 
-@pytest.fixture(scope="module", params=["alone", "with a worker"])
-def both_forms(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(scope="module", params=[ALONE, WITH_WORKER])
+def both_forms(request: pytest.FixtureRequest) -> Iterator[str]:
     """Recovery alone, and with a worker that packs segments."""
-    if request.param == "alone":
-        yield
-    else:
-        with packing():
-            yield
+    with packing() if request.param == WITH_WORKER else nullcontext():
+        yield request.param

@@ -23,6 +23,9 @@ from fastjournal.disk import Disk
 from fastjournal.errors import LogFailedError
 from fastjournal.testing.disk import SimulatedDisk
 
+ALONE, WITH_WORKER = "alone", "with a worker"
+"""Forms of recovery that the fixture ``both_forms`` gives."""
+
 ROOM = 2
 """Segments that it takes at a time."""
 
