@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import pytest
 from msgspec.structs import astuple
 
-from fastjournal.cmdlog.recovery.recover import recover
+from fastjournal.cmdlog.recovery.recover import Recovered, recover
 from fastjournal.cmdlog.recovery.replay_state import ReplayState
 from fastjournal.cmdlog.writer import LogWriter, SyncPolicy
 from fastjournal.protocol import Flag, Function, decode_reply
@@ -19,9 +20,8 @@ from tests.door.recovery import load_engine
 from tests.door.tables import Entry, EntryState
 from tests.property.changes import CHANGE_WEIGHTS, CHANGES, any_value, change_request
 from tests.property.dead_letters import DEAD_LETTER, dead_letter_request
+from tests.property.packer import packing
 from tests.property.subject import SECOND, START, request
-
-pytestmark = pytest.mark.usefixtures("both_forms")
 
 LOG = "/log"
 KEYS = [b"a:1:0:x", b"a:1:0:y", b"b:0:%d:z" % (START + 20 * SECOND), b"c:9:1:" + b"k" * 200, b"p"]
@@ -159,6 +159,33 @@ def replayed(state: ReplayState) -> dict[bytes, dict[str, object]]:
     return entries
 
 
+def assert_same(found: Recovered, daemon: Daemon) -> None:
+    """Assert that a recovery found what the engine knows."""
+    engine = daemon.engine
+    assert replayed(found.state) == live(engine)
+    for key, job in found.state.keys.items():
+        entry = engine.store.find(key)
+        assert entry is not None
+        assert entry.key == job.key
+    live_tombs = {
+        key: timestamp
+        for key, _ in engine.store.tombstones.items()
+        if (timestamp := engine.store.tombstones.get(key, daemon.now)) is not None
+    }
+    tombs = {key: found.state.tombstones[key].timestamp for key in live_tombs}
+    assert tombs == live_tombs
+    assert lasting(found.state.pauses, daemon.now) == lasting(
+        dict(engine.store.rules.pauses), daemon.now
+    )
+    limits = {
+        name: (limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
+        for name, limit in found.state.limits.items()
+    }
+    assert limits == {name: astuple(limit) for name, limit in engine.store.rules.limits}
+    assert not found.state.odd
+    assert found.active == daemon.writer.active
+
+
 @pytest.mark.rule(
     "Last writer wins (timestamps, tombstones): Every change to a persistent entry is persistent"
 )
@@ -174,35 +201,17 @@ def test_replay_leaves_what_the_engine_knows(seed: int, attempts_max: int) -> No
         if count % 10:
             continue
         daemon.writer.flush()
-        found = recover(daemon.disk, LOG, now_us=daemon.now)
-        engine = daemon.engine
-        assert replayed(found.state) == live(engine)
-        for key, job in found.state.keys.items():
-            entry = engine.store.find(key)
-            assert entry is not None
-            assert entry.key == job.key
-        live_tombs = {
-            key: timestamp
-            for key, _ in engine.store.tombstones.items()
-            if (timestamp := engine.store.tombstones.get(key, daemon.now)) is not None
-        }
-        tombs = {key: found.state.tombstones[key].timestamp for key in live_tombs}
-        assert tombs == live_tombs
-        assert lasting(found.state.pauses, daemon.now) == lasting(
-            dict(engine.store.rules.pauses), daemon.now
-        )
-        limits = {
-            name: (limit.interval_us, limit.jobs, limit.lease_us, limit.attempts)
-            for name, limit in found.state.limits.items()
-        }
-        assert limits == {name: astuple(limit) for name, limit in engine.store.rules.limits}
-        assert not found.state.odd
-        assert found.active == daemon.writer.active
+        assert_same(recover(daemon.disk, LOG, now_us=daemon.now), daemon)
         if count % 50 == 0:
+            # a worker packs the same sealed segments each time, so less often
+            with packing():
+                assert_same(recover(daemon.disk, LOG, now_us=daemon.now), daemon)
             daemon.disk = daemon.disk.kill()
-            daemon.start()
+            with packing() if count % 100 else nullcontext():
+                daemon.start()
 
 
+@pytest.mark.usefixtures("both_forms")
 @pytest.mark.parametrize("seed", range(15))
 def test_repair_of_a_damaged_log_leaves_one_that_engine_and_workq_take(
     seed: int,
