@@ -503,7 +503,7 @@ def by_one_and_in_bulk(
             reply = b"" if done else made.handle("s", rest[0], START + 1)
             assert isinstance(reply, bytes)
             replies += done or [reply]
-            made.check()
+        made.check()
         answers.append(replies)
     return answers[0], answers[1], together
 
