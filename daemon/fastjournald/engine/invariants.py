@@ -121,6 +121,10 @@ def _check_domains(scheduler: Scheduler, entries: list[Entry]) -> None:
 
 
 def _check_orders(domain: Domain, inside: list[Entry]) -> None:
+    standing: dict[int, set[int]] = {}
+    for entry in inside:
+        if entry.journal:
+            standing.setdefault(entry.state, set()).add(id(entry))
     for order, state in (
         (domain.ready, EntryState.READY),
         (domain.delayed, EntryState.DELAYED),
@@ -128,9 +132,9 @@ def _check_orders(domain: Domain, inside: list[Entry]) -> None:
     ):
         # also that the keys are those of the entries as they are now
         order.check()
-        standing = {id(entry) for entry in inside if entry.state == state and entry.journal}
-        assert len(order) == len(standing)
-        assert set(map(id, order)) == standing
+        expected = standing.get(state, set())
+        assert len(order) == len(expected)
+        assert set(map(id, order)) == expected
 
 
 def _check_places(scheduler: Scheduler) -> None:
