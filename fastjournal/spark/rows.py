@@ -83,7 +83,7 @@ def read_segment(files: Any, segment: SegmentFile, *, permissive: bool) -> Itera
         LogFailedError: The file cannot be read.
     """
     data = read_bytes(files, segment)
-    rows = _read_all(data, segment, permissive)
+    rows = segment_rows(data, segment, permissive)
     first = next(rows, None)
     if first is not None:
         first.file = Seal(len(data), google_crc32c.value(data))
@@ -109,7 +109,8 @@ def read_bytes(files: Any, segment: SegmentFile) -> bytes:
     return data[: segment.bytes]
 
 
-def _read_all(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
+def segment_rows(data: bytes, segment: SegmentFile, permissive: bool) -> Iterator[Row]:
+    """Yield the rows of a segment that has been read; see ``read_segment``."""
     scan = scan_segment(data)
     damage = [] if segment.open and scan.torn else scan.damage[::-1]
     doubtful = doubtful_removals(data, scan)

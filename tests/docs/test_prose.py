@@ -70,7 +70,7 @@ MECHANISMS = """
 address archive attempt auth backlog backpressure block blocking body budget bulk bury cancellation
 certificate chain cli client close command commit compaction completion config connect connection
 crash cursor daemon damage decision delay demo disk domain door dump encoder end engine entry
-error export expression extension failed fork forked forwarder function handshake hangup http
+error event export expression extension failed fork forked forwarder function handshake hangup http
 import install interpreter job key kick kill layer layout lease limit link listen listener lock
 locked log loop malformed map memory metric model next nop notification opcode output page pause
 peek pipeline poison poll poller port power program prose protocol purge quit random range raw

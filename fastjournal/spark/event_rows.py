@@ -1,0 +1,101 @@
+"""Events of the history: one row each, and the jobs that are alive between two segments.
+
+Columns and their meaning stand in docs/spark.md, "Events".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+import pyarrow as pa
+
+from fastjournal.spark.columns import ARROW_TYPES
+
+
+class EventKind(StrEnum):
+    """Kind of an event."""
+
+    SET = "set"
+    REPLACED = "replaced"
+    LEASED = "leased"
+    EXTENDED = "extended"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    RETURNED = "returned"
+    LOST = "lost"
+    BURIED = "buried"
+    KICKED = "kicked"
+    DELETED = "deleted"
+    EXPIRED = "expired"
+    RENAMED = "renamed"
+    PURGED = "purged"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    LIMITED = "limited"
+
+
+class Job(msgspec.Struct, gc=False):
+    """A live job, as far as later events need it. Instants are microseconds; 0: none."""
+
+    key: bytes | None = None
+    """None: its SET is older than the history."""
+    uri: bytes | None = None
+    domain: str | None = None
+    priority: int | None = None
+    timestamp: int = 0
+    value_bytes: int | None = None
+    not_before: int = 0
+    due: int | None = None
+    """Instant since which it could be leased."""
+    attempts: int = 0
+    """Failed attempts."""
+    token: int = 0
+    """Lease token: the instant at which the lease ends; 0: it is not leased."""
+    lease_start: int = 0
+    buried: bool = False
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A row of the table ``events``."""
+
+    time: int | None
+    """Instant of the record, in microseconds since the Unix epoch."""
+    event: EventKind
+    domain: str | None
+    priority: int | None
+    key: bytes | None
+    uri: bytes | None
+    job_id: str | None
+    attempt: int | None
+    due: int | None
+    lease_start: int | None
+    wait_us: int | None
+    run_us: int | None
+    reason: str | None
+    value_bytes: int | None
+    segment: int
+    offset: int
+
+
+_KINDS = {
+    **dict.fromkeys(("time", "due", "lease_start"), "time"),
+    **dict.fromkeys(("event", "domain", "job_id", "reason"), "text"),
+    **dict.fromkeys(("priority", "attempt", "segment"), "int"),
+    **dict.fromkeys(("key", "uri"), "bytes"),
+    **dict.fromkeys(("wait_us", "run_us", "value_bytes", "offset"), "long"),
+}
+
+EVENT_SCHEMA = pa.schema([(name, ARROW_TYPES[_KINDS[name]]) for name in Event.__struct_fields__])
+"""Schema of the table in Arrow."""
+
+
+def event_batch(events: Iterable[Event]) -> pa.RecordBatch:
+    """Return events as an Arrow batch, in their order."""
+    rows = list(events)
+    arrays = [
+        pa.array([getattr(event, field.name) for event in rows], type=field.type)
+        for field in EVENT_SCHEMA
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
