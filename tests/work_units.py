@@ -28,7 +28,7 @@ class WorkUnits(LoadGroupScheduling):
         return unit.partition("::")[0] if unit.startswith(SHORT_TESTS) else unit
 
     def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
-        """Count a test as done, and forget a unit that is done with it."""
+        """Count a test as done, and drop a unit that is done with it."""
         nodeid = self.registered_collections[node][item_index]
         units = self.assigned_work[node]
         scope = self._split_scope(nodeid)

@@ -1,7 +1,7 @@
 """Cost of a change while others listen: ``... [RANGES]``.
 
 The engine alone, without sockets and log, with the garbage collector off: microseconds for each SET
-of a new key of 40 bytes, and for finding out whom it concerns. Nobody is told, but for the last.
+of a new key of 40 bytes, and for finding out whom it concerns. Only the last is notified.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ of 1,000 domains, with a key of 50 bytes, a URI of 45 bytes and a value of 100 b
 take 3.5 GB below the directory for temporary files, and 8 GB of memory. With LOG the log is kept in
 that directory, and used again if it is there. Measured is the installed ``fastjournald``, from its
 start to its ready file, on a file cache as warm as writing the log leaves it. The processor time
-includes that of the scan worker, which is told by itself, too. With ONE the daemon has one
+includes that of the scan worker, which is shown by itself, too. With ONE the daemon has one
 processor, and so no worker.
 """
 

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_waiting [--entries N] [--vs OTHER/bin/python]
 
-The entries wait in one domain; those that are set and handed out while instructions are counted
+The entries wait in one domain; those that are set and delivered while instructions are counted
 come in the order of work (ascending), or at random places in it, by a priority and an instant drawn
 for each. NEXT always takes the first ones. Counted as in bench_instructions.py, in windows of 256
 and batches of 64; the log is not synced. This is what the sorted lists of a domain cost.

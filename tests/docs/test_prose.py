@@ -23,7 +23,7 @@ SOURCES = [
 TESTS = list((ROOT / "tests").rglob("*.py"))
 
 BLOCK_LINES = re.compile(r"^```.*?^```\n|^ {4}[^\n]*\n", re.MULTILINE | re.DOTALL)
-QUOTED = re.compile(r"`[^`\n]*`")
+QUOTED = re.compile(r"`+[^`\n]+`+")
 """Names and texts that a program prints: they stay as they are."""
 
 BADLY_BEGUN = re.compile(

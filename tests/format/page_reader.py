@@ -380,7 +380,7 @@ class Log:
         return [entry for *_, entry in sorted(found, key=lambda item: item[:4])]
 
     def due_at(self, waiting: Entry) -> int:
-        """Return when a waiting entry may be handed out."""
+        """Return when a waiting entry may be delivered."""
         ends = [
             entry.token
             for entry in self.jobs.values()

@@ -91,7 +91,7 @@ def ask_every_function(client: RawClient) -> None:
     ask(client, Function.RENAME, b"work:100:0:3", uri=b"count2", flags=keep | Flag.OVERWRITE)
     ask(client, Function.LOCK, b"flag", timeout=HOUR)
     ask(client, Function.UNLOCK, b"flag")
-    # work: completed, given back, extended, superseded, set aside
+    # work: completed, released, extended, superseded, set aside
     token = lease(client, b"work:100:0:0")
     ask(client, Function.DELETE, b"work:100:0:0", timeout=token, **held)
     for key, ttl in ((b"work:101:0:1", None), (b"work:102:0:2", HOUR)):

@@ -1,4 +1,4 @@
-"""``fj-cli peek``, as it is installed, against a real daemon: what NEXT then hands out."""
+"""``fj-cli peek``, as it is installed, against a real daemon: what NEXT then delivers."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def test_daemon_that_is_away_for_longer_than_a_lease_is_waited_for_all_the_same(
     assert worker.stderr is not None
     lost = worker.stderr.readline()
     assert results(lost) == ["lost"], lost
-    # the worker gives up a little before the lease ends: until then nobody else gets the job
+    # the worker ends its tries a little before the lease ends: until then nobody else gets the job
     time.sleep(max(0.0, leased_until - time.monotonic()))
     (tmp_path / "socket").unlink(missing_ok=True)
     daemon.start()

@@ -14,7 +14,7 @@ QUICK = Reconnect(first_pause_s=0.001, longest_pause_s=0.01, patience_s=30)
 
 
 class Handing:
-    """Hands out one job; what else it answers is told by function, one answer after the other."""
+    """Delivers one job; its other answers are given by function, one after the other."""
 
     def __init__(self, **answers: list[str | Do | None]) -> None:
         self.answers = answers

@@ -41,7 +41,7 @@ class Handing:
     """Hands out jobs, whatever becomes of them, as long as there are some.
 
     Args:
-        names: Ids of the jobs, handed out in this order.
+        names: Ids of the jobs, delivered in this order.
         answers: By function, one answer after the other: an error, an end of the connection, or
             nothing; empty: success.
     """
@@ -50,7 +50,7 @@ class Handing:
         self.names = list(names)
         self.answers = answers
         self.attempts: Counter[bytes] = Counter()
-        """Failures that were told, by key."""
+        """Failures that were reported, by key."""
         self.waiting: list[Request] = []
         """NEXTs that wait."""
 

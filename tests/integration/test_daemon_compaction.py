@@ -39,7 +39,7 @@ KILLS = 5
 
 
 class Churn:
-    """Sets values anew, and does jobs; keeps a ledger of what was told OK.
+    """Sets values anew, and does jobs; keeps a ledger of what got OK.
 
     Args:
         seed: Seed of the values and keys.
@@ -49,7 +49,7 @@ class Churn:
         self.draw = random.Random(seed)
         self.number = 0
         self.told: dict[bytes, bytes] = {}
-        """Key to the newest value that was told OK."""
+        """Key to the newest value that got OK."""
         self.asked: dict[bytes, set[bytes]] = {}
         """Key to values that were sent later, perhaps in vain."""
 

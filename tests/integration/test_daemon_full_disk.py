@@ -146,7 +146,7 @@ def test_disk_that_fills_makes_the_daemon_read_only_in_time_until_space_returns(
 
 
 def fill_by_requests(daemon: DaemonProcess) -> list[int]:
-    """SET until the daemon is gone; return what was told OK."""
+    """SET until the daemon is gone; return what got OK."""
     acknowledged = []
     with RawClient(daemon.address) as client:
         for first in range(0, 10_000, WINDOW):

@@ -1,4 +1,4 @@
-"""Work is not handed out to clients that are gone: over real sockets, again and again."""
+"""Hang-up: no work is delivered to clients that are gone: over real sockets, again and again."""
 
 from __future__ import annotations
 

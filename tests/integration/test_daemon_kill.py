@@ -222,7 +222,7 @@ def test_kills_lose_nothing_acknowledged_and_complete_nothing_twice(tmp_path: Pa
         for thread in workers:
             thread.join(SILENCE_S)
         assert not books.problems
-        # a worker can be done before the producer has written down that it was told OK
+        # a worker can be done before the producer has written down that it got OK
         assert not books.acknowledged - books.done, "acknowledged, and never handed out"
         assert max(books.completed.values()) == 1
         assert len(books.completed) > 100

@@ -160,7 +160,7 @@ def test_budget_of_matching_ends_costly_expressions_and_nobody_else_waits(tmp_pa
         for at in range(0, len(keys), 100):
             writer.send(*(build(Function.SET, key, b"v") for key in keys[at : at + 100]))
             assert all(writer.reply().code == "" for _ in range(100))
-        # the last change is told while the expressions are far behind
+        # the last change is delivered while the expressions are far behind
         told = light.reply()
         assert told.pairs
         assert told.pairs[0].key == keys[-1]

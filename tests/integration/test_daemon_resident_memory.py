@@ -165,7 +165,7 @@ def single_keys(daemon: DaemonProcess, stack: ExitStack) -> None:
 
 
 def news(daemon: DaemonProcess, stack: ExitStack) -> None:
-    """Changes of which nobody can be told who does not read."""
+    """Changes whose notifications wait for a client that does not read."""
     (writer,) = connect(daemon, stack)
     for number in range(2):
         slow = stack.enter_context(RawClient(daemon.address, receive_bytes=4096))

@@ -112,7 +112,7 @@ def test_client_that_does_not_read_does_not_hold_up_the_end(tmp_path: Path) -> N
         lazy.send(*[build(Function.GET, b"big", flags=Flag.DATA)] * 64)
         for _ in range(10):
             assert client.ask(build(Function.NOP)).code == ""
-        # START_S and no answer would be a failure: it gives up after 5 seconds
+        # START_S and no answer would be a failure: it ends after 5 seconds
         assert daemon.stop() == 0
     with daemon:
         with RawClient(daemon.address) as client:

@@ -1,7 +1,7 @@
 """LIMIT as politeness per host: no two workers break it, whatever happens to them or the daemon.
 
 Sixteen workers share fifty domains. Some of them die with leases, and the daemon is killed and
-started again. Every hand-out that a worker was told of is held against the interval and the bound
+started again. Every delivery that a worker got is held against the interval and the bound
 on jobs of its domain, by the daemon's own clock.
 """
 

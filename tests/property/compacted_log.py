@@ -33,7 +33,7 @@ async def nothing_to_archive() -> None:
 
 
 class CompactedLog:
-    """Engine and log on a simulated disk, and a clock that stands still unless it is moved.
+    """Engine and log on a simulated disk, and a clock that advances only when it is moved.
 
     Args:
         options: Options of the daemon, instead of the usual ones.

@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 class CrashedArchive:
-    """Drives the archive of a crashing daemon, and remembers what must be found in it.
+    """Drives the archive of a crashing daemon, and keeps what must be found in it.
 
     A reader takes files at any time: it keeps what it has read, by name.
 

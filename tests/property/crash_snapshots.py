@@ -22,7 +22,7 @@ SNAPSHOTS = "/snapshots"
 
 
 class Taken(NamedTuple):
-    """A snapshot that somebody was told of."""
+    """A snapshot whose client got OK."""
 
     at: int
     state: object
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
 
 
 class Snapshots:
-    """Takes and removes snapshots, and remembers what must be found of them.
+    """Takes and removes snapshots, and keeps what must be found of them.
 
     Args:
         log: Directory of the log.
@@ -73,7 +73,7 @@ class Snapshots:
     def check(
         self, disk: SimulatedDisk, restore: Callable[[SimulatedDisk, int], object] | None
     ) -> None:
-        """After a crash: what has the name of a snapshot is whole; those that were told are there.
+        """After a crash: what has the name of a snapshot is whole; those that got OK are there.
 
         Args:
             disk: The disk as the crash left it; it does not fail.

@@ -1,6 +1,6 @@
 """A daemon without sockets on a disk that fails: requests, group commits, crashes, recovery.
 
-It remembers the persistent state after every step since the last acknowledged one. Whatever
+It keeps the persistent state after every step since the last acknowledged one. Whatever
 happens to the disk, what a recovery finds must be one of these: everything acknowledged, nothing
 half. Somebody listens to every key: what was heard, and did not change since, must be found too.
 """
@@ -219,7 +219,7 @@ class CrashingDaemon:
         return dump(engine, at, exact=self.exact, disk=disk)
 
     def assert_heard(self) -> None:
-        """Assert that a change heard is there, unless a later one was to be told at the crash."""
+        """Assert that a change heard is there, unless a later one was to be sent at the crash."""
         changed = {told.pair.key for told in self.told}
         for key, told in self.heard.items():
             meta = told.pair.meta
@@ -230,7 +230,7 @@ class CrashingDaemon:
                 assert found is None, f"{key!r} was told to be gone"
             elif not 0 < (meta.worked_on_until or meta.expires) <= self.clock.now:
                 assert found is not None, f"{key!r} was told to stand"
-                # another name of it has a later timestamp, and is told under that name only
+                # another name of it has a later timestamp, and is sent under that name only
                 assert found.timestamp >= meta.timestamp, f"{key!r} was told to be newer"
                 value = value_of(self.engine, self.disk.kill(), LOG, found)
                 assert value == told.pair.value, f"{key!r} was told otherwise"
@@ -421,7 +421,7 @@ class CrashingDaemon:
             self.tell()
 
     def lose_client(self) -> None:
-        """Send what was handed out, or keep it for a while, or find that the client is gone."""
+        """Send what was delivered, or keep it for a while, or find that the client is gone."""
         assert self.engine.context.handouts is not None
         self.unsent += self.engine.context.handouts.take("session")
         chance = self.backs.random()

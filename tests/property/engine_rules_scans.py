@@ -92,7 +92,7 @@ class ScanRules(EngineMachine):
 
 
 class ListenRules(ScanRules):
-    """LISTEN of SET and GET: what is told is compared after every request, see ``settle``."""
+    """LISTEN of SET and GET: notifications are compared after every request, see ``settle``."""
 
     @rule(
         key=findable,

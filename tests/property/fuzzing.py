@@ -66,7 +66,7 @@ def decode(kind: str, pieces: Iterable[bytes]) -> Outcome:
         try:
             event = connection.next_event()
         except ProtocolError as error:
-            # the identifier of a wrong magic is told only where it came in the same piece
+            # the identifier of a wrong magic is known only where it came in the same piece
             return messages, error.code
         if isinstance(event, Signal):
             assert event is Signal.CONNECTION_CLOSED

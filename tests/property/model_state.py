@@ -97,7 +97,7 @@ class State:
         return [e for e in self.entries if e.token and e.parts and e.parts.domain == domain]
 
     def has_room(self, domain: bytes, taken: Sequence[Entry] = ()) -> bool:
-        """Whether one more entry may be handed out, besides those taken for the same reply."""
+        """Whether one more entry may be delivered, besides those taken for the same reply."""
         mine = [e for e in taken if e.parts and e.parts.domain == domain]
         jobs = self.limit(domain, "jobs")
         if jobs and len(self.worked_on_in(domain)) + len(mine) >= jobs:
@@ -111,7 +111,7 @@ class State:
         return end if end > self.clock else 0
 
     def room_at(self, domain: bytes) -> int:
-        """When one more may be handed out, where nobody ends a lease before its time."""
+        """When one more may be delivered, where nobody ends a lease before its time."""
         full = 0
         jobs = self.limit(domain, "jobs")
         if jobs and len(self.worked_on_in(domain)) >= jobs:
@@ -119,7 +119,7 @@ class State:
         return max(full, self.waits_until(domain))
 
     def note_hand_out(self, entries: list[Entry], *, leased: bool) -> None:
-        """These entries were handed out; a lease record tells of it after a restart."""
+        """These entries were delivered; a lease record tells of it after a restart."""
         for e in entries:
             if e.parts is not None:
                 self.handed_out[e.parts.domain] = self.clock
@@ -129,7 +129,7 @@ class State:
     # --- when something comes --------------------------------------------------------------------
 
     def next_at(self, domain: bytes) -> int | None:
-        """The first instant at which an entry of the domain may be handed out."""
+        """The first instant at which an entry of the domain may be delivered."""
         ats = []
         for e in self.entries:
             if e.parts is None or domain not in (b"", e.parts.domain):

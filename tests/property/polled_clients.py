@@ -284,7 +284,7 @@ class Clients:
                 await self.take("works", worker, len(reply.pairs))
 
     async def listens(self) -> None:
-        """Listen to a key, and be told of its last value however often it changes."""
+        """Listen to a key, and get its last value however often it changes."""
         self._number += 1
         key = b"l/%d" % self._number
         async with self.peer() as listener, self.peer() as writer:

@@ -1,4 +1,4 @@
-"""A daemon whose disk is rebuilt after a power loss, and what it was told OK for.
+"""A daemon whose disk is rebuilt after a power loss, and what got OK before.
 
 Each sector that was not synced survives by itself, so a record may be lost while those behind it
 are there. An acknowledged entry must be there after a repair: as it was, or as a request left it

@@ -71,7 +71,7 @@ class SideBySide:
         self.settle(now)
 
     def restart(self, now: int, *, has_all_tombstones: bool = False) -> None:
-        """Kill the subject, and recover it; the model forgets what is not persistent."""
+        """Kill the subject, and recover it; the model drops what is not persistent."""
         assert isinstance(self.subject, EngineSubject)
         self.subject.restart(now)
         self.model.restart()
@@ -94,7 +94,7 @@ class SideBySide:
         return expected
 
     def settle(self, now: int) -> None:
-        """Compare what those are told who listen."""
+        """Compare the notifications of those who listen."""
         expected = self.model.tell()
         got = self.subject.tell(now)
         if got is not None:

@@ -57,7 +57,7 @@ class Shell:
         """Signals of tasks that have something to do still."""
 
     def check(self) -> None:
-        """Take the signals; whoever has something to do was told so, now or before."""
+        """Take the signals; all who have something to do were signalled, now or before."""
         engine = self.engine
         signals = engine.signals.take()
         self.woken |= signals
@@ -160,7 +160,7 @@ class EngineSubject:
         return self.writer.append(data, records, now)
 
     def tell(self, now: int) -> list[tuple[Hashable, Reply]]:
-        """Return what those are told who listen."""
+        """Return the notifications of those who listen."""
         told: list[tuple[Hashable, Reply]] = []
         while self.engine.notifications.unmatched:
             for session in self.engine.notifications.match()[0]:

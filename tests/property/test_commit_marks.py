@@ -1,7 +1,7 @@
 """No byte reaches a client before the records of what it shows are settled, however slow a sync is.
 
 The daemon's own sessions run on trio's mock clock; each sync takes a drawn time, in which others
-go on: SETs arrive, NEXTs that wait are served, changes are told, scans lease, the daemon stops.
+go on: SETs arrive, NEXTs that wait are served, changes are sent, scans lease, the daemon stops.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ async def test_commit_mark_is_settled_before_its_message_leaves(
 async def test_power_lost_when_a_second_waiting_next_was_answered_during_a_sync(
     flags: Flag, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """The log knows, at the instant at which work leaves for a client, that it was handed out."""
+    """The log knows, at the instant at which work leaves for a client, that it was leased."""
     room = SlowRoom(1, monkeypatch, 1.0)
     handed_out: list[bytes] = []
 

@@ -117,7 +117,7 @@ def test_crash_keeps_acknowledged_changes_and_leaves_no_half_ones(group: int) ->
 
 
 def test_crash_that_loses_unsynced_sectors_stops_the_start_or_harms_nothing() -> None:
-    """A hole in the middle cannot be told from damage; ``--repair`` goes on without it."""
+    """A hole in the middle looks like damage; ``--repair`` goes on without it."""
     refused = 0
     for seed in range(60):
         config = options(seed)

@@ -39,7 +39,7 @@ def crashing_run(seed: int) -> str:
 
 
 def session_run(seed: int) -> str:
-    """Return a digest of all that clients are told in a random session."""
+    """Return a digest of all that clients get in a random session."""
     rules = Rules(lease_us_default=5 * SECOND, attempts_max=seed % 3, postpone_us_max=SECOND)
     engine, now, leases = EngineSubject(rules, checks=False), START, []
     digest = hashlib.sha256()

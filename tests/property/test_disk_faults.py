@@ -52,9 +52,9 @@ class Books:
         self.values: dict[bytes, bytes] = {}
         """Key -> value of every SET that was sent."""
         self.kept: set[bytes] = set()
-        """Keys whose SET was told OK, and that nobody asked to delete since."""
+        """Keys whose SET got OK, and that nobody asked to delete since."""
         self.gone: set[bytes] = set()
-        """Keys whose DELETE was told OK."""
+        """Keys whose DELETE got OK."""
         self.leases: dict[bytes, int] = {}
         """Key to token, of work that nobody asked to end since."""
         self.snapshot = ""
@@ -89,7 +89,7 @@ class Books:
         return books
 
     def assert_kept(self, disk: SimulatedDisk, *, repair: bool) -> None:
-        """A daemon that starts on this disk has all that was told, and nothing half."""
+        """A daemon that starts on this disk has all that got OK, and nothing half."""
         config = Config(cmdlog_path=LOG, repair=repair)
         settings = config.settings()
         engine, writer = recover_engine(disk, config, settings, SystemClock(), seed=b"restart!")

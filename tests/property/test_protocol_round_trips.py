@@ -1,4 +1,4 @@
-"""Round trips of the codec: decoding gives back the message, however the stream is cut."""
+"""Round trips of the codec: decoding returns the message, however the stream is cut."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SOON_US = 60_000_000
 """Two of the longest pauses: what was passed over untried, in search of good ones, has one."""
 
 LATE_US = 10 * 30_000_000
-"""Ten of the longest pauses. Where fewer places are remembered than there are bad records, the good
+"""Ten of the longest pauses. Where fewer places are kept than there are bad records, the good
 ones among them wait together with those of their slot: the pause is that of the worst of them, and
 it may take several before a good one that was passed over is tried. Not one may wait for ever."""
 
@@ -265,7 +265,7 @@ def test_forwarder_delivers_good_records_among_any_bad_ones_and_loses_nothing(
         with monkeypatch.context() as patch:
             try:
                 check(seed, patch)
-            except BaseException as error:  # whatever fails: the seed is told
+            except BaseException as error:  # whatever fails: the seed is shown
                 error.add_note(f"seed {seed}")
                 raise
 

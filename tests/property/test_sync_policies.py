@@ -21,7 +21,7 @@ POLICIES = ["interval", "os"]
 
 
 class ForgetfulDaemon(CrashingDaemon):
-    """One whose clients are told OK before it is on the disk, so that a power cut costs that.
+    """One whose clients get OK before it is on the disk, so that a power cut costs that.
 
     ``steps`` are all states since the last sync: what a recovery may find.
     """
@@ -44,7 +44,7 @@ class ForgetfulDaemon(CrashingDaemon):
         self.acknowledge()
 
     def last_told(self) -> Step:
-        """The newest state that somebody was told OK for."""
+        """The newest state for which a client got OK."""
         told = [step for step in self.steps if step.mark <= self.writer.settled]
         # none since the start: what that found is on the disk
         return told[-1] if told else self.steps[0]

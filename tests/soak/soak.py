@@ -3,7 +3,7 @@
 Producers, workers that die, random requests of every function and hostile clients share one daemon
 with small segments. Held to at the end, and told each minute (or tenth of the time):
 
-- every SET of a job that got OK is completed once, and handed out to nobody afterwards;
+- every SET of a job that got OK is completed once, and delivered to nobody afterwards;
 - nobody completes a job with a token that is over;
 - of closed connections nothing is left, neither they nor what they listened to;
 - every request gets an answer that its function may give;

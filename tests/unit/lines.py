@@ -33,7 +33,7 @@ def lines_of(lines_max: int) -> Iterator[Lines]:
         if event == "line":
             lines.count += 1
             if lines.count > lines_max:
-                # once only: what is told about it is not counted
+                # once only: it is not counted
                 sys.settrace(before)
                 raise TooManyLinesError(f"more than {lines_max} lines, at {frame.f_code.co_name}")
         return trace

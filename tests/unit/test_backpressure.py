@@ -71,7 +71,7 @@ def pressure(log: CompactedLog) -> Backpressure:
 
 
 async def in_order(pressure: Backpressure, sizes: list[int], nursery: trio.Nursery) -> list[int]:
-    """Let a session wait for each size; return the list that gets the numbers of those let go."""
+    """Let a session wait for each size; return the list that gets the numbers of those released."""
     gone: list[int] = []
 
     async def wait(number: int, size: int) -> None:

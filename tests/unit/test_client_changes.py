@@ -101,7 +101,7 @@ def test_end_of_the_connection_is_noted_and_a_new_one_is_told() -> None:
 
 
 class Subscriber:
-    """A multiplexer, what it was told, and the daemon's side of it."""
+    """A multiplexer, what it received, and the daemon's side of it."""
 
     def __init__(self) -> None:
         self.client = Multiplexer(reply_bytes_max=10_000)

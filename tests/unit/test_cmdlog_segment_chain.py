@@ -234,7 +234,7 @@ def test_chain_gives_no_alarm_where_the_move_of_what_tells_of_a_segment_twice_is
         log.pass_time(11)
         log.fill(1)
         assert log.clean(log.writer.sealed[0]) == "rewritten"
-    # both are told in the second segment
+    # both are recorded in the second segment
     log.empty(1)
     info = log.roll()
     log.disk.fail_at(1, "unlink", errno.EIO)
@@ -437,7 +437,7 @@ def test_chain_of_a_log_from_before_sizes_were_told_is_read_and_told_at_the_firs
         for size in (8, ends(log.disk, number)[-2]):
             disk = log.disk.kill()
             disk.truncate(path_of(number), size)
-            # a removal that was told in it may be gone too
+            # a removal that was recorded in it may be gone too
             assert "differs" in [each.kind for each in damage(disk)], number
     log.clean_all()
     log.restart()

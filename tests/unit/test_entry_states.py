@@ -48,8 +48,8 @@ def test_transitions_that_must_never_happen_are_illegal() -> None:
     absent, leased, buried = EntryState.ABSENT, EntryState.LEASED, EntryState.BURIED
     for before, after in (
         (absent, absent),  # removed twice
-        (leased, leased),  # handed out to two workers
-        (buried, leased),  # a dead letter handed out
+        (leased, leased),  # delivered to two workers
+        (buried, leased),  # a dead letter delivered
         (EntryState.PLAIN, EntryState.PLAIN),
     ):
         assert after not in TRANSITIONS[before]

@@ -1,4 +1,4 @@
-"""The retry queue in bounded memory: what may be forgotten of a record, and what may not."""
+"""The retry queue in bounded memory: what may be dropped of a record, and what may not."""
 
 from __future__ import annotations
 

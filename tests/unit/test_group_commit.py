@@ -52,7 +52,7 @@ class Log:
         return self.disk.calls["sync"]
 
     async def client(self, name: str) -> None:
-        """Append, wait, and be told OK or not."""
+        """Append, wait, and get OK or not."""
         self.writer.append(name.encode(), 1, 0)
         mark = self.writer.appended
         try:

@@ -111,7 +111,7 @@ def test_locks_are_bounded_for_all_connections(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_keys_told_early_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound some are told twice, and none is missed."""
+    """Beyond the bound some are notified twice, and none is missed."""
     patch_module(monkeypatch, "EARLY_DELIVERIES_BYTES_MAX", 3000)
     engine = Engine()
     keys = [b"%01000d" % number for number in range(10)]

@@ -1,4 +1,4 @@
-"""Where many listen, few of them are told in one round of the event loop."""
+"""Where many listen, few of them are notified in one round of the event loop."""
 
 from __future__ import annotations
 

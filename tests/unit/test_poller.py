@@ -131,7 +131,7 @@ async def test_poller_sleeps_while_a_client_sends_whose_session_waits() -> None:
         assert room.server.runtime.backpressure.waiting == 1
         await peer.send(NOP)
         with trio.fail_after(60):
-            # a poller that is told again and again never blocks
+            # a poller that is woken again and again never blocks
             await trio.testing.wait_all_tasks_blocked(0.01)
         assert room.server.runtime.backpressure.waiting == 1
         room.server.runtime.backpressure.end()
@@ -248,7 +248,7 @@ async def test_failed_sync_tells_no_client_of_the_poller_ok(
         await serve()
     assert failed.group_contains(LogFailedError, depth=None)
     assert told
-    # what was told OK is on the disk
+    # what got OK is on the disk
     left = house.disk.crash(1).read(f"{LOG}/000000001.log")
     assert all(each.encode() in left for each in told)
 

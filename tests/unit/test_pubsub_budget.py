@@ -246,7 +246,7 @@ def test_end_of_a_connection_leaves_its_ranges_to_be_swept_in_slices(query: Quer
 
 
 def ended(s: Listening, session: Hashable) -> dict[int, str]:
-    """The subscriptions of which a session is told that they have ended."""
+    """The subscriptions whose end a session is notified of."""
     s.engine.check()
     found = {}
     for reply in s.notifications(session):

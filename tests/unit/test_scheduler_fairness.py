@@ -46,13 +46,13 @@ class Daemon:
         assert not self.engine.counters.errors
 
     def next(self, count: int = BATCH) -> list[bytes]:
-        """The domains whose entries a NEXT for any domain hands out, in order."""
+        """The domains whose entries a NEXT for any domain delivers, in order."""
         pairs = self.ask(Function.NEXT, count=count).pairs
         assert pairs is not None
         return [pair.key.partition(b":")[0] for pair in pairs]
 
     def serve_all(self) -> list[bytes]:
-        """The domains of all that is due, as it is handed out."""
+        """The domains of all that is due, as it is delivered."""
         served: list[bytes] = []
         while got := self.next():
             served += got

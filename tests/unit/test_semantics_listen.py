@@ -49,7 +49,7 @@ class Listening(Subject):
             self.engine.check()
 
     def notifications(self, session: Hashable = ME) -> list[Reply]:
-        """All that a session is told now."""
+        """All notifications of a session now."""
         self.match()
         connection = ClientConnection()
         while self.engine.notifications.has_notifications(session):
@@ -57,7 +57,7 @@ class Listening(Subject):
         return connection.next_events()
 
     def tell(self, session: Hashable = ME) -> bytes:
-        """One piece of what a session is told."""
+        """One piece of the notifications of a session."""
         unreadable = self.subject.fetch(missing_notifications(self.engine.context, session))
         return self.engine.notifications.tell(session, self.now, unreadable)
 

@@ -178,7 +178,7 @@ async def test_client_that_goes_in_the_middle_of_a_commit_harms_nobody(
         await trio.aclose_forcefully(gone.stream)
         held.go_on()
         assert (await other.ask(request(Function.GET, b"a:1:0:x"))).code == ""
-        # nothing is handed out to who is gone
+        # nothing is delivered to a client that is gone
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert not house.engine.waiters
         assert (await other.ask(set_(b"z:1:0:x"))).code == ""

@@ -39,7 +39,7 @@ def value_of(reply: Reply | None) -> bytes:
 
 
 async def told_until(peer: Peer, value: bytes) -> list[bytes]:
-    """All values that are told, up to and with this one."""
+    """All values that are delivered, up to and with this one."""
     values = [value_of(await peer.reply())]
     while values[-1] != value:
         values.append(value_of(await peer.reply()))

@@ -105,6 +105,6 @@ async def test_push_that_waits_ends_with_a_client_that_is_lost_during_a_reply(
         assert codes([await peer.ask(set_(b"a:1:0:x"))]) == [""]
         await trio.sleep(35)
         assert room.ended == [lost]
-        # what was pushed was not sent, and is given back
+        # the pushed entry was not sent, and is released
         assert (await peer.ask(request(Function.NEXT, b"a"))).pairs
         room.engine.check()

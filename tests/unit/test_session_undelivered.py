@@ -159,7 +159,7 @@ async def test_undelivered_work_does_not_include_replies_that_were_sent(
 async def test_popped_values_count_as_held_until_their_reply_is_sent(
     autojump_clock: MockClock,
 ) -> None:
-    """The reply shows no value, but it is kept for as long as it may have to be given back."""
+    """The reply shows no value, but it is kept for as long as it may have to be released."""
     room = Room(send_timeout=30)
     async with room.open():
         gone, peer = room.connect_in_memory(lockstep=True), room.connect_in_memory()

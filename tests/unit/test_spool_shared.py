@@ -230,7 +230,7 @@ def test_writer_follows_no_link_that_has_the_name_of_its_slot(tmp_path: Path) ->
 def test_append_after_a_deletion_makes_the_slot_anew_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
 ) -> None:
-    """The very next one, however lately its path was looked at: the clock stands still."""
+    """The very next one, however lately its path was looked at: the clock does not advance."""
     directory = tmp_path / "spool"
     with Spool(directory, clock=ManualClock(EIGHT)) as spool:
         for number in range(2):

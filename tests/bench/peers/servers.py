@@ -1,6 +1,6 @@
 """Servers of the benchmark: fastjournald and its peers, each a process on a directory of its own.
 
-A peer that is not installed is left out, and said. Every server is told to sync a write before it
+A peer that is not installed is left out, and said. Every server has to sync a write before it
 answers (``always``), or every second or so (``interval``).
 """
 
