@@ -234,7 +234,7 @@ PENDING_KEYS_KEPT = 800
 """Keys of these that still wait when the requests of a session were too many: so few are merged at
 a time where few are added."""
 
-RELIEVED_KEYS = 1000
+RELIEVED_KEYS = 600
 """Most keys merged after the requests of a session: more than its share adds."""
 
 SCAN_LEASES_MAX = 1000

@@ -31,10 +31,10 @@ class Keys:
 
     def __init__(self) -> None:
         self.shards: list[dict[bytes, None]] = [{} for _ in range(256)]
-        self.index = KeyIndex(self.__contains__)
+        self.index = KeyIndex(self.standing)
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self.shards[hash(key) & 255]
+    def standing(self, keys: list[bytes]) -> list[bytes]:
+        return [key for key in keys if key in self.shards[hash(key) & 255]]
 
     def add(self, key: bytes) -> None:
         self.shards[hash(key) & 255][key] = None

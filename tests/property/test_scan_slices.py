@@ -22,7 +22,7 @@ REGEX = Query.REGEX << QUERY_SHIFT
 # half of the changes move a URI
 CHANGES = [
     (what, number)
-    for what in ("set", "delete", "lease", "expire", "pop", *["uri"] * 5)
+    for what in ("set", "delete", "lease", "expire", "pop", "merge", "sort", *["uri"] * 6)
     for number in range(60)
 ]
 # thousands of changes come in one example: a seed for all of them, not a choice for each
@@ -62,6 +62,10 @@ class World:
         elif what == "expire":
             bits = Flag.UPDATE_TIMEOUT
             self.ask(request(Function.GET, key, timeout=self.now + 1, flags=bits))
+        elif what == "merge":
+            self.engine.store.keys.sorted_keys().relieve(number)
+        elif what == "sort":
+            self.engine.store.keys.sorted_keys().sort_pending(number)
         else:
             self.ask(request(Function.NEXT, b"a", flags=Flag.OVERWRITE))
 

@@ -18,7 +18,7 @@ class Keys:
 
     def __init__(self, *keys: bytes) -> None:
         self.stand = set(keys)
-        self.index = KeyIndex(self.stand.__contains__)
+        self.index = KeyIndex(lambda noted: [key for key in noted if key in self.stand])
         self.index.pending += keys
 
     def add(self, key: bytes) -> None:
@@ -89,6 +89,19 @@ def test_keys_that_relieve_merges_beside_runs_become_one_of_them() -> None:
     assert len(keys.index.pending) == 100
     assert keys.index.unmerged() == set(numbered(*range(200, 1300)))
     assert list(keys.index) == keys.standing()
+
+
+@pytest.mark.parametrize("change", ["merge", "relieve", "sort_pending"])
+def test_version_changes_with_each_key_that_is_noted_or_merged(change: str) -> None:
+    keys = Keys(*numbered(*range(10)))
+    versions = {keys.index.version}
+    keys.add(b"more")
+    versions.add(keys.index.version)
+    for number in range(3):
+        assert getattr(keys.index, change)(1) == 1
+        keys.add(b"%d" % number)
+        versions.add(keys.index.version)
+    assert len(versions) == 5
 
 
 def test_range_is_returned_from_any_key_to_any_other() -> None:

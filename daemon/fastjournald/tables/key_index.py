@@ -37,25 +37,31 @@ class KeyIndex:
     """Ordered index of the keys of all entries.
 
     Args:
-        stands: Whether a key stands.
+        standing: Returns those of some keys that stand.
     """
 
-    __slots__ = ("_blocks", "_firsts", "_runs", "_stands", "pending")
+    __slots__ = ("_blocks", "_firsts", "_merges", "_runs", "_standing", "pending")
 
-    def __init__(self, stands: Callable[[bytes], bool]) -> None:
+    def __init__(self, standing: Callable[[list[bytes]], list[bytes]]) -> None:
         self._blocks: list[list[bytes]] = [[]]
         self._firsts = [b""]
         """For each block a key that is not behind its first one, but behind the block before."""
         self._runs = KeyRuns()
         """Keys that were pending before those that are pending now."""
-        self._stands = stands
+        self._standing = standing
         self.pending: list[bytes] = []
         """Keys that came or went; the store adds to it."""
+        self._merges = 0
 
     @property
     def has_runs(self) -> bool:
         """Whether there are keys that came in bulk, and are not merged yet."""
         return bool(self._runs.keys)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Version of the keys to read: it changes when any is noted or merged. O(1)."""
+        return self._merges, len(self.pending)
 
     def idle(self) -> bool:
         """Whether there is nothing to merge. O(1)."""
@@ -65,11 +71,13 @@ class KeyIndex:
         """Let at most so many keys that are pending become a run, and return how many they are."""
         number = min(keys_max, len(self.pending))
         if number:
+            self._merges += 1
             self._runs.add(self._last_pending(number))
         return number
 
     def merge(self, keys_max: int) -> int:
         """Merge some keys, at most so many, and return how many; 0: there was nothing to do."""
+        self._merges += 1
         if self._runs.keys:
             keys = self._runs.take(keys_max)
         else:
@@ -96,38 +104,21 @@ class KeyIndex:
     def _merge(self, keys: list[bytes]) -> None:
         """Merge different keys in byte order, those of one block after the other."""
         firsts = self._firsts
+        stands = set(self._standing(keys)).__contains__
         place = at = 0
         while at < len(keys):
             place = bisect_right(firsts, keys[at], place) - 1
             behind = bisect_left(keys, firsts[place + 1], at) if place + 1 < len(firsts) else None
             part, block = keys[at:behind], self._blocks[place]
             if not block or part[0] > block[-1]:
-                block += filter(self._stands, part)
+                block += filter(stands, part)
             elif len(part) < PART_KEYS_MIN:
-                self._merge_few(block, part)
+                _merge_few(block, part, stands)
             else:
-                self._merge_many(block, part)
+                _merge_many(block, part, stands)
             at += len(part)
             # a block that is split or joined changes places from this one on only
             self._resize(place)
-
-    def _merge_few(self, block: list[bytes], part: list[bytes]) -> None:
-        stands = self._stands
-        for key in part:
-            at = bisect_left(block, key)
-            found = at < len(block) and block[at] == key
-            if stands(key):
-                if not found:
-                    block.insert(at, key)
-            elif found:
-                del block[at]
-
-    def _merge_many(self, block: list[bytes], part: list[bytes]) -> None:
-        noted = set(part)
-        block[:] = [key for key in block if key not in noted]
-        block += filter(self._stands, part)
-        # two runs in order, which the sort merges in one pass
-        block.sort()
 
     def _resize(self, place: int) -> None:
         """Split a block that is too large, or join one that is too small with the next."""
@@ -162,7 +153,7 @@ class KeyIndex:
                 del blocks[place + 1], firsts[place + 1]
 
     def between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
-        """Return the keys from ``start`` up to but not ``stop``; valid until the next merge.
+        """Return the keys from ``start`` up to but not ``stop``; valid for this version.
 
         Some may not stand in the store any more.
         """
@@ -176,12 +167,17 @@ class KeyIndex:
         self, start: bytes, stop: bytes | None, noted: Iterator[bytes]
     ) -> Iterator[bytes]:
         """Yield the merged keys of a range, and those noted in it, each once."""
+        merged = next(self._merged_between(start, None), None)
         for key in noted:
-            if key >= start:
+            if key < start:
+                continue
+            # the least key behind it: what is noted again comes no more
+            behind = key + b"\0"
+            if merged is not None and merged <= key:
                 yield from self._merged_between(start, key)
-                yield key
-                # the least key behind it: what is noted again comes no more
-                start = key + b"\0"
+                merged = next(self._merged_between(behind, None), None)
+            yield key
+            start = behind
         yield from self._merged_between(start, stop)
 
     def _merged_between(self, start: bytes, stop: bytes | None) -> Iterator[bytes]:
@@ -209,3 +205,22 @@ class KeyIndex:
 
     def __iter__(self) -> Iterator[bytes]:
         return self.between(b"", None)
+
+
+def _merge_few(block: list[bytes], part: list[bytes], stands: Callable[[bytes], bool]) -> None:
+    for key in part:
+        at = bisect_left(block, key)
+        found = at < len(block) and block[at] == key
+        if stands(key):
+            if not found:
+                block.insert(at, key)
+        elif found:
+            del block[at]
+
+
+def _merge_many(block: list[bytes], part: list[bytes], stands: Callable[[bytes], bool]) -> None:
+    noted = set(part)
+    block[:] = [key for key in block if key not in noted]
+    block += filter(stands, part)
+    # two parts in order, which the sort merges in one pass
+    block.sort()

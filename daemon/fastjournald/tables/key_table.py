@@ -114,12 +114,14 @@ class KeyTable:
     def sorted_keys(self) -> KeyIndex:
         """Return the index of all keys in byte order, where all are pending if there was none."""
         if self.index is None:
-            self.index = KeyIndex(self.__contains__)
+            self.index = KeyIndex(self.standing)
             self.index.pending += chain.from_iterable(self._shards)
         return self.index
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._shards[hash(key) & 255]
+    def standing(self, keys: list[bytes]) -> list[bytes]:
+        """Return those of some keys that lead to an entry."""
+        shards = self._shards
+        return [key for key in keys if key in shards[hash(key) & 255]]
 
     def items(self) -> Iterator[tuple[bytes, Entry]]:
         """Yield all keys and their entries, in no particular order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias
 
 from fastjournal import limits
@@ -56,7 +56,8 @@ class Search:
     """
 
     __slots__ = (
-        *("_eligibility", "_keys", "_matched", "_page", "_take", "_work_left"),
+        *("_eligibility", "_keys", "_matched", "_page", "_reader", "_reader_version", "_take"),
+        "_work_left",
         *("is_over", "next_key"),
     )
 
@@ -70,6 +71,9 @@ class Search:
         self.is_over = False
         self._matched: dict[bytes, bool] = {}
         """Which of the next keys match, as far as a thread has found that out."""
+        self._reader: Iterator[bytes] = iter(())
+        """Yields what follows ``next_key``, as long as the index has this version."""
+        self._reader_version: tuple[int, int] | None = None
         self._work_left = 0
 
     def step(
@@ -84,8 +88,7 @@ class Search:
         """
         self._work_left = limits.SCAN_STEP_WORK
         outcome = self._look(context, now, unreadable)
-        noted = len(context.store.keys.sorted_keys().pending) // SORTED_KEYS_A_UNIT
-        context.store.work += limits.SCAN_STEP_WORK - self._work_left + noted
+        context.store.work += limits.SCAN_STEP_WORK - self._work_left
         return outcome
 
     def _look(
@@ -93,8 +96,7 @@ class Search:
     ) -> str | Missing | LongMatches | None:
         keys, find, leaves_out = self._keys, context.store.find, self._eligibility.leaves_out
         instructions = keys.instructions
-        assert self.next_key is not None
-        for key in context.store.keys.sorted_keys().between(self.next_key, keys.stop):
+        for key in self._from_next_key(context):
             if self._work_left <= 0:
                 self.next_key = key
                 return None
@@ -130,6 +132,17 @@ class Search:
         self.next_key = None
         self.is_over = True
         return None
+
+    def _from_next_key(self, context: Context) -> Iterator[bytes]:
+        """Return the keys from ``next_key`` on; go on reading where the index is the same."""
+        index = context.store.keys.sorted_keys()
+        if self._reader_version == index.version:
+            assert self.next_key is not None
+            return chain((self.next_key,), self._reader)
+        context.store.work += len(index.pending) // SORTED_KEYS_A_UNIT
+        self._reader_version = index.version
+        self._reader = self._next_keys(context)
+        return self._reader
 
     def _long_matches(self, context: Context) -> LongMatches:
         """Return the next keys, to be matched in a thread before the search goes on."""
