@@ -12,5 +12,6 @@ from fastjournald.tasks.compactor import (
 )
 from fastjournald.tasks.evictor import Evictor
 from fastjournald.tasks.notifier import Notifier
+from fastjournald.tasks.scan_runner import ScanRunner
 from fastjournald.tasks.timers import Timers
 from fastjournald.tasks.turn_scheduler import TurnScheduler

@@ -205,16 +205,19 @@ class ScanRunner:
             if index.has_runs:
                 self._merge_slice(index, BUSY_SLICE_SECONDS)
             while not index.idle() and self._is_idle_since(requests):
-                self._merge_slice(index, SLICE_SECONDS)
                 await trio.lowlevel.checkpoint()
+                self._merge_slice(index, SLICE_SECONDS)
 
     def _merge_slice(self, index: KeyIndex, seconds: float) -> None:
+        """Merge keys, but no more than a turn has budget for, or clients would wait for later."""
+        store = self._runtime.engine.store
         begin = perf_counter()
-        while perf_counter() - begin < seconds:
+        work_over = store.work + limits.TURN_WORK - limits.MERGED_KEYS * limits.MERGE_WORK
+        while store.work <= work_over and perf_counter() - begin < seconds:
             merged = index.merge(limits.MERGED_KEYS)
             if not merged:
                 break
-            self._runtime.engine.store.work += merged * limits.MERGE_WORK
+            store.work += merged * limits.MERGE_WORK
 
 
 def _is_in_vain(outcome: object, before: object) -> TypeGuard[Missing]:
