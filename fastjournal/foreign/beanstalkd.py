@@ -1,6 +1,6 @@
 """The binlog of a beanstalkd: read to its end, then its jobs one by one.
 
-Reading keeps some 200 bytes for each live job; the bodies are read again when the items are asked
+Reading keeps under 500 bytes for each live job; the bodies are read again when the items are asked
 for. A job has a full record when it is put, and again when beanstalkd moves it out of an old file;
 short records change it, and those of a job without a full record belong to a file that is gone.
 """
@@ -71,6 +71,8 @@ class BeanstalkdJournal:
         self.faults: list[Fault] = []
         self._disk = disk
         self._jobs: dict[int, _Job] = {}
+        self._shared: dict[Any, Any] = {}
+        """Tube names and counts, which many jobs have in common."""
         for path, record in _read_binlogs(disk, directory, self.faults, on_progress):
             self._apply(path, record)
         self.count = len(self._jobs)
@@ -139,15 +141,16 @@ class BeanstalkdJournal:
             assert job is not None
             at = (job.path, job.offset, job.body_at, job.body_bytes)
             tube = job.tube
+        counts = tuple(getattr(record, name) for name in _COUNTS)
         self._jobs[record.id] = _Job(
-            tube,
+            self._shared.setdefault(tube, tube),
             *at,
             record.pri,
             record.ttr_us,
             record.created_us,
             record.deadline_us,
             record.state,
-            tuple(getattr(record, name) for name in _COUNTS),
+            self._shared.setdefault(counts, counts),
         )
 
 

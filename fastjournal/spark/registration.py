@@ -17,7 +17,7 @@ from pyspark.sql import DataFrameReader
 from pyspark.sql.datasource import DataSourceReader
 
 from fastjournal.spark.entries_view import entries
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.source import FOREIGN_JOURNALS, FastjournalSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,8 @@ class ViewReader(DataFrameReader):
         frame = super().load(*args, **options)
         given = _options(frame)
         if given is None or str(given.get("view")).lower() != "entries":
+            return frame
+        if str(given.get("journal")).lower() in FOREIGN_JOURNALS:
             return frame
         found = entries(frame.sparkSession, given.get("path"), mode=given.get("mode") or "failfast")
         return found.select(*(f"`{name}`" for name in frame.columns))

@@ -4,7 +4,8 @@
     spark.read.format("fastjournal").option("view", "records").load(directory)
 
 Options: ``view`` = ``records`` (default) or ``entries``; ``mode`` = ``failfast`` (default) or
-``permissive``, which adds the column ``_corrupt`` and reads on behind damage. A schema given with
+``permissive``, which adds the column ``_corrupt`` and reads on behind damage; ``journal`` =
+``workq``, ``beanstalkd`` or ``kestrel`` for the journal of another queue. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
 One partition is one segment. Conditions on ``segment`` and ``command`` are applied while reading.
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
+from fastjournal.foreign.formats import Format, require_format
 from fastjournal.spark.columns import (
     COMMAND_NAMES,
     CORRUPT_COLUMN,
@@ -28,6 +31,7 @@ from fastjournal.spark.columns import (
     sql_schema,
 )
 from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
+from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.partition_replay import ENTRY_SCHEMA
 from fastjournal.spark.vectorised.reader import read_batches
 
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 
 MODES = ("failfast", "permissive")
 VIEWS = ("records", "entries")
+JOURNALS = ("fastjournal", "workq", "beanstalkd", "kestrel")
+FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
 
 class FastjournalSource(DataSource):
@@ -58,12 +64,41 @@ class FastjournalSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns of the view, as Spark's SQL names them."""
-        entries = self._choice("view", VIEWS) == "entries"
-        schema = ENTRY_SCHEMA if entries else sql_schema(RECORD_COLUMNS)
+        view = self._choice("view", VIEWS)
+        if self._journal is not None:
+            require_format(OsDisk(), self._path, self._journal)
+        if self._journal in FOREIGN_JOURNALS:
+            schema = sql_schema(FOREIGN_COLUMNS[view])
+        else:
+            schema = ENTRY_SCHEMA if view == "entries" else sql_schema(RECORD_COLUMNS)
         return f"{schema}, {sql_schema([CORRUPT_COLUMN])}" if self._permissive else schema
 
-    def reader(self, schema: StructType) -> RecordsReader:
-        """Return the reader of the view ``records``."""
+    @property
+    def _journal(self) -> Format | None:
+        """Format that is asked for; None: a log of fastjournald, or of workq."""
+        if "journal" not in self.options:
+            return None
+        return Format(self._choice("journal", JOURNALS))
+
+    @property
+    def _path(self) -> str:
+        path = self.options.get("path")
+        if not path:
+            raise BadRequestError("no directory is given", hint="load(DIRECTORY)")
+        return str(path).removeprefix("file://")
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the view ``records``, or of a view of a foreign journal."""
+        journal = self._journal
+        if journal in FOREIGN_JOURNALS:
+            view = self._choice("view", VIEWS)
+            known = {column.name for column in FOREIGN_COLUMNS[view]} | {CORRUPT_COLUMN.name}
+            for name in schema.fieldNames():
+                if name not in known:
+                    raise BadRequestError(f"the view {view} of {journal} has no column {name}")
+            return ForeignReader(
+                self._path, journal, view, schema.fieldNames(), permissive=self._permissive
+            )
         if self._choice("view", VIEWS) == "entries":
             raise BadRequestError(
                 "the view entries is computed by Spark from the records, which a data source "

@@ -1,0 +1,155 @@
+"""Journals of beanstalkd and Kestrel as the views ``records`` and ``entries``.
+
+A thin adapter of the readers in ``fastjournal.foreign`` to Spark: one partition for a journal,
+whose files are replayed together. The directory is local to the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from fastjournal.disk import OsDisk
+from fastjournal.errors import LogCorruptError
+from fastjournal.foreign.beanstalkd import BeanstalkdJournal, beanstalkd_records
+from fastjournal.foreign.formats import Format
+from fastjournal.foreign.items import Fault, ForeignRecord, Item, Journal
+from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
+from fastjournal.keys import parse_journal_key
+from fastjournal.spark.columns import ARROW_TYPES, CORRUPT_COLUMN, cut, text
+
+BATCH_ROWS = 2048
+BATCH_BYTES = 1024 * 1024
+_JOURNALS = {Format.BEANSTALKD: BeanstalkdJournal, Format.KESTREL: KestrelJournal}
+_RECORDS: dict[Format, Callable[..., Iterator[ForeignRecord]]] = {
+    Format.BEANSTALKD: beanstalkd_records,
+    Format.KESTREL: kestrel_records,
+}
+
+
+class ForeignColumn(NamedTuple):
+    """One column of a view of a foreign journal."""
+
+    name: str
+    kind: str
+    value: Callable[[Any], Any]
+
+
+def _fields(record: ForeignRecord) -> str:
+    shown = {
+        name: text(value) if isinstance(value, bytes) else value
+        for name, value in record.fields.items()
+    }
+    return msgspec.json.encode(shown).decode()
+
+
+def _part(name: str) -> Callable[[Item], Any]:
+    def value(item: Item) -> Any:
+        found = getattr(parse_journal_key(item.key), name)
+        return text(found) if isinstance(found, bytes) else found
+
+    return value
+
+
+FOREIGN_COLUMNS: dict[str, tuple[ForeignColumn, ...]] = {
+    "records": (
+        ForeignColumn("file", "text", lambda record: record.path),
+        ForeignColumn("offset", "long", lambda record: record.offset),
+        ForeignColumn("size", "long", lambda record: record.size),
+        ForeignColumn("record", "text", _fields),
+        ForeignColumn("value", "bytes", lambda record: record.value),
+    ),
+    "entries": (
+        ForeignColumn("key", "bytes", lambda item: item.key),
+        ForeignColumn("domain", "text", _part("domain")),
+        ForeignColumn("priority", "int", _part("priority")),
+        ForeignColumn("not_before", "long", lambda item: cut(_part("timestamp")(item))),
+        ForeignColumn("id", "text", _part("id")),
+        ForeignColumn("value", "bytes", lambda item: item.value),
+        ForeignColumn("timestamp", "long", lambda item: cut(item.timestamp)),
+        ForeignColumn("expires", "long", lambda item: cut(item.expires)),
+        ForeignColumn("reason", "text", lambda item: item.reason),
+        ForeignColumn("file", "text", lambda item: item.path),
+        ForeignColumn("offset", "long", lambda item: item.offset),
+    ),
+}
+"""Columns of each view; ``record`` has the decoded fields of a record as JSON."""
+
+
+class ForeignReader(DataSourceReader):
+    """Reads a view of a foreign journal.
+
+    Args:
+        directory: Directory of the journal.
+        format: Its format, beanstalkd or Kestrel.
+        view: ``records`` or ``entries``.
+        names: Columns to build, in this order.
+        permissive: Damage becomes a row.
+    """
+
+    def __init__(
+        self, directory: str, format: Format, view: str, names: list[str], *, permissive: bool
+    ) -> None:
+        self._directory = directory
+        self._format = format
+        self._view = view
+        self._names = names
+        self._permissive = permissive
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the one partition of a journal."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the journal."""
+        faults: list[Fault] = []
+        columns = [_column(self._view, name) for name in self._names]
+        rows: list[Any] = []
+        size = 0
+        for row in self._rows(faults):
+            rows.append(row)
+            size += len(row.value or b"")
+            if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
+                yield self._batch(columns, rows)
+                rows, size = [], 0
+        yield self._batch(columns, [*rows, *self._damage(faults)])
+
+    def _rows(self, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
+        disk = OsDisk()
+        if self._view == "records":
+            return _RECORDS[self._format](disk, self._directory, faults)
+        journal: Journal = _JOURNALS[self._format](disk, self._directory)
+        faults += journal.faults
+        return journal.items()
+
+    def _damage(self, faults: list[Fault]) -> list[Fault]:
+        """Return the damage as rows; what a killed server leaves at the end is none."""
+        damage = [fault for fault in faults if fault.damage]
+        if damage and not self._permissive:
+            raise LogCorruptError(damage[0].message, path=damage[0].path, offset=damage[0].offset)
+        return damage
+
+    def _batch(self, columns: list[ForeignColumn], rows: list[Any]) -> pa.RecordBatch:
+        arrays = [
+            pa.array([_cell(column, row) for row in rows], type=ARROW_TYPES[column.kind])
+            for column in columns
+        ]
+        return pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
+
+
+def _column(view: str, name: str) -> ForeignColumn:
+    if name == CORRUPT_COLUMN.name:
+        return ForeignColumn(name, CORRUPT_COLUMN.kind, lambda _: None)
+    return next(column for column in FOREIGN_COLUMNS[view] if column.name == name)
+
+
+def _cell(column: ForeignColumn, row: Any) -> Any:
+    if not isinstance(row, Fault):
+        return column.value(row)
+    if column.name == CORRUPT_COLUMN.name:
+        return f"{row.path} at offset {row.offset}: {row.message}"
+    return {"file": row.path, "offset": row.offset}.get(column.name)

@@ -1,0 +1,76 @@
+"""Views of foreign journals in the data source, without a Spark session."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
+
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark import foreign_reader
+from fastjournal.spark.source import FastjournalSource
+
+CORPUS = Path(__file__).parent.parent / "format" / "data"
+
+
+def rows(name: str, **options: str) -> list[dict[str, Any]]:
+    journal = name.partition("/")[0]
+    source = FastjournalSource({"path": str(CORPUS / name), "journal": journal} | options)
+    names = re.findall("`(.*?)`", source.schema())
+    # only the names count: the types are those of the source
+    schema = StructType([StructField(name, StringType()) for name in names])
+    reader = source.reader(schema)
+    (partition,) = reader.partitions()
+    batches: list[pa.RecordBatch] = list(reader.read(partition))
+    assert all(batch.schema.names == names for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_entries_view_has_the_jobs_of_beanstalkd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_reader, "BATCH_ROWS", 10)
+    jobs = json.loads((CORPUS / "beanstalkd" / "killed.json").read_text())["after_restart"]
+    found = {row["id"]: row for row in rows("beanstalkd/killed", view="entries")}
+    assert set(found) == {f"beanstalkd-{number}" for number in jobs}
+    for number, job in jobs.items():
+        row = found[f"beanstalkd-{number}"]
+        assert (row["domain"], row["priority"]) == (job["tube"], min(job["pri"], 255))
+        assert row["value"] == base64.b64decode(job["body_b64"])
+        assert (row["reason"] is not None) == (job["state"] == "buried")
+        assert row["file"].startswith(f"{CORPUS}/beanstalkd/killed/binlog.")
+
+
+def test_records_view_has_every_record_of_kestrel_and_damage_as_a_row() -> None:
+    found = rows("kestrel/state-dump")
+    opcodes = {json.loads(row["record"])["opcode"] for row in found}
+    assert {"addx", "state_dump"} <= opcodes
+    assert {row["value"] is None for row in found} == {True, False}
+    with pytest.raises(LogCorruptError) as caught:
+        rows("kestrel/bad-opcode")
+    assert caught.value.offset == 4325
+    last = rows("kestrel/bad-opcode", mode="permissive")[-1]
+    assert (last["record"], last["offset"]) == (None, 4325)
+    assert "42 is no opcode of Kestrel" in last["_corrupt"]
+    assert rows("kestrel/torn")[-1]["record"] is not None
+
+
+def test_source_names_the_right_format_for_a_wrong_one() -> None:
+    for name, journal, text in (
+        ("beanstalkd/killed", "kestrel", "the binlog of a beanstalkd"),
+        ("workq/basic", "beanstalkd", "the command log of a workq-server"),
+        ("kestrel/names", "workq", "the journal of a Kestrel"),
+        ("kestrel/names", "redis", "is not one of fastjournal, workq, beanstalkd, kestrel"),
+    ):
+        source = FastjournalSource({"path": str(CORPUS / name), "journal": journal})
+        with pytest.raises(BadRequestError, match=text):
+            source.schema()
+    workq = FastjournalSource({"path": str(CORPUS / "workq" / "basic"), "journal": "workq"})
+    assert workq.schema().startswith("`segment` INT")
