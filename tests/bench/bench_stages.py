@@ -87,7 +87,7 @@ class HotPath:
     def __init__(self, directory: str) -> None:
         settings = Settings()
         journal = new_journal(settings, lambda _data, _records, _now: 0, bytes(8))
-        self._writer = writer = LogWriter(
+        self.writer = writer = LogWriter(
             OsDisk(),
             directory,
             segment_bytes_max=1 << 26,
@@ -99,21 +99,20 @@ class HotPath:
         journal.append_to(writer.append)
         engine = Engine(settings, journal)
         engine.context.handouts = Handouts()
-        self._session = Session(
-            Shared(
-                engine=engine,
-                handouts=engine.context.handouts,
-                log=writer,
-                memory=MemoryBudget(1 << 28, engine.context.ration),
-                turns=TurnBudget(engine.store),
-                backpressure=NoBackpressure(),
-                connections_closed=Counter(),
-                protocol_errors=Counter(),
-                after_requests=lambda _now: None,
-                wake_tasks=lambda: None,
-                give_back=lambda _handouts: None,
-            )
+        self.shared = Shared(
+            engine=engine,
+            handouts=engine.context.handouts,
+            log=writer,
+            memory=MemoryBudget(1 << 28, engine.context.ration),
+            turns=TurnBudget(engine.store),
+            backpressure=NoBackpressure(),
+            connections_closed=Counter(),
+            protocol_errors=Counter(),
+            after_requests=lambda _now: None,
+            wake_tasks=lambda: None,
+            give_back=lambda _handouts: None,
         )
+        self._session = Session(self.shared)
         self._session.next_step(now_us())
         self.stopwatch = stopwatch = Stopwatch()
         stopwatch.time("session", self._session, "next_step")
@@ -135,9 +134,9 @@ class HotPath:
         session.receive_data(data)
         while (step := session.next_step(now_us())) is not RECEIVE:
             if step is COMMIT:
-                self._writer.write()
+                self.writer.write()
                 session.committed()
-                sent += outbox.data_to_send(self._writer.settled)
+                sent += outbox.data_to_send(self.writer.settled)
                 outbox.data_sent()
         return sent
 
