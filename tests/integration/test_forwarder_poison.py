@@ -21,16 +21,26 @@ from fastjournal.testing.scripted_daemon import Answer, Do, ScriptedDaemon
 from tests.integration.daemon_process import DaemonProcess
 from tests.integration.programs import Program, installed, run_program
 
+INSTALLED = (installed("fj-forwarder"),)
+IMPATIENT = (
+    sys.executable,
+    "-c",
+    "from fj_forwarder import dead_letters, delivery;"
+    "delivery.RESCAN_US = dead_letters.RESCAN_US = 500_000;"
+    "from fj_forwarder.main import main; main()",
+)
+"""The forwarder but for the pause of 5 s before a record is read again."""
 
-def start(spool: Path, server: str) -> Program:
-    line = [installed("fj-forwarder"), "--spool", str(spool), "--log-level", "error"]
+
+def start(spool: Path, server: str, program: tuple[str, ...] = INSTALLED) -> Program:
+    line = [*program, "--spool", str(spool), "--log-level", "error"]
     return Program([*line, "--server", server])
 
 
 @contextmanager
-def forwarder(spool: Path, server: str) -> Iterator[None]:
+def forwarder(spool: Path, server: str, program: tuple[str, ...] = INSTALLED) -> Iterator[None]:
     """A forwarder that has to be there still at the end."""
-    process = start(spool, server)
+    process = start(spool, server, program)
     try:
         yield
         assert process.poll() is None, "it ended by itself"
@@ -75,7 +85,10 @@ def test_poison_holds_up_no_other_and_goes_when_the_daemon_takes_it(
         first = [spool.append(domain="d", value=b"good") for _ in range(20)]
         poison = [spool.append(domain="d", value=b"poison") for _ in range(poisons)]
         good = [spool.append(domain="d", value=b"good") for _ in range(49)]
-        with ScriptedDaemon(answer) as daemon, forwarder(tmp_path, daemon.address):
+        with (
+            ScriptedDaemon(answer) as daemon,
+            forwarder(tmp_path, daemon.address, IMPATIENT if poisons < 300 else INSTALLED),
+        ):
             ledger.wait_applied(first + good)
             more = [spool.append(domain="d", value=b"good") for _ in range(1000)]
             ledger.wait_applied(more)
@@ -199,7 +212,10 @@ def _fill_and_drain(mount: Path) -> None:
         good += [spool.append(domain="d", value=b"good") for _ in range(20)]
         (spool_directory / "forwarder.lock").touch()
         fill(mount / "ballast")
-        with ScriptedDaemon(answer) as daemon, forwarder(spool_directory, daemon.address):
+        with (
+            ScriptedDaemon(answer) as daemon,
+            forwarder(spool_directory, daemon.address, IMPATIENT),
+        ):
             ledger.wait_applied(good[10:])
             assert not list((spool_directory / "dead").glob("*.bin"))
             (mount / "ballast").unlink()
