@@ -242,6 +242,7 @@ class EngineSubject:
                 value = read_value(self.disk, LOG, place)
                 fill_value(self.engine.store, entry, entry.job_id, value)
             self.read += 1
+        if missing and missing.entries:
             self.check()
         return {}
 
