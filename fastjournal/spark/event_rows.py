@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -87,7 +88,18 @@ _KINDS = {
     **dict.fromkeys(("wait_us", "run_us", "value_bytes", "offset"), "long"),
 }
 
-EVENT_SCHEMA = pa.schema([(name, ARROW_TYPES[_KINDS[name]]) for name in Event.__struct_fields__])
+
+class EventColumn(NamedTuple):
+    """One column of the table."""
+
+    name: str
+    kind: str
+
+
+EVENT_COLUMNS = tuple(EventColumn(name, _KINDS[name]) for name in Event.__struct_fields__)
+"""Columns of the table, in their order."""
+
+EVENT_SCHEMA = pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in EVENT_COLUMNS])
 """Schema of the table in Arrow."""
 
 

@@ -1,0 +1,380 @@
+"""Event table: archived segments become Parquet files, each once, with atomic commits.
+
+    EVENTS/day=2026-11-20/segment=000000007-0a1b2c3d/part-0.parquet   rows of one segment and day
+    EVENTS/_state/000000003.parquet         jobs that are alive at the end of a commit
+    EVENTS/_gaps/000000003.parquet          segments that are missing, where a commit found some
+    EVENTS/_commits/000000003.json          names all of them; written last, and renamed into place
+    EVENTS/_lock                            flock of the one process that writes
+
+Files count when a commit names them. A crash before that leaves files that the next run removes,
+for it takes the same segments again; a crash behind it leaves archived segments that the next run
+unlinks, for the commits have their names. The column ``segment`` is in the path.
+
+A segment that grew while the daemon had no archive comes twice, with two checksums. The second time
+the table takes only the records behind the end of the first one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import google_crc32c
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet
+
+from fastjournal.cmdlog.archive import ArchivedSegment, list_archived, read_state
+from fastjournal.disk import Disk
+from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_rows import Event, Job, event_batch
+from fastjournal.spark.files import SegmentFile
+from fastjournal.spark.rows import Row, segment_rows
+
+SEGMENTS_A_COMMIT = 64
+"""Segments after which a commit is made: a crash costs the work on so many."""
+
+_FORMAT = "fastjournal-events"
+_VERSION = 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MAX = 253_402_300_799_999_999
+"""End of the year 9999, in microseconds."""
+
+
+class TakenSegment(msgspec.Struct, frozen=True):
+    """A segment whose events are in the table."""
+
+    number: int
+    crc32c: str
+    bytes: int
+    first_us: int | None
+    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
+    last_us: int | None
+    rows: int
+    files: list[str]
+    """Paths from the directory of the table."""
+
+
+class MissingSegments(msgspec.Struct, frozen=True):
+    """Segments, side by side, of which the table has no events."""
+
+    first: int
+    last: int
+    first_us: int | None
+    last_us: int | None
+    reason: str
+    """Reason that the archive gives, else ``missing`` or ``damaged``."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Addition to the table, all or nothing."""
+
+    number: int
+    segments: list[TakenSegment]
+    gaps: list[MissingSegments]
+    state: str
+    """Path of the file with the live jobs."""
+    pauses: list[tuple[bytes, int]]
+    limits: list[tuple[bytes, tuple[int, int, int, int]]]
+    rows: int
+    format: str = _FORMAT
+    version: int = _VERSION
+
+
+_STATE_SCHEMA = pa.schema(
+    [
+        ("job_id", pa.binary(16)),
+        ("key", pa.binary()),
+        ("uri", pa.binary()),
+        ("domain", pa.string()),
+        ("priority", pa.int32()),
+        ("timestamp", pa.uint64()),
+        ("value_bytes", pa.int64()),
+        ("not_before", pa.uint64()),
+        ("due", pa.uint64()),
+        ("attempts", pa.int64()),
+        ("token", pa.uint64()),
+        ("lease_start", pa.uint64()),
+        ("buried", pa.bool_()),
+    ]
+)
+_GAP_SCHEMA = pa.schema(
+    [
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("first_us", pa.int64()),
+        ("last_us", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+class EventTable:
+    """The table ``events`` in a directory of this machine.
+
+    Args:
+        disk: Where it is.
+        directory: The directory; it is created.
+
+    Raises:
+        LogCorruptError: A commit cannot be understood.
+        LogFailedError: Something cannot be read or created.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        for name in ("_commits", "_state", "_gaps"):
+            disk.mkdir(f"{directory}/{name}")
+        self.commits = list(read_commits(disk, f"{directory}/_commits"))
+        """All commits, in their order."""
+
+    @property
+    def taken(self) -> list[TakenSegment]:
+        """All segments whose events are in the table, in the order of the commits."""
+        return [segment for commit in self.commits for segment in commit.segments]
+
+    @property
+    def gaps(self) -> list[MissingSegments]:
+        """Gaps of the history."""
+        return [gap for commit in self.commits for gap in commit.gaps]
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of the Parquet files that count."""
+        return [f"{self._directory}/{file}" for segment in self.taken for file in segment.files]
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def update(self, archive: str) -> int:
+        """Take all segments of an archive, and unlink them; return the number of new events.
+
+        Args:
+            archive: Directory of the archive.
+
+        Raises:
+            LogLockedError: Another process does so.
+            LogFailedError: Something could not be read or written; what is committed counts.
+        """
+        with closing(self._disk.lock(f"{self._directory}/_lock")):
+            self.commits = list(read_commits(self._disk, f"{self._directory}/_commits"))
+            done = {(segment.number, segment.crc32c) for segment in self.taken}
+            waiting = []
+            for file in list_archived(self._disk, archive):
+                if (file.number, f"{file.crc32c:08x}") in done:
+                    self._unlink(f"{archive}/{file.name}")
+                else:
+                    waiting.append(file)
+            rows = 0
+            for begin in range(0, len(waiting), SEGMENTS_A_COMMIT):
+                rows += self._commit(archive, waiting[begin : begin + SEGMENTS_A_COMMIT])
+            return rows
+
+    def _commit(self, archive: str, files: list[ArchivedSegment]) -> int:
+        disk, number = self._disk, len(self.commits) + 1
+        history = self._history()
+        extractor = EventExtractor(history)
+        taken, gaps, damaged = list[TakenSegment](), self._missing(archive, files), list[str]()
+        for file in files:
+            try:
+                data = disk.read(f"{archive}/{file.name}")
+            except LogFailedError:
+                if disk.exists(f"{archive}/{file.name}"):
+                    raise
+                # the daemon has dropped it just now
+                gaps.append(MissingSegments(file.number, file.number, None, None, "dropped"))
+                continue
+            try:
+                taken.append(self._take(extractor, file, data))
+            except LogCorruptError:
+                gaps.append(MissingSegments(file.number, file.number, None, None, "damaged"))
+                damaged.append(file.name)
+        state = f"_state/{number:09d}.parquet"
+        self._write(state, _state_table(history))
+        if gaps:
+            table = pa.Table.from_pylist([msgspec.structs.asdict(gap) for gap in gaps], _GAP_SCHEMA)
+            self._write(f"_gaps/{number:09d}.parquet", table)
+        commit = Commit(
+            number=number,
+            segments=taken,
+            gaps=gaps,
+            state=state,
+            pauses=list(history.pauses.items()),
+            limits=list(history.limits.items()),
+            rows=sum(segment.rows for segment in taken),
+        )
+        self._put_commit(commit)
+        for segment in taken:
+            self._unlink(f"{archive}/{segment.number:09d}-{segment.crc32c}.log")
+        for name in damaged:
+            disk.rename(f"{archive}/{name}", f"{archive}/{name}.damaged")
+        return commit.rows
+
+    def _take(self, extractor: EventExtractor, file: ArchivedSegment, data: bytes) -> TakenSegment:
+        """Write the events of a segment.
+
+        Raises:
+            LogCorruptError: It is damaged; nothing of it counts.
+        """
+        if google_crc32c.value(data) != file.crc32c:
+            raise LogCorruptError("the archived segment has another checksum", path=file.name)
+        name = f"segment={file.number:09d}-{file.crc32c:08x}"
+        self._remove_uncommitted(name)
+        segment = SegmentFile(file.name, file.number, len(data), last=False, open=False)
+        skipped = self._taken_bytes(file.number, data)
+        # all rows are decoded before the first one changes the state
+        rows = [
+            row for row in segment_rows(data, segment, permissive=False) if row.offset >= skipped
+        ]
+        days = defaultdict[str, list[Event]](list)
+        for event in extractor.extract(rows):
+            days[_day(event.time)].append(event)
+        files = []
+        for day, events in sorted(days.items()):
+            self._disk.mkdir(f"{self._directory}/day={day}/{name}")
+            files.append(f"day={day}/{name}/part-0.parquet")
+            table = pa.Table.from_batches([event_batch(events)]).drop_columns(["segment"])
+            self._write(files[-1], table)
+        times = [time for row in rows if (time := _time(row)) is not None]
+        count = sum(map(len, days.values()))
+        return TakenSegment(
+            file.number,
+            f"{file.crc32c:08x}",
+            len(data),
+            min(times, default=None),
+            max(times, default=None),
+            count,
+            files,
+        )
+
+    def _taken_bytes(self, number: int, data: bytes) -> int:
+        """Return the bytes at the begin of a segment whose events are in the table already."""
+        return max(
+            (
+                before.bytes
+                for before in self.taken
+                if before.number == number
+                and google_crc32c.value(data[: before.bytes]) == int(before.crc32c, 16)
+            ),
+            default=0,
+        )
+
+    def _missing(self, archive: str, files: list[ArchivedSegment]) -> list[MissingSegments]:
+        """Return the gaps before and between archived segments."""
+        state = read_state(self._disk, archive)
+        known = [] if state is None else [gap for gap in state.gaps if gap.reason != "merged"]
+        present = {segment.number for segment in self.taken} | {file.number for file in files}
+        for gap in self.gaps:
+            present.update(range(gap.first, gap.last + 1))
+        first = min([*present, *(gap.first for gap in known)])
+        last = max(file.number for file in files)
+        gaps: list[MissingSegments] = []
+        for number in range(first, last):
+            if number in present:
+                continue
+            told = next((gap for gap in known if gap.first <= number <= gap.last), None)
+            times = (None, None) if told is None else (told.first_us, told.last_us)
+            gap = MissingSegments(number, number, *times, told.reason if told else "missing")
+            if gaps and gaps[-1].last == number - 1 and gaps[-1].reason == gap.reason:
+                gap = msgspec.structs.replace(gap, first=gaps.pop().first)
+            gaps.append(gap)
+        return gaps
+
+    def _history(self) -> History:
+        """Return the state at the end of the last commit."""
+        if not self.commits:
+            return History()
+        commit = self.commits[-1]
+        data = self._disk.read(f"{self._directory}/{commit.state}")
+        columns = pa.parquet.read_table(pa.BufferReader(data)).to_pydict()
+        ids = columns.pop("job_id")
+        jobs = {
+            job_id: Job(*fields)
+            for job_id, *fields in zip(
+                ids, *(columns[name] for name in Job.__struct_fields__), strict=True
+            )
+        }
+        return History(jobs, dict(commit.pauses), dict(commit.limits))
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _write(self, name: str, table: pa.Table) -> None:
+        """Write a Parquet file, durably; one that a crash has left is replaced."""
+        sink = pa.BufferOutputStream()
+        pa.parquet.write_table(table, sink, compression="zstd")
+        self._write_bytes(f"{self._directory}/{name}", sink.getvalue().to_pybytes())
+
+    def _write_bytes(self, path: str, data: bytes) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+        with closing(self._disk.create(path)) as file:
+            file.write(data)
+            file.sync()
+        self._disk.sync_directory(path.rpartition("/")[0])
+
+    def _put_commit(self, commit: Commit) -> None:
+        path = f"{self._directory}/_commits/{commit.number:09d}.json"
+        self._write_bytes(f"{path}.new", msgspec.json.format(msgspec.json.encode(commit)) + b"\n")
+        self._disk.rename(f"{path}.new", path)
+        self._disk.sync_directory(f"{self._directory}/_commits")
+        self.commits.append(commit)
+        for name in self._disk.listdir(f"{self._directory}/_state"):
+            if f"_state/{name}" != commit.state:
+                self._unlink(f"{self._directory}/_state/{name}")
+
+    def _remove_uncommitted(self, name: str) -> None:
+        """Remove files of a segment that a crash left without a commit."""
+        for day in self._disk.listdir(self._directory):
+            path = f"{self._directory}/{day}/{name}"
+            if day.startswith("day=") and self._disk.exists(path):
+                for file in self._disk.listdir(path):
+                    self._disk.unlink(f"{path}/{file}")
+                self._disk.rmdir(path)
+
+    def _unlink(self, path: str) -> None:
+        if self._disk.exists(path):
+            self._disk.unlink(path)
+
+
+def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
+    """Yield the commits in a directory, in their order.
+
+    Raises:
+        LogCorruptError: One cannot be understood.
+        LogFailedError: One cannot be read.
+    """
+    for name in disk.listdir(directory):
+        if name.endswith(".json"):
+            path = f"{directory}/{name}"
+            try:
+                commit = msgspec.json.decode(disk.read(path), type=Commit)
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise LogCorruptError(f"not a commit of events: {error}", path=path) from error
+            if commit.format != _FORMAT or commit.version != _VERSION:
+                raise LogCorruptError(
+                    f"a commit of format {commit.format!r}, version {commit.version}",
+                    path=path,
+                    hint="read the table with the release that wrote it",
+                )
+            yield commit
+
+
+def _state_table(history: History) -> pa.Table:
+    jobs = history.jobs.values()
+    columns: dict[str, list[Any]] = {"job_id": list(history.jobs)}
+    for name in Job.__struct_fields__:
+        columns[name] = [getattr(job, name) for job in jobs]
+    return pa.Table.from_pydict(columns, _STATE_SCHEMA)
+
+
+def _time(row: Row) -> int | None:
+    return None if row.record is None else row.record.time_us
+
+
+def _day(time: int | None) -> str:
+    """Return the UTC day of an instant in microseconds since the Unix epoch."""
+    return (_EPOCH + timedelta(microseconds=min(time or 0, _TIME_MAX))).date().isoformat()
