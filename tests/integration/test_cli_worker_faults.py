@@ -407,9 +407,13 @@ def test_refusal_that_the_next_end_would_meet_too_ends_the_worker_with_a_sentenc
         return [Reply(request.identifier, timeout=77, pairs=pairs, error=error)]
 
     with ScriptedDaemon(script) as daemon:
-        done = Cli(tmp_path, daemon.address)(*FOREVER, "--jobs", "2", "--exec", "true")
+        # the NEXT that waits is never answered, also when it is cancelled
+        command = command_with({"fastjournal.limits.CLIENT_LAST_WORDS_S": 0.5})
+        arguments = (*FOREVER, "--jobs", "2", "--exec", "true")
+        worker = Cli(tmp_path, daemon.address).start(*arguments, command=command)
+        _, errors = worker.communicate(timeout=TIMEOUT_S)
         functions = [request.function for request in daemon.requests]
-    assert done.returncode == 1
-    assert results(done.stderr) == ["lost"]
-    assert done.stderr.splitlines()[-1].startswith(b"fj-cli: %s: " % code.encode())
+    assert worker.returncode == 1
+    assert results(errors) == ["lost"]
+    assert errors.splitlines()[-1].startswith(b"fj-cli: %s: " % code.encode())
     assert Function.RELEASE in functions
