@@ -221,6 +221,16 @@ def test_session_knows_both_views_after_register(spark: SparkSession, tmp_path: 
     assert fastjournal.spark.entries(other, tmp_path).count() == 1
 
 
+def test_view_entries_of_beanstalkd_is_read_and_a_wrong_journal_is_named(
+    spark: SparkSession,
+) -> None:
+    binlog = CORPUS.parent / "beanstalkd" / "killed"
+    frame = read(spark, binlog, "entries", journal="beanstalkd")
+    assert len({row.id for row in frame.select("id").collect()}) == 111
+    with pytest.raises(Exception, match="holds the binlog of a beanstalkd, and none of kestrel"):
+        read(spark, binlog, "records", journal="kestrel")
+
+
 def test_spark_loads_other_formats_as_before(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "table"))
     assert spark.read.parquet(str(tmp_path / "table")).count() == 3
