@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fastjournal.client import SyncClient
 from fastjournal.client.core.access import load_access
+from fastjournal.disk import OsDisk
 from fastjournal.errors import (
     CannotConnectError,
     FastjournalError,
@@ -49,15 +50,27 @@ _EXIT_IO = 74
     help="Where the dated directories stand; a path, or a URI that Spark and pyarrow reach.",
 )
 @click.option(
+    "--archive",
+    envvar="FASTJOURNAL_ARCHIVE",
+    metavar="DIRECTORY",
+    help="The daemon's --archive-dir: its segments become the table OUTPUT/events, and go.",
+)
+@click.option(
     "--master",
     metavar="URL",
     help="Spark's master.  [default: what spark-submit says, else local[*]]",
 )
 def command(
-    server: str, snapshot: str | None, output: str, master: str | None, **files: str | None
+    server: str,
+    snapshot: str | None,
+    output: str,
+    archive: str | None,
+    master: str | None,
+    **files: str | None,
 ) -> None:
     """Take a snapshot, save its entries as Parquet, and run the analysis jobs over it."""
-    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415 - main tells of a missing extra
+    from fastjournal.spark.event_table import EventTable  # noqa: PLC0415 - main tells of a missing extra
+    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415 - the same
     from fastjournal.spark.report import print_report, run_jobs  # noqa: PLC0415 - the same
     from fastjournal.spark.session import (  # noqa: PLC0415 - the same
         SMALL_BYTES,
@@ -80,6 +93,10 @@ def command(
         mask = 0o777 & ~(file_mode | directory_mode)
         os.umask(os.umask(0o077) | mask)
         options["spark.hadoop.fs.permissions.umask-mode"] = f"{mask:03o}"
+        if archive is not None:
+            status.update("taking the archive")
+            EventTable(OsDisk(), f"{output}/events").update(archive)
+            status.update("starting Spark")
         spark = start_session(master, name="fj-nightly", options=options)
         try:
             status.update("running the jobs")

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+import fastjournal.spark
 from fastjournal.client import SyncClient
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.errors import LogCorruptError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HOUR = 3600 * 1_000_000
+OPTIONS = ("--cmdlog-seg-size", "4096")
 NEVER_US = 4_000_000_000_000_000
 # Commands that Spark's start script calls; java is not among them.
 TOOLS = (
@@ -52,7 +55,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A daemon that has had all kinds of work, and the snapshot that it took."""
     directory = tmp_path_factory.mktemp("daemon")
     with (
-        DaemonProcess(directory, "--cmdlog-seg-size", "4096") as daemon,
+        DaemonProcess(directory, *OPTIONS, "--archive-dir", f"{directory}/archive") as daemon,
         SyncClient(daemon.address) as client,
     ):
         for number in range(40):
@@ -104,7 +107,9 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     }
     output = tmp_path / "out"
     code = "from fastjournal.spark.nightly import main; main()"
+    archive = daemon.directory / "archive"
     options = ["--server", daemon.address, "--output", str(output), "--master", "local[2]"]
+    options += ["--archive", str(archive)]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *options],
         env={**environment, "PATH": str(path)},
@@ -125,6 +130,21 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     assert backlog["later"]["delayed"] == 5
     entries = pq.read_table(directory / "entries")
     assert by_position([tuple(row.values()) for row in entries.to_pylist()]) == replayed(snapshot)
+
+    # What happened, once, though compaction and other snapshots came in between.
+    assert not list(archive.glob("*.log"))
+    found = fastjournal.spark.events(spark, output).groupBy("event").count().collect()
+    counts = {row["event"]: row["count"] for row in found}
+    assert counts == {
+        "set": 48,
+        "replaced": 1,
+        "leased": 10,
+        "completed": 6,
+        "returned": 1,
+        "deleted": 1,
+    }
+    plain = pq.read_table(output / "events").to_pylist()
+    assert Counter(row["event"] for row in plain) == counts
 
     # Once more on the same snapshot, in another process: the same rows, in their place.
     before = tables(directory)
