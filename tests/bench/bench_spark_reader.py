@@ -12,6 +12,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from time import process_time
 
@@ -92,9 +93,9 @@ def main(records: int) -> None:
         print(f"{'columns':32} {'with manifest':>14} {'without':>10} {'row reader':>11}")
         for title, names in SCHEMAS.items():
             rates = [
-                measure(lambda n=names: read_batches(files, sealed, n, permissive=False)),  # type: ignore[misc]
-                measure(lambda n=names: read_batches(files, plain, n, permissive=False)),  # type: ignore[misc]
-                measure(lambda n=names: by_rows(n)),  # type: ignore[misc]
+                measure(partial(read_batches, files, sealed, names, permissive=False)),
+                measure(partial(read_batches, files, plain, names, permissive=False)),
+                measure(partial(by_rows, names)),
             ]
             print(f"{title:32} {rates[0]:14,.0f} {rates[1]:10,.0f} {rates[2]:11,.0f}")
 
