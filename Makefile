@@ -13,9 +13,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Processes of `make test`, one more than processors, at most 8: one of them waits for a timeout of a
+# Processes of `make test`, two more than processors, at most 8: some of them wait for a timeout of a
 # daemon or for a process most of the time.
-WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 7 ? cores + 1 : 8)))
+WORKERS ?= $(shell cores=$$(getconf _NPROCESSORS_ONLN); echo $$((cores < 6 ? cores + 2 : 8)))
 
 # Figures of `make bench-peers`, of all rounds.
 PEERS ?= build/peers.json
