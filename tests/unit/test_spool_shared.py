@@ -195,7 +195,7 @@ def test_dead_directory_that_is_a_link_takes_nothing(tmp_path: Path) -> None:
     elsewhere.mkdir()
     dead = DeadDirectory(tmp_path)
     os.symlink(elsewhere, dead.path)
-    with pytest.raises(SpoolFailedError, match="cannot put aside"):
+    with pytest.raises(SpoolFailedError, match="cannot write a dead letter"):
         dead.put(b"?", REASON)
     assert list(elsewhere.iterdir()) == []
 
