@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -191,3 +192,25 @@ def test_reader_keeps_the_records_of_the_commands_asked_for(tmp_path: Path) -> N
         names = ["offset", "command"]
         rows = found(segment, log.files, names=names, commands=frozenset(commands)).to_pylist()
         assert rows == [row for row in everything.to_pylist() if row["command"] in commands]
+
+
+def test_reader_keeps_no_more_than_a_chunk_of_records_decoded_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "CHUNK_RECORDS", 20)
+    builder = SegmentBuilder(previous=None)
+    for _ in range(400):
+        builder.foreign(b"q", bytes(5000))
+    (tmp_path / segment_name(1)).write_bytes(bytes(builder))
+    log = LogDirectory(tmp_path)
+    size = len(builder.data)
+    del builder
+    tracemalloc.start()
+    try:
+        batches = read_batches(log.files, log.segments[0], ["key"], permissive=False)
+        rows = sum(len(batch) for batch in batches)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == 400
+    assert peak < 1.5 * size, "the file is one time its size"

@@ -95,7 +95,7 @@ class _SegmentReader:
         self._is_first = True
         self._doubtful: dict[int, int] = {}
         self._rows: dict[int, Row] = {}
-        """Records decoded one by one, by their offset."""
+        """Records decoded to find the last group, by their offset, until their chunk comes."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield all columns that were asked for, and ``command``."""
@@ -155,7 +155,7 @@ class _SegmentReader:
     def _row(self, arrays: RecordArrays, index: int) -> Row:
         """Return one record, decoded by itself."""
         start = int(arrays.start[index])
-        row = self._rows.get(start)
+        row = self._rows.pop(start, None)
         if row is None:
             body, behind = int(arrays.body[index]), int(arrays.behind[index])
             try:
@@ -163,7 +163,6 @@ class _SegmentReader:
             except LogCorruptError as error:
                 region = CorruptRegion(start, behind, error.message)
                 row = damaged_row(self._segment, region, self._permissive)
-            self._rows[start] = row
         return row
 
     def _column(self, name: str, chunk: Chunk, rows: dict[int, Row], ours: Mask) -> pa.Array:
@@ -265,7 +264,8 @@ class _SegmentReader:
         leases = list(zip(heads.rows[heads.lease], heads.following[heads.lease], strict=True))
         batches = list(zip(heads.rows[~heads.lease], heads.following[~heads.lease], strict=True))
         for index in np.flatnonzero(arrays.irregular):
-            operation = self._row(arrays, int(index)).operation
+            row = self._rows[int(arrays.start[index])] = self._row(arrays, int(index))
+            operation = row.operation
             if isinstance(operation, Lease):
                 leases.append((index, operation.following))
             elif isinstance(operation, Batch):
