@@ -31,7 +31,7 @@ from fastjournal.foreign.formats import Format, list_binlogs, require_format
 from fastjournal.foreign.items import Fault, ForeignRecord, Item, OnProgress, ReadProgress
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.queue_facts import QueueCounts
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.windowed_file import WindowedFile, WindowedFiles
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_MAX
 
@@ -92,11 +92,10 @@ class BeanstalkdJournal:
             LogCorruptError: A file is shorter than it was.
             LogFailedError: A file cannot be read any more.
         """
-        file: WindowedFile | None = None
+        files = WindowedFiles(self._disk)
         for number in sorted(self._jobs):
             job = self._jobs[number]
-            if file is None or file.path != job.path:
-                file = WindowedFile(self._disk, job.path)
+            file = files.at(job.path)
             size = job.body_bytes - len(BODY_END)
             value = file.read(job.body_at, size)
             if len(value) < size:
@@ -186,10 +185,9 @@ def beanstalkd_records(
     Raises:
         LogFailedError: Something cannot be read.
     """
-    file: WindowedFile | None = None
+    files = WindowedFiles(disk)
     for path, record in _read_binlogs(disk, directory, faults, on_progress):
-        if file is None or file.path != path:
-            file = WindowedFile(disk, path)
+        file = files.at(path)
         size = record.end - record.body_at - len(BODY_END)
         yield ForeignRecord(
             path,

@@ -34,7 +34,7 @@ from fastjournal.foreign.kestrel_records import (
     read_record,
 )
 from fastjournal.foreign.names import domain_of
-from fastjournal.foreign.windowed_file import WindowedFile
+from fastjournal.foreign.windowed_file import WindowedFile, WindowedFiles
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
 
@@ -144,13 +144,13 @@ class KestrelJournal:
             LogCorruptError: A record is not there any more as it was read before.
             LogFailedError: A file cannot be read any more.
         """
+        files = WindowedFiles(self._disk)
         for name, items in self._queues.items():
-            domain, file = domain_of(name), None
+            domain = domain_of(name)
             for packed in items:
                 _, index, number, offset, size, added_ms, expiry_ms = _WAITING.unpack(packed)
                 path = self._paths[index]
-                if file is None or file.path != path:
-                    file = WindowedFile(self._disk, path)
+                file = files.at(path)
                 added = min(max(added_ms, 0) * 1000, INSTANT_MAX)
                 yield Item(
                     key=build_journal_key(
@@ -211,11 +211,10 @@ def kestrel_records(
     Raises:
         LogFailedError: Something cannot be read.
     """
-    file: WindowedFile | None = None
+    files = WindowedFiles(disk)
     for _, records in _read_queues(disk, directory, faults, on_progress=on_progress):
         for path, record in records:
-            if file is None or file.path != path:
-                file = WindowedFile(disk, path)
+            file = files.at(path)
             with_value = record.opcode in WITH_VALUE
             yield ForeignRecord(
                 path,

@@ -33,3 +33,21 @@ class WindowedFile:
             self._data = self._disk.read_slice(self.path, offset, max(wanted, 0))
             self._start, start = offset, 0
         return self._data[start : start + size]
+
+
+class WindowedFiles:
+    """The files of a journal, of which the one that was read last is open.
+
+    Args:
+        disk: Disk of the files.
+    """
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._file: WindowedFile | None = None
+
+    def at(self, path: str) -> WindowedFile:
+        """Return a file, with its window where it is the file of the call before."""
+        if self._file is None or self._file.path != path:
+            self._file = WindowedFile(self._disk, path)
+        return self._file
