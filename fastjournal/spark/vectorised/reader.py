@@ -27,7 +27,8 @@ from fastjournal.spark.columns import READABLE, to_batch
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.rows import Row, damaged_row, decode_row, read_bytes
 from fastjournal.spark.vectorised.byte_arrays import Mask, Numbers, Offsets, SegmentBytes
-from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS, Chunk
+from fastjournal.spark.vectorised.chunk import Chunk
+from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
 from fastjournal.spark.vectorised.frames import Frames, checksums_are_right, find_frames
 
