@@ -13,7 +13,8 @@ from fastjournal.cmdlog.log_directory import list_segments
 from fastjournal.disk import Disk
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.foreign.kestrel_files import list_queues
-from fastjournal.foreign.kestrel_records import BrokenRecordError, read_record
+from fastjournal.foreign.kestrel_opcode8 import RecordReader
+from fastjournal.foreign.kestrel_records import BrokenRecordError
 from fastjournal.foreign.windowed_file import WindowedFile
 
 _BINLOG = re.compile(r"binlog\.([0-9]{1,9})")
@@ -103,7 +104,7 @@ def require_format(disk: Disk, directory: str, wanted: Format) -> None:
 def _begins_as_kestrel(disk: Disk, path: str) -> bool:
     file = WindowedFile(disk, path)
     try:
-        return file.size > 0 and read_record(file, 0).end > 0
+        return file.size > 0 and RecordReader(file).read(0).end > 0
     except BrokenRecordError:
         return False
 

@@ -6,8 +6,6 @@ keeps some 100 bytes for each waiting item; the values are read again when the i
 
 from __future__ import annotations
 
-import struct
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,81 +22,20 @@ from fastjournal.foreign.items import (
     ReadProgress,
 )
 from fastjournal.foreign.kestrel_files import list_queues
+from fastjournal.foreign.kestrel_opcode8 import Opcode8, RecordReader
+from fastjournal.foreign.kestrel_queue import WAITING, KestrelQueue
 from fastjournal.foreign.kestrel_records import (
     WITH_VALUE,
     WITH_XID,
     BrokenRecordError,
     KestrelRecord,
     Opcode,
-    Opcode8,
     read_record,
 )
 from fastjournal.foreign.names import domain_of
 from fastjournal.foreign.windowed_file import WindowedFile, WindowedFiles
 from fastjournal.keys import build_journal_key
 from fastjournal.limits import INSTANT_MAX, PRIORITY_DEFAULT
-
-_XID_MAX = 0xFFFFFFFF
-_WAITING = struct.Struct("<IIQQIqq")
-"""A waiting item: xid that its record names, file, number, offset and size of its value, times."""
-
-
-class _Queue:
-    """State of one queue at some point of its journal, as Kestrel replays it."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[bytes] = deque()
-        self.open: dict[int, bytes] = {}
-        self.added = 0
-        self._xid = 0
-
-    def apply(self, record: KestrelRecord, file: int) -> None:
-        """Apply a record."""
-        match record.opcode:
-            case Opcode.ADD | Opcode.ADDX | Opcode.ADD_XID:
-                self._add(record, file)
-            case Opcode.CONTINUE:
-                self.open.pop(record.xid, None)
-                self._add(record, file)
-            case Opcode.REMOVE if self.waiting:
-                self.waiting.popleft()
-            case Opcode.REMOVE_TENTATIVE if self.waiting:
-                item = self.waiting.popleft()
-                self.open[_WAITING.unpack(item)[0] or self._next_xid()] = item
-            case Opcode.REMOVE_TENTATIVE_XID if self.waiting:
-                self.open[record.xid] = self.waiting.popleft()
-            case Opcode.SAVE_XID:
-                self._xid = record.xid
-            case Opcode.UNREMOVE | Opcode.CONFIRM_REMOVE:
-                taken = self.open.pop(record.xid, None)
-                if taken is not None and record.opcode is Opcode.UNREMOVE:
-                    self.waiting.appendleft(bytes(4) + taken[4:])
-
-    def items(self) -> Iterator[bytes]:
-        """Yield the items that are not done."""
-        yield from self.open.values()
-        yield from self.waiting
-
-    def _add(self, record: KestrelRecord, file: int) -> None:
-        self.added += 1
-        xid = record.xid if record.opcode is Opcode.ADD_XID else 0
-        self.waiting.append(
-            _WAITING.pack(
-                xid,
-                file,
-                self.added,
-                record.offset,
-                record.value_bytes,
-                record.added_ms,
-                record.expiry_ms,
-            )
-        )
-
-    def _next_xid(self) -> int:
-        self._xid = (self._xid + 1) & _XID_MAX
-        while not self._xid or self._xid in self.open:
-            self._xid = (self._xid + 1) & _XID_MAX
-        return self._xid
 
 
 class KestrelJournal:
@@ -126,7 +63,7 @@ class KestrelJournal:
         for name, records in _read_queues(
             disk, directory, self.faults, opcode8=opcode8, on_progress=on_progress
         ):
-            queue = _Queue()
+            queue = KestrelQueue()
             for path, record in records:
                 if not self._paths or self._paths[-1] != path:
                     self._paths.append(path)
@@ -148,7 +85,7 @@ class KestrelJournal:
         for name, items in self._queues.items():
             domain = domain_of(name)
             for packed in items:
-                _, index, number, offset, size, added_ms, expiry_ms = _WAITING.unpack(packed)
+                _, index, number, offset, size, added_ms, expiry_ms = WAITING.unpack(packed)
                 path = self._paths[index]
                 file = files.at(path)
                 added = min(max(added_ms, 0) * 1000, INSTANT_MAX)
@@ -171,7 +108,7 @@ class KestrelJournal:
 
 def _value(file: WindowedFile, offset: int, size: int) -> bytes:
     try:
-        record = read_record(file, offset, "continue")
+        record = read_record(file, offset)
     except BrokenRecordError as error:
         raise LogCorruptError(str(error), path=file.path, offset=offset) from error
     if record.value_bytes != size:
@@ -251,10 +188,10 @@ def _read_queue(
 ) -> Iterator[tuple[str, KestrelRecord]]:
     for path in paths:
         file = WindowedFile(disk, path)
-        offset = 0
+        reader, offset = RecordReader(file, opcode8), 0
         while offset < file.size:
             try:
-                record = read_record(file, offset, opcode8)
+                record = reader.read(offset)
             except BrokenRecordError as error:
                 torn = error.torn and path == paths[-1]
                 left = f"{error}; Kestrel leaves out the {file.size - offset:,} bytes from here on"

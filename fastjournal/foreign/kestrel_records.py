@@ -1,21 +1,16 @@
 """Records of a Kestrel journal: decoder and encoder. Little endian.
 
 A record is an opcode byte and its body; ``docs/migrating.md`` has the table. Opcode 8 has two
-meanings: the last program writes a *continue* (confirms a transaction and adds an item), the
-format's description has a *state dump* (how many open transactions follow as pairs of ADD_XID and
-REMOVE_TENTATIVE), which ends its file: the pairs behind it say again what is open.
+meanings, a *continue*, which ``read_record`` takes, and a *state dump* (``kestrel_opcode8``).
 """
 
 from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from fastjournal.foreign.windowed_file import WindowedFile
-
-Opcode8: TypeAlias = Literal["auto", "continue", "state-dump"]
-"""Meaning of opcode 8; auto: the one with which the rest of the file is records."""
 
 
 class Opcode(IntEnum):
@@ -39,7 +34,6 @@ _ADD = struct.Struct("<ii")
 _ADDX = struct.Struct("<iqq")
 _ADD_XID = struct.Struct("<Iiqq")
 _ADDX_HEAD = struct.Struct("<Biqq")
-_STATE_DUMP = struct.Struct("<Ii")
 _TIMES_BYTES = 16
 _EXPIRY_BYTES = 4
 WITH_VALUE = (Opcode.ADD, Opcode.ADDX, Opcode.ADD_XID, Opcode.CONTINUE)
@@ -84,8 +78,8 @@ class BrokenRecordError(Exception):
         self.torn = torn
 
 
-def read_record(file: WindowedFile, offset: int, opcode8: Opcode8 = "auto") -> KestrelRecord:
-    """Return the record at an offset before the end of a file.
+def read_record(file: WindowedFile, offset: int) -> KestrelRecord:
+    """Return the record at an offset before the end of a file; opcode 8 is a continue.
 
     Raises:
         BrokenRecordError: There is none.
@@ -95,20 +89,20 @@ def read_record(file: WindowedFile, offset: int, opcode8: Opcode8 = "auto") -> K
     if opcode in _ALONE:
         return KestrelRecord(Opcode(opcode), offset, body)
     if opcode in _XID_ALONE:
-        (xid,) = _XID.unpack(_read(file, body, _XID.size))
+        (xid,) = _XID.unpack(read_fields(file, body, _XID.size))
         return KestrelRecord(Opcode(opcode), offset, body + _XID.size, xid)
     if opcode == Opcode.ADD:
-        size, expiry = _ADD.unpack(_read(file, body, _ADD.size))
+        size, expiry = _ADD.unpack(read_fields(file, body, _ADD.size))
         at, size = _value(file, body + _ADD.size, size - _EXPIRY_BYTES)
         return KestrelRecord(Opcode.ADD, offset, at + size, 0, 0, expiry * 1000, at, size)
     if opcode == Opcode.ADDX:
-        size, added, expiry = _ADDX.unpack(_read(file, body, _ADDX.size))
+        size, added, expiry = _ADDX.unpack(read_fields(file, body, _ADDX.size))
         at, size = _value(file, body + _ADDX.size, size - _TIMES_BYTES)
         return KestrelRecord(Opcode.ADDX, offset, at + size, 0, added, expiry, at, size)
-    if opcode == Opcode.ADD_XID:
-        return _add_with_xid(file, offset, Opcode.ADD_XID)
-    if opcode == Opcode.CONTINUE:
-        return _opcode_8(file, offset, opcode8)
+    if opcode in (Opcode.ADD_XID, Opcode.CONTINUE):
+        xid, size, added, expiry = _ADD_XID.unpack(read_fields(file, body, _ADD_XID.size))
+        at, size = _value(file, body + _ADD_XID.size, size - _TIMES_BYTES)
+        return KestrelRecord(Opcode(opcode), offset, at + size, xid, added, expiry, at, size)
     raise BrokenRecordError(f"{opcode} is no opcode of Kestrel", torn=False)
 
 
@@ -118,7 +112,12 @@ def encode_addx(value: bytes, added_ms: int, expiry_ms: int) -> bytes:
     return _ADDX_HEAD.pack(Opcode.ADDX, size, added_ms, expiry_ms) + value
 
 
-def _read(file: WindowedFile, offset: int, size: int) -> bytes:
+def read_fields(file: WindowedFile, offset: int, size: int) -> bytes:
+    """Return the bytes of fixed fields.
+
+    Raises:
+        BrokenRecordError: The file ends before them.
+    """
     data = file.read(offset, size)
     if len(data) < size:
         raise BrokenRecordError("the record is cut short by the end of the file", torn=True)
@@ -134,63 +133,3 @@ def _value(file: WindowedFile, offset: int, size: int) -> tuple[int, int]:
             f"an item of {size} bytes is cut short by the end of the file", torn=True
         )
     return offset, size
-
-
-def _add_with_xid(file: WindowedFile, offset: int, opcode: Opcode) -> KestrelRecord:
-    body = offset + 1
-    xid, size, added, expiry = _ADD_XID.unpack(_read(file, body, _ADD_XID.size))
-    at, size = _value(file, body + _ADD_XID.size, size - _TIMES_BYTES)
-    return KestrelRecord(opcode, offset, at + size, xid, added, expiry, at, size)
-
-
-def _opcode_8(file: WindowedFile, offset: int, opcode8: Opcode8) -> KestrelRecord:
-    if opcode8 == "continue":
-        return _add_with_xid(file, offset, Opcode.CONTINUE)
-    xid, count = _STATE_DUMP.unpack(_read(file, offset + 1, _STATE_DUMP.size))
-    dump = KestrelRecord(Opcode.STATE_DUMP, offset, file.size, xid, open_count=count)
-    if opcode8 == "state-dump":
-        if count < 0:
-            raise BrokenRecordError(f"a state dump of {count} transactions", torn=False)
-        return dump
-    pairs = _follow_pairs(file, offset + 1 + _STATE_DUMP.size, count)
-    if pairs == "whole":
-        return dump
-    try:
-        record = _add_with_xid(file, offset, Opcode.CONTINUE)
-    except BrokenRecordError:
-        if pairs == "torn":
-            return dump
-        raise
-    return dump if pairs == "torn" and _breaks(file, record.end) else record
-
-
-def _follow_pairs(file: WindowedFile, offset: int, count: int) -> Literal["whole", "torn", "not"]:
-    """Return whether so many pairs stand there, and nothing else up to the end of the file."""
-    if count < 0:
-        return "not"
-    try:
-        for _ in range(count):
-            if offset == file.size:
-                return "torn"
-            record = read_record(file, offset, "continue")
-            if record.opcode is not Opcode.ADD_XID:
-                return "not"
-            offset = record.end
-            if offset == file.size:
-                return "torn"
-            follower = read_record(file, offset, "continue")
-            if follower.opcode in (Opcode.REMOVE_TENTATIVE, Opcode.REMOVE_TENTATIVE_XID):
-                offset = follower.end
-    except BrokenRecordError as error:
-        return "torn" if error.torn and file.read(offset, 1)[0] == Opcode.ADD_XID else "not"
-    return "whole" if offset == file.size else "not"
-
-
-def _breaks(file: WindowedFile, offset: int) -> bool:
-    """Whether the rest of a file is no records, where opcode 8 is a continue."""
-    try:
-        while offset < file.size:
-            offset = read_record(file, offset, "continue").end
-    except BrokenRecordError:
-        return True
-    return False

@@ -6,13 +6,17 @@ import base64
 import json
 import tracemalloc
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from sortedcontainers import SortedList
 
 from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
-from fastjournal.foreign import Fault, open_kestrel
-from fastjournal.foreign.kestrel_records import Opcode8, encode_addx
+from fastjournal.foreign import Fault, kestrel_opcode8, kestrel_records, open_kestrel
+from fastjournal.foreign.kestrel_opcode8 import Opcode8
+from fastjournal.foreign.kestrel_queue import OpenTransactions
+from fastjournal.foreign.kestrel_records import encode_addx
 from fastjournal.foreign.names import domain_of, name_of
 from fastjournal.testing.disk import SimulatedDisk
 
@@ -117,6 +121,65 @@ def test_opcode_8_can_be_forced() -> None:
     dump = with_xid(8, 1) + bytes(4)
     (fault,) = waiting(add(b"first") + dump, "continue")[1]
     assert fault.offset == len(add(b"first"))
+
+
+def looked_at(data: bytes, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[Fault]]:
+    """Return how many records were read, and the faults."""
+    read = Mock(wraps=kestrel_records.read_record)
+    monkeypatch.setattr(kestrel_opcode8, "read_record", read)
+    _, faults = waiting(data)
+    return read.call_count, faults
+
+
+def continued_with_a_pair(value_bytes: int, pair_bytes: int) -> bytes:
+    """Return a continue whose bytes behind the size are an ADD_XID of another size too."""
+    times = bytes((7, *(1).to_bytes(4, "little"), *(pair_bytes + 16).to_bytes(4, "little")))
+    value = times + bytes(16)
+    return with_xid(8, 1) + (value_bytes + 25).to_bytes(4, "little") + value + bytes(value_bytes)
+
+
+def test_opcode_8_looks_ahead_over_the_rest_of_a_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the pair that may follow is cut short by the end of the file, in every record
+    record = continued_with_a_pair(9, 1 << 30)
+    calls, faults = looked_at(record * 500, monkeypatch)
+    assert not faults
+    assert calls < 5 * 500
+
+
+def test_opcode_8_is_a_fault_where_its_look_ahead_would_read_a_file_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value_bytes = 20_000
+    record = continued_with_a_pair(value_bytes, value_bytes + 9)
+    size = 150
+    calls, (fault,) = looked_at(record * size + add(bytes(100)), monkeypatch)
+    assert "--opcode-8" in fault.message
+    assert fault.damage
+    assert calls < 5 * size
+    assert not waiting(record * size + add(b""), "continue")[1]
+
+
+def test_removal_that_is_tentative_finds_a_free_xid_in_a_few_looks() -> None:
+    looks = 0
+
+    class Counted(SortedList):
+        def __getitem__(self, place: int) -> int:
+            nonlocal looks
+            looks += 1
+            return int(super().__getitem__(place))
+
+    opened = OpenTransactions()
+    opened._xids = Counted()
+    for number in range(1000):
+        # the counter is set back each time
+        xid = opened.free_xid(0)
+        assert xid == number + 1
+        opened.put(xid, b"item")
+    assert looks < 1000 * 20
+    assert opened.pop(500) == b"item"
+    assert (opened.free_xid(0), opened.free_xid(500)) == (500, 1001)
+    opened.put(0xFFFFFFFF, b"last")
+    assert opened.free_xid(0xFFFFFFFE) == 500
 
 
 def test_damage_ends_a_file_and_the_next_one_is_read() -> None:

@@ -21,6 +21,7 @@ from fastjournal.foreign import (
     open_beanstalkd,
     open_kestrel,
 )
+from fastjournal.foreign.kestrel_opcode8 import RecordReader
 from fastjournal.foreign.windowed_file import WindowedFile
 from fastjournal.testing.workq_rules import assert_workq_accepts
 from tests.integration.cli_process import Cli
@@ -70,10 +71,10 @@ def shift_binlog(file: WindowedFile, data: bytearray) -> None:
 
 
 def shift_queue(file: WindowedFile, data: bytearray) -> None:
-    offset = 0
+    reader, offset = RecordReader(file), 0
     while offset < file.size:
         try:
-            record = kestrel_records.read_record(file, offset)
+            record = reader.read(offset)
         except kestrel_records.BrokenRecordError:
             return
         if record.opcode is kestrel_records.Opcode.ADD:
