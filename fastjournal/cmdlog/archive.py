@@ -1,15 +1,7 @@
 """Archive of sealed segments: hard links of whole segments, made before compaction touches them.
 
-The directory holds ``000000007-0a1b2c3d.log``, the number of a segment and the CRC-32C of the whole
-file when it was sealed, and the state, ``ARCHIVE.json``::
-
-    {"format": "fastjournal-archive", "version": 1, "next": int,
-     "last": {"number": int, "bytes": int, "crc32c": "8 hex digits"}|null,
-     "gaps": [{"first": int, "last": int, "segments": int, "bytes": int,
-               "first_us": int|null, "last_us": int|null, "reason": str}, ...]}
-
-Each segment below ``next`` was linked, or is in a gap. A reader takes a file, makes its own copy of
-the contents durable, and unlinks it. It knows a file that comes again by its name.
+The directory has the links and the state (``archive_format``). A reader takes a file, makes its own
+copy of the contents durable, and unlinks it. It knows a file that comes again by its name.
 
 Compaction may touch a segment only when its number is below ``next``, and ``next`` moves in this
 order: link, sync of the directory, new state beside the old one, sync, rename, sync of the
@@ -25,129 +17,31 @@ one: the first record of the segment behind it has its size and CRC-32C when it 
 segment has none behind it. It is whole, for its rewriting needs a durable record in a later one.
 No segment grows once it was linked, because a daemon with an archive begins a new one at its start.
 
-A gap is durable before a link of it is removed. Numbers of segments ascend by one, so a reader
-finds gaps of which the state says nothing (the directory was replaced) by the numbers.
+A gap is durable before a link of it is removed.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple, TypeAlias
 
-import msgspec
-
+from fastjournal.cmdlog.archive_format import (
+    FORMAT,
+    VERSION,
+    ArchivedSegment,
+    ArchiveState,
+    Gap,
+    Last,
+    join_gaps,
+    list_archived,
+    read_state,
+    write_state,
+)
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, TIME_BYTES
 from fastjournal.cmdlog.format.records import decode_time
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
-from fastjournal.limits import ARCHIVE_GAPS_MAX
-
-STATE_NAME = "ARCHIVE.json"
-FORMAT = "fastjournal-archive"
-VERSION = 1
-
-_NAME = re.compile(r"([0-9]{9})-([0-9a-f]{8})\.log")
-_BESIDE = f"{STATE_NAME}.new"
-
-Reason: TypeAlias = Literal["dropped", "not-linked", "compacted", "merged"]
-"""Reason of a gap: the bound of the archive; the system refused the link; compaction came before
-there was an archive; several reasons, of old gaps."""
-
-
-class Gap(msgspec.Struct, frozen=True):
-    """Segments, side by side, that are not in the archive."""
-
-    first: int
-    """Number of the first."""
-    last: int
-    segments: int
-    """How many of them are known to have been there."""
-    bytes: int
-    """Size of these, as far as it is known."""
-    first_us: int | None
-    """Time of the first record, in microseconds since the Unix epoch; None: not known."""
-    last_us: int | None
-    """An instant not before the last record; None: not known."""
-    reason: Reason
-
-
-class Last(msgspec.Struct, frozen=True):
-    """The last segment that was linked."""
-
-    number: int
-    bytes: int
-    crc32c: str
-
-    @property
-    def seal(self) -> tuple[int, int]:
-        """Size and CRC-32C."""
-        return self.bytes, int(self.crc32c, 16)
-
-
-class ArchiveState(msgspec.Struct, frozen=True):
-    """Contents of the state file."""
-
-    format: str
-    version: int
-    next: int
-    """Each segment below was linked, or is in a gap."""
-    last: Last | None
-    gaps: tuple[Gap, ...]
-
-
-class ArchivedSegment(NamedTuple):
-    """A file of the archive."""
-
-    number: int
-    crc32c: int
-
-    @property
-    def name(self) -> str:
-        """File name in the directory."""
-        return f"{self.number:09d}-{self.crc32c:08x}.log"
-
-
-def archived_segment(name: str) -> ArchivedSegment | None:
-    """Return number and CRC-32C from a file name, or None where it is not an archived segment's."""
-    match = _NAME.fullmatch(name)
-    return ArchivedSegment(int(match[1]), int(match[2], 16)) if match else None
-
-
-def list_archived(disk: Disk, directory: str) -> list[ArchivedSegment]:
-    """Return the files of the archive, in the order of the log.
-
-    Raises:
-        LogFailedError: The directory cannot be read.
-    """
-    found = (archived_segment(name) for name in disk.listdir(directory))
-    return sorted(segment for segment in found if segment is not None)
-
-
-def read_state(disk: Disk, directory: str) -> ArchiveState | None:
-    """Return the state of an archive; None: there is none so far.
-
-    Raises:
-        LogCorruptError: The file is not one that this version can read.
-        LogFailedError: It cannot be read.
-    """
-    path = f"{directory}/{STATE_NAME}"
-    if not disk.exists(path):
-        return None
-    hint = "read it with the release that wrote it, or remove it: the archive begins anew then"
-    try:
-        state = msgspec.json.decode(disk.read(path), type=ArchiveState)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise LogCorruptError(
-            f"not the state of an archive: {error}", path=path, hint=hint
-        ) from error
-    if state.format != FORMAT or state.version != VERSION:
-        raise LogCorruptError(
-            f"state of format {state.format!r}, version {state.version}", path=path, hint=hint
-        )
-    return state
 
 
 class Archive:
@@ -252,10 +146,10 @@ class Archive:
         missed = 0
         for info in infos:
             if info.number > state:
-                gaps.append(_absent(state, info.number - 1))
+                gaps.append(Gap.of_absent(state, info.number - 1))
                 missed += info.number - state
             if info.number in self._incomplete:
-                gaps.append(_gap(info, "compacted"))
+                gaps.append(Gap.of_segment(info, "compacted"))
                 missed += 1
             else:
                 last = self._link(info)
@@ -273,7 +167,7 @@ class Archive:
         Args:
             infos: These, ascending, at least one.
         """
-        self.gaps = _joined([*self.gaps, *(_gap(info, "not-linked") for info in infos)])
+        self.gaps = join_gaps([*self.gaps, *(Gap.of_segment(info, "not-linked") for info in infos)])
         self.next = infos[-1].number + 1
         self.missed += len(infos)
         with suppress(LogFailedError):
@@ -298,14 +192,14 @@ class Archive:
             for file, size, following in zip(files[:count], sizes, [*files[1:], None], strict=False)
         ]
         if dropped:
-            known = [gap for gap in dropped if not any(_covers(old, gap) for old in self.gaps)]
+            known = [gap for gap in dropped if not any(old.covers(gap) for old in self.gaps)]
             self._keep(self.next, self._last, [*self.gaps, *known])
             for file in files[:count]:
                 self._unlink(file.name)
             self._disk.sync_directory(self.directory)
             self.dropped += len(known)
         self.segments, self.bytes = len(files) - count, total
-        return list(_joined(dropped))
+        return list(join_gaps(dropped))
 
     def count(self) -> tuple[list[ArchivedSegment], list[int]]:
         """Return the files, in the order of the log, and their sizes.
@@ -339,20 +233,9 @@ class Archive:
 
     def _keep(self, following: int, last: Last | None, gaps: list[Gap]) -> None:
         """Make a new state durable; it counts from then on."""
-        state = ArchiveState(FORMAT, VERSION, following, last, _joined(gaps))
+        state = ArchiveState(FORMAT, VERSION, following, last, join_gaps(gaps))
         if state != self._durable:
-            self._unlink(_BESIDE)
-            like = f"{self.directory}/{STATE_NAME}"
-            beside = self._disk.create(
-                f"{self.directory}/{_BESIDE}", like=like if self._disk.exists(like) else None
-            )
-            try:
-                beside.write(msgspec.json.format(msgspec.json.encode(state), indent=1) + b"\n")
-                beside.sync()
-            finally:
-                beside.close()
-            self._disk.rename(f"{self.directory}/{_BESIDE}", like)
-            self._disk.sync_directory(self.directory)
+            write_state(self._disk, self.directory, state)
             self._durable = state
         self.next, self._last, self.gaps = following, last, state.gaps
 
@@ -377,42 +260,3 @@ class Archive:
             time = self._disk.read_slice(path, len(SEGMENT_HEADER), TIME_BYTES)
             return decode_time(time) if len(time) == TIME_BYTES else None
         return None
-
-
-def _gap(info: SegmentInfo, reason: Reason) -> Gap:
-    return Gap(info.number, info.number, 1, info.bytes, info.first_us, info.last_us, reason)
-
-
-def _absent(first: int, last: int) -> Gap:
-    return Gap(first, last, last - first + 1, 0, None, None, "compacted")
-
-
-def _covers(gap: Gap, other: Gap) -> bool:
-    return gap.first <= other.first and other.last <= gap.last
-
-
-def _joined(gaps: list[Gap]) -> tuple[Gap, ...]:
-    """Join neighbours of one reason, and the oldest where there are too many."""
-    joined: list[Gap] = []
-    for gap in gaps:
-        if joined and joined[-1].reason == gap.reason and joined[-1].last + 1 == gap.first:
-            joined[-1] = _union(joined[-1], gap, gap.reason)
-        else:
-            joined.append(gap)
-    while len(joined) > ARCHIVE_GAPS_MAX:
-        joined[:2] = [_union(joined[0], joined[1], "merged")]
-    return tuple(joined)
-
-
-def _union(one: Gap, other: Gap, reason: Reason) -> Gap:
-    starts = [gap.first_us for gap in (one, other) if gap.first_us is not None]
-    ends = [gap.last_us for gap in (one, other) if gap.last_us is not None]
-    return Gap(
-        min(one.first, other.first),
-        max(one.last, other.last),
-        one.segments + other.segments,
-        one.bytes + other.bytes,
-        min(starts, default=None),
-        max(ends, default=None),
-        reason,
-    )

@@ -9,8 +9,8 @@ holds the segments under their own names and ``MANIFEST.json``::
                    "records": int}, ...],
      "records": int, "bytes": int, "archive_gaps": [...]}
 
-``archive_gaps`` has the gaps of the archive (``cmdlog.archive``) that were known then; without any
-it is left out.
+``archive_gaps`` has the gaps of the archive (``cmdlog.archive_format``) that were known then;
+without any it is left out.
 
 It is built as ``<name>.partial``, synced, and renamed into place: a directory with the final name
 is whole. Removal first renames a snapshot back to ``<name>.partial``. A snapshot that fails removes
@@ -31,11 +31,12 @@ from datetime import UTC, datetime, timedelta
 import google_crc32c
 import msgspec
 
-from fastjournal.cmdlog.archive import Gap
+from fastjournal.cmdlog.archive_format import Gap
 from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT = "fastjournal-snapshot"
@@ -53,8 +54,8 @@ class ManifestSegment(msgspec.Struct, frozen=True):
     name: str
     number: int
     bytes: int
-    crc32c: str
-    """CRC-32C of the whole file in 8 hex digits."""
+    crc32c: Crc32cDigits
+    """CRC-32C of the whole file."""
     first_us: int | None
     last_us: int | None
     records: int
@@ -235,16 +236,7 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
         LogFailedError: It cannot be read.
     """
     file = f"{path}/{MANIFEST_NAME}"
-    try:
-        manifest = msgspec.json.decode(disk.read(file), type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise LogCorruptError(f"not a manifest: {error}", path=file) from error
-    if manifest.format != FORMAT or manifest.version != VERSION:
-        raise LogCorruptError(
-            f"a manifest of format {manifest.format!r}, version {manifest.version}",
-            path=file,
-            hint=f"this is version {VERSION}; read it with the release that wrote it",
-        )
+    manifest = decode_manifest(disk.read(file), file)
     segments = manifest.segments
     if (
         any(segment.name != segment_name(segment.number) for segment in segments)
@@ -253,6 +245,15 @@ def read_manifest(disk: Disk, path: str) -> Manifest:
     ):
         raise LogCorruptError("names or sums in the manifest do not agree", path=file)
     return manifest
+
+
+def decode_manifest(data: bytes, path: str) -> Manifest:
+    """Return a manifest from its bytes.
+
+    Raises:
+        LogCorruptError: It is not one that this version can read.
+    """
+    return decode_versioned(data, Manifest, format_name=FORMAT, version=VERSION, path=path)
 
 
 def verify_snapshot(disk: Disk, path: str) -> Manifest:

@@ -27,13 +27,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.cmdlog.archive import ArchivedSegment, list_archived, read_state
+from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
 from fastjournal.spark.event_extractor import EventExtractor, History
 from fastjournal.spark.event_rows import Event, Job, event_batch
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.rows import Row, segment_rows
+from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 SEGMENTS_A_COMMIT = 64
 """Segments after which a commit is made: a crash costs the work on so many."""
@@ -49,7 +50,7 @@ class TakenSegment(msgspec.Struct, frozen=True):
     """A segment whose events are in the table."""
 
     number: int
-    crc32c: str
+    crc32c: Crc32cDigits
     bytes: int
     first_us: int | None
     """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
@@ -350,17 +351,9 @@ def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
     for name in disk.listdir(directory):
         if name.endswith(".json"):
             path = f"{directory}/{name}"
-            try:
-                commit = msgspec.json.decode(disk.read(path), type=Commit)
-            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                raise LogCorruptError(f"not a commit of events: {error}", path=path) from error
-            if commit.format != _FORMAT or commit.version != _VERSION:
-                raise LogCorruptError(
-                    f"a commit of format {commit.format!r}, version {commit.version}",
-                    path=path,
-                    hint="read the table with the release that wrote it",
-                )
-            yield commit
+            yield decode_versioned(
+                disk.read(path), Commit, format_name=_FORMAT, version=_VERSION, path=path
+            )
 
 
 def _state_table(history: History) -> pa.Table:

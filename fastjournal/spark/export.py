@@ -56,6 +56,7 @@ from fastjournal.spark.partition_replay import (
     to_batch,
 )
 from fastjournal.spark.partitioner import Packed, read_rows, split
+from fastjournal.versioned_json import decode_versioned
 
 ROW_GROUP_ROWS = 1_000_000
 ROW_GROUP_BYTES = 256 * 1024 * 1024
@@ -69,6 +70,7 @@ BATCH_BYTES = 1024 * 1024
 MANIFEST_NAME = "_manifest.json"
 SUCCESS_NAME = "_SUCCESS"
 _FORMAT = "fastjournal-export"
+_VERSION = 1
 
 
 class ExportedFile(msgspec.Struct):
@@ -98,7 +100,7 @@ class ExportManifest(msgspec.Struct):
     files: list[ExportedFile]
     rows: int
     format: str = _FORMAT
-    version: int = 1
+    version: int = _VERSION
 
 
 def export_snapshot(
@@ -275,13 +277,14 @@ class _Target:
 
     def _read_old(self) -> list[str]:
         path = f"{self._path}/{MANIFEST_NAME}"
+        data = read_file(self._files, path)
         try:
-            old = msgspec.json.decode(read_file(self._files, path), type=ExportManifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            old = decode_versioned(
+                data, ExportManifest, format_name=_FORMAT, version=_VERSION, path=path
+            )
+        except LogCorruptError as error:
             raise BadRequestError(
-                f"this is no manifest of an export: {error}",
-                path=path,
-                hint="choose an empty or new directory",
+                error.message, path=path, hint="choose an empty or new directory"
             ) from error
         return [file.name for file in old.files]
 

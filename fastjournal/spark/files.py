@@ -14,7 +14,7 @@ import pyarrow.fs
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
-from fastjournal.cmdlog.snapshot import FORMAT, MANIFEST_NAME, VERSION, Manifest
+from fastjournal.cmdlog.snapshot import MANIFEST_NAME, Manifest, decode_manifest
 from fastjournal.disk import OsDisk
 from fastjournal.errors import LogCorruptError, LogFailedError
 
@@ -78,18 +78,7 @@ class LogDirectory:
 
     def _read_manifest(self) -> Manifest:
         path = f"{self.path}/{MANIFEST_NAME}"
-        data = read_file(self.files, path)
-        try:
-            manifest = msgspec.json.decode(data, type=Manifest)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise LogCorruptError(f"this is no manifest: {error}", path=path) from error
-        if manifest.format != FORMAT or manifest.version != VERSION:
-            raise LogCorruptError(
-                f"a manifest of {manifest.format} version {manifest.version} is unknown",
-                path=path,
-                hint=f"this is version {VERSION}; read it with the release that wrote it",
-            )
-        return manifest
+        return decode_manifest(read_file(self.files, path), path)
 
     def _check_sizes(self, manifest: Manifest, sizes: dict[str, int]) -> None:
         listed = {segment.name: segment.bytes for segment in manifest.segments}

@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet
 
-from fastjournal.cmdlog.archive import ArchivedSegment
+from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import LogFailedError
 from fastjournal.spark.event_table import EventTable
 from tests.property.test_event_extraction import ARCHIVE, Ledger

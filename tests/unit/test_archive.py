@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from fastjournal.cmdlog.archive import (
+from fastjournal.cmdlog.archive import Archive
+from fastjournal.cmdlog.archive_format import (
     STATE_NAME,
-    Archive,
     ArchivedSegment,
     list_archived,
     read_state,
@@ -200,7 +200,9 @@ def test_segment_that_grew_while_nobody_archived_is_archived_again() -> None:
 
 def test_state_that_cannot_be_understood_stops_the_start_and_says_what_to_do() -> None:
     log = archived_log()
-    for text in (b"{}", b"\xff", b"[1"):
+    head = b'{"format":"fastjournal-archive","version":1,"next":5,"gaps":[],"last":'
+    last = b'{"number":4,"bytes":9,"crc32c":"no digits"}'
+    for text in (b"{}", b"\xff", b"[1", head + last + b"}", head + b"4}"):
         log.disk.create(f"{ARCHIVE}/{STATE_NAME}").write(text)
         with pytest.raises(LogCorruptError, match="remove it"):
             opened(log)
@@ -208,7 +210,7 @@ def test_state_that_cannot_be_understood_stops_the_start_and_says_what_to_do() -
 
 
 def test_gaps_are_joined_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastjournal.cmdlog.archive.ARCHIVE_GAPS_MAX", 2)
+    monkeypatch.setattr("fastjournal.cmdlog.archive_format.ARCHIVE_GAPS_MAX", 2)
     assert ARCHIVE_GAPS_MAX > 2
     log = archived_log()
     archive = opened(log)

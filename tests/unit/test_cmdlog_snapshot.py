@@ -216,11 +216,11 @@ def edit(disk: SimulatedDisk, path: str, old: bytes, new: bytes) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "words"),
     [
-        ("MANIFEST.json", b"fastjournal-snapshot", b"other", "a manifest of format 'other'"),
+        ("MANIFEST.json", b"fastjournal-snapshot", b"other", "a file of format 'other'"),
         ("MANIFEST.json", b'"version": 1', b'"version": 2', "version 2"),
-        ("MANIFEST.json", b"{", b"", "not a manifest"),
-        ("MANIFEST.json", b"fastjournal-snapshot", b"\xff", "not a manifest"),
-        ("MANIFEST.json", b'"taken_us"', b'"taken"', "not a manifest"),
+        ("MANIFEST.json", b"{", b"", "not a file of format"),
+        ("MANIFEST.json", b"fastjournal-snapshot", b"\xff", "not a file of format"),
+        ("MANIFEST.json", b'"taken_us"', b'"taken"', "not a file of format"),
         ("MANIFEST.json", b'"number": 1', b'"number": 3', "do not agree"),
         ("MANIFEST.json", b'"records": 4', b'"records": 5', "do not agree"),
         ("MANIFEST.json", b'"bytes": 164', b'"bytes": 163', "do not agree"),
