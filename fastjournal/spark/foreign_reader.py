@@ -1,7 +1,7 @@
 """Journals of beanstalkd and Kestrel as the views ``records`` and ``entries``.
 
 A thin adapter of the readers in ``fastjournal.foreign`` to Spark: one partition for a journal,
-whose files are replayed together. The directory is local to the executors.
+whose files are replayed together. Its directory is local to the executors.
 """
 
 from __future__ import annotations
@@ -84,25 +84,31 @@ class ForeignReader(DataSourceReader):
     """Reads a view of a foreign journal.
 
     Args:
-        directory: Directory of the journal.
-        format: Its format, beanstalkd or Kestrel.
+        directories: Directories of journals.
+        format: Their format, beanstalkd or Kestrel.
         view: ``records`` or ``entries``.
         names: Columns to build, in this order.
         permissive: Damage becomes a row.
     """
 
     def __init__(
-        self, directory: str, format: Format, view: str, names: list[str], *, permissive: bool
+        self,
+        directories: list[str],
+        format: Format,
+        view: str,
+        names: list[str],
+        *,
+        permissive: bool,
     ) -> None:
-        self._directory = directory
+        self._directories = directories
         self._format = format
         self._view = view
         self._names = names
         self._permissive = permissive
 
     def partitions(self) -> list[InputPartition]:
-        """Return the one partition of a journal."""
-        return [InputPartition(0)]
+        """Return one partition for each journal."""
+        return [InputPartition(directory) for directory in self._directories]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the journal."""
@@ -110,7 +116,7 @@ class ForeignReader(DataSourceReader):
         columns = [_column(self._view, name) for name in self._names]
         rows: list[Any] = []
         size = 0
-        for row in self._rows(faults):
+        for row in self._rows(partition.value, faults):
             rows.append(row)
             size += len(row.value or b"")
             if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
@@ -118,11 +124,11 @@ class ForeignReader(DataSourceReader):
                 rows, size = [], 0
         yield self._batch(columns, [*rows, *self._damage(faults)])
 
-    def _rows(self, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
+    def _rows(self, directory: str, faults: list[Fault]) -> Iterable[Item | ForeignRecord]:
         disk = OsDisk()
         if self._view == "records":
-            return _RECORDS[self._format](disk, self._directory, faults)
-        journal: Journal = _JOURNALS[self._format](disk, self._directory)
+            return _RECORDS[self._format](disk, directory, faults)
+        journal: Journal = _JOURNALS[self._format](disk, directory)
         faults += journal.faults
         return journal.items()
 

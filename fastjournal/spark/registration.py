@@ -10,17 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrameReader
+from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.datasource import DataSourceReader
 
 from fastjournal.spark.entries_view import entries
-from fastjournal.spark.source import FOREIGN_JOURNALS, FastjournalSource
+from fastjournal.spark.options import Options
+from fastjournal.spark.session import translating
+from fastjournal.spark.source import FastjournalSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 class ViewReader(DataFrameReader):
@@ -28,14 +30,20 @@ class ViewReader(DataFrameReader):
 
     def load(self, *args: Any, **options: Any) -> DataFrame:
         """Load a table, as ``DataFrameReader.load`` does."""
-        frame = super().load(*args, **options)
+        with translating():
+            frame = super().load(*args, **options)
         given = _options(frame)
-        if given is None or str(given.get("view")).lower() != "entries":
+        if given is None:
             return frame
-        if str(given.get("journal")).lower() in FOREIGN_JOURNALS:
+        # Spark asks for no schema where the user gives one
+        directories = FastjournalSource(given).check_directories()
+        checked = Options(given)
+        if checked.view != "entries" or checked.foreign is not None:
             return frame
-        found = entries(frame.sparkSession, given.get("path"), mode=given.get("mode") or "failfast")
-        return found.select(*(f"`{name}`" for name in frame.columns))
+        spark = frame.sparkSession
+        found = [entries(spark, one, mode=checked.choice("mode")) for one in directories]
+        whole = reduce(DataFrame.unionByName, found)
+        return whole.select(*(f"`{name}`" for name in frame.columns))
 
 
 def register(spark: SparkSession) -> None:
@@ -78,9 +86,11 @@ def _with_views(session: type) -> type:
     return type(name, (session,), {"read": property(ViewReader)})
 
 
-def _options(frame: DataFrame) -> Any | None:
+def _options(frame: DataFrame) -> dict[str, str] | None:
     """Return the options that a freshly loaded frame was read with, if it is one of ours."""
     relation = frame._jdf.queryExecution().analyzed()
     if relation.getClass().getSimpleName() != "DataSourceV2Relation":
         return None
-    return relation.options() if relation.table().name() == FastjournalSource.name() else None
+    if relation.table().name() != FastjournalSource.name():
+        return None
+    return dict(relation.options().asCaseSensitiveMap())

@@ -3,9 +3,7 @@
     fastjournal.spark.register(spark)
     spark.read.format("fastjournal").option("view", "records").load(directory)
 
-Options: ``view`` = ``records`` (default) or ``entries``; ``mode`` = ``failfast`` (default) or
-``permissive``, which adds the column ``_corrupt`` and reads on behind damage; ``journal`` =
-``workq``, ``beanstalkd`` or ``kestrel`` for the journal of another queue. A schema given with
+Options: ``fastjournal.spark.options``. Paths: ``fastjournal.spark.paths``. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
 One partition is one segment. Conditions on ``segment`` and ``command`` are applied while reading.
@@ -13,15 +11,13 @@ One partition is one segment. Conditions on ``segment`` and ``command`` are appl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError
-from fastjournal.foreign.formats import Format, require_format
 from fastjournal.spark.columns import (
     COMMAND_NAMES,
     CORRUPT_COLUMN,
@@ -30,112 +26,107 @@ from fastjournal.spark.columns import (
     Column,
     sql_schema,
 )
-from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
+from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
+from fastjournal.spark.options import Options
 from fastjournal.spark.partition_replay import ENTRY_SCHEMA
+from fastjournal.spark.paths import check_journal, find_directories, open_log
 from fastjournal.spark.vectorised.reader import read_batches
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-MODES = ("failfast", "permissive")
-VIEWS = ("records", "entries")
-JOURNALS = ("fastjournal", "workq", "beanstalkd", "kestrel")
-FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
-
 
 class FastjournalSource(DataSource):
     """Reads command logs and snapshots; see the module."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._checked = Options(options)
 
     @classmethod
     def name(cls) -> str:
         """Name of the data source in ``spark.read.format``."""
         return "fastjournal"
 
-    @property
-    def _permissive(self) -> bool:
-        return self._choice("mode", MODES) == "permissive"
-
-    def _choice(self, option: str, allowed: tuple[str, ...]) -> str:
-        chosen = str(self.options.get(option, allowed[0])).lower()
-        if chosen not in allowed:
-            raise BadRequestError(f"option {option}={chosen} is not one of {', '.join(allowed)}")
-        return chosen
-
     def schema(self) -> str:
         """Return the columns of the view, as Spark's SQL names them."""
-        view = self._choice("view", VIEWS)
-        if self._journal is not None:
-            require_format(OsDisk(), self._path, self._journal)
-        if self._journal in FOREIGN_JOURNALS:
-            schema = sql_schema(FOREIGN_COLUMNS[view])
+        options = self._checked
+        self.check_directories()
+        if options.foreign is not None:
+            schema = sql_schema(FOREIGN_COLUMNS[options.view])
         else:
-            schema = ENTRY_SCHEMA if view == "entries" else sql_schema(RECORD_COLUMNS)
-        return f"{schema}, {sql_schema([CORRUPT_COLUMN])}" if self._permissive else schema
+            schema = ENTRY_SCHEMA if options.view == "entries" else sql_schema(RECORD_COLUMNS)
+        return f"{schema}, {sql_schema([CORRUPT_COLUMN])}" if options.permissive else schema
 
-    @property
-    def _journal(self) -> Format | None:
-        """Format that is asked for; None: a log of fastjournald, or of workq."""
-        if "journal" not in self.options:
-            return None
-        return Format(self._choice("journal", JOURNALS))
+    def check_directories(self) -> list[str]:
+        """Return the directories; check that each holds what is asked for.
 
-    @property
-    def _path(self) -> str:
-        path = self.options.get("path")
-        if not path:
-            raise BadRequestError("no directory is given", hint="load(DIRECTORY)")
-        return str(path).removeprefix("file://")
+        Raises:
+            BadRequestError: One is missing, empty, or holds something else, which is named.
+        """
+        found = find_directories(self._checked)
+        for directory in found:
+            if self._checked.journal is not None:
+                check_journal(directory, self._checked.journal)
+            else:
+                open_log(directory)
+        return found
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the view ``records``, or of a view of a foreign journal."""
-        journal = self._journal
-        if journal in FOREIGN_JOURNALS:
-            view = self._choice("view", VIEWS)
-            known = {column.name for column in FOREIGN_COLUMNS[view]} | {CORRUPT_COLUMN.name}
+        options = self._checked
+        journal = options.foreign
+        directories = self.check_directories()
+        if journal is not None:
+            known = {column.name for column in FOREIGN_COLUMNS[options.view]}
             for name in schema.fieldNames():
-                if name not in known:
-                    raise BadRequestError(f"the view {view} of {journal} has no column {name}")
+                if name not in known | {CORRUPT_COLUMN.name}:
+                    raise BadRequestError(
+                        f"the view {options.view} of {journal} has no column {name}"
+                    )
             return ForeignReader(
-                self._path, journal, view, schema.fieldNames(), permissive=self._permissive
+                directories,
+                journal,
+                options.view,
+                schema.fieldNames(),
+                permissive=options.permissive,
             )
-        if self._choice("view", VIEWS) == "entries":
+        if options.view == "entries":
             raise BadRequestError(
                 "the view entries is computed by Spark from the records, which a data source "
                 "alone cannot start",
                 hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
                 ", or fastjournal.spark.entries(spark, directory)",
             )
-        path = self.options.get("path")
-        if not path:
-            raise BadRequestError("no directory is given", hint="load(DIRECTORY)")
         columns = []
         for name in schema.fieldNames():
             if name not in READABLE:
                 raise BadRequestError(f"the view records has no column {name}")
             columns.append(READABLE[name])
-        return RecordsReader(path, columns, permissive=self._permissive)
+        return RecordsReader(directories, columns, permissive=options.permissive)
 
 
 class SegmentPartition(InputPartition):
-    """One segment."""
+    """One segment of a directory."""
 
-    def __init__(self, segment: SegmentFile) -> None:
+    def __init__(self, directory: str, segment: SegmentFile) -> None:
         super().__init__(segment.number)
+        self.directory = directory
         self.segment = segment
 
 
 class RecordsReader(DataSourceReader):
-    """Reads the records of a directory's segments.
+    """Reads the records of the segments of directories.
 
     Args:
-        uri: The directory.
+        directories: Paths or URIs.
         columns: Columns to build, in this order.
         permissive: Damage becomes a row.
     """
 
-    def __init__(self, uri: str, columns: list[Column], *, permissive: bool) -> None:
-        self._uri = uri
+    def __init__(self, directories: list[str], columns: list[Column], *, permissive: bool) -> None:
+        self._directories = directories
         self._names = [column.name for column in columns]
         self._permissive = permissive
         self._filters: list[tuple[str, str, Any]] = []
@@ -156,10 +147,10 @@ class RecordsReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each segment that the conditions leave."""
-        segments = LogDirectory(self._uri).segments
         return [
-            SegmentPartition(segment)
-            for segment in segments
+            SegmentPartition(directory, segment)
+            for directory in self._directories
+            for segment in open_log(directory).segments
             if all(
                 _COMPARISONS[kind](segment.number, value)
                 for name, kind, value in self._filters
@@ -172,7 +163,7 @@ class RecordsReader(DataSourceReader):
         if not isinstance(partition, SegmentPartition):
             # Spark makes one partition of another type from an empty list of partitions.
             return
-        files, _ = resolve(self._uri)
+        files, _ = resolve(partition.directory)
         yield from read_batches(
             files,
             partition.segment,

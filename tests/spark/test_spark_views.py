@@ -12,7 +12,8 @@ import fastjournal.spark
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import Extend
 from fastjournal.cmdlog.format.segments import segment_name
-from fastjournal.errors import LogCorruptError
+from fastjournal.cmdlog.locks import APPEND_LOCK
+from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark.session import translating
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
@@ -181,11 +182,32 @@ def test_chain_of_segments_is_checked_by_the_view_entries(
         assert sum(segment_name(1) in (row["_corrupt"] or "") for row in rows) == 1
 
 
-def test_view_names_the_allowed_options_for_an_unknown_one(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    with pytest.raises(Exception, match="view=nothing is not one of records, entries"):
-        read(spark, tmp_path, "nothing")
+def test_reader_takes_paths_and_names_unknown_options(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("a 1", "a 2", "b"):
+        segment = SegmentBuilder()
+        segment.entry(b"web:001:5:%b" % name.encode())
+        (tmp_path / name).mkdir()
+        (tmp_path / name / segment_name(1)).write_bytes(bytes(segment))
+    reader = spark.read.format("fastjournal").schema("id STRING")
+
+    def ids(*paths: str) -> list[str]:
+        frame = reader.load(*paths) if len(paths) == 1 else reader.load(list(paths))
+        return sorted(row.id for row in frame.where("id IS NOT NULL").collect())
+
+    assert ids(f"{tmp_path}/a*") == ["a 1", "a 2"]
+    assert ids((tmp_path / "b").as_uri(), f"{tmp_path}/{{a 2,none}}") == ["a 2", "b"]
+    both = spark.read.format("fastjournal").load(
+        [f"{tmp_path}/b", f"{tmp_path}/a 1"], View="entries"
+    )
+    assert sorted(row.id for row in both.collect()) == ["a 1", "b"]
+    for path, options, told in (
+        (tmp_path / "b", {"veiw": "entries"}, "no option veiw; .* mean view"),
+        (tmp_path / "b", {"view": "nothing"}, "view=nothing is not one of records, entries"),
+        (tmp_path / "c", {}, "c does not exist .* has a 1, a 2, b"),
+        (CORPUS.parent / "beanstalkd" / "killed", {}, r"add option\('journal', 'beanstalkd'\)"),
+    ):
+        with pytest.raises(BadRequestError, match=told):
+            spark.read.format("fastjournal").options(**options).load(str(path))
 
 
 def test_session_alone_is_changed_by_register(spark: SparkSession, tmp_path: Path) -> None:
@@ -238,6 +260,7 @@ def test_spark_loads_other_formats_as_before(spark: SparkSession, tmp_path: Path
 
 
 def test_log_that_is_empty_has_no_entries(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / APPEND_LOCK).touch()
     for view in ("records", "entries"):
         assert read(spark, tmp_path, view).collect() == []
     # The start of a record that the writer is not done with.

@@ -69,8 +69,7 @@ def test_source_names_the_right_format_for_a_wrong_one() -> None:
         ("kestrel/names", "workq", "the journal of a Kestrel"),
         ("kestrel/names", "redis", "is not one of fastjournal, workq, beanstalkd, kestrel"),
     ):
-        source = FastjournalSource({"path": str(CORPUS / name), "journal": journal})
         with pytest.raises(BadRequestError, match=text):
-            source.schema()
+            FastjournalSource({"path": str(CORPUS / name), "journal": journal}).schema()
     workq = FastjournalSource({"path": str(CORPUS / "workq" / "basic"), "journal": "workq"})
     assert workq.schema().startswith("`segment` INT")

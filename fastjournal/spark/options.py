@@ -1,0 +1,123 @@
+"""Options of the data source: one table of names, allowed values, and views where each counts.
+
+Spark hands options over as texts, with names in any case. An unknown name or value is an error that
+names the nearest known one. A new option or view is a line in the tables here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import NamedTuple
+
+from fastjournal.errors import BadRequestError
+from fastjournal.foreign.formats import Format
+
+VIEWS = ("records", "entries")
+MODES = ("failfast", "permissive")
+FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
+
+
+class Option(NamedTuple):
+    """One option of the data source."""
+
+    name: str
+    values: tuple[str, ...] = ()
+    """Allowed values, the default first; empty: any text."""
+    views: tuple[str, ...] = ()
+    """Views where it counts; empty: all."""
+
+
+OPTIONS = (
+    Option("path"),
+    Option("paths"),
+    Option("view", VIEWS),
+    Option("journal", tuple(Format), views=("records", "entries")),
+    Option("mode", MODES),
+)
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+_TABLE_MARK = "provider"
+"""Only the properties of a table of SQL name it."""
+_TABLE_PREFIX = "option."
+"""Spark marks the options of a table so; its other properties belong to the catalog."""
+
+
+class Options:
+    """Checked options of one load, table or stream.
+
+    Args:
+        given: Names and values, as Spark hands them over.
+
+    Raises:
+        BadRequestError: One is unknown, has an unknown value, or is for another view.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        found = {name.lower(): value for name, value in given.items()}
+        self.is_table = _TABLE_MARK in found
+        if self.is_table:
+            prefixed = [name for name in found if name.startswith(_TABLE_PREFIX)]
+            names = {name.removeprefix(_TABLE_PREFIX) for name in prefixed} | {"path"}
+            found = {name: value for name, value in found.items() if name in names}
+        self.given = found
+        """Values by name in lower case."""
+        for name, value in found.items():
+            option = _BY_NAME.get(name)
+            if option is None:
+                raise _unknown_option(name)
+            if option.values and value.lower() not in option.values:
+                raise BadRequestError(
+                    f"option {option.name}={value} is not one of {', '.join(option.values)}",
+                    hint=near(value, option.values),
+                )
+        for name in found:
+            option = _BY_NAME[name]
+            if option.views and self.view not in option.views:
+                raise BadRequestError(
+                    f"option {option.name} is not for the view {self.view}",
+                    hint=f"it counts in the view {' and '.join(option.views)}",
+                )
+
+    def text(self, name: str) -> str | None:
+        """Return the text of an option; None: it is not given."""
+        return self.given.get(name.lower())
+
+    def choice(self, name: str) -> str:
+        """Return the value of an option that has allowed values, or its default."""
+        return self.given.get(name.lower(), _BY_NAME[name.lower()].values[0]).lower()
+
+    @property
+    def view(self) -> str:
+        """Name of the view."""
+        return self.choice("view")
+
+    @property
+    def permissive(self) -> bool:
+        """Whether damage becomes a row."""
+        return self.choice("mode") == "permissive"
+
+    @property
+    def journal(self) -> Format | None:
+        """Format that is asked for; None: a log of fastjournald, or of workq."""
+        return None if "journal" not in self.given else Format(self.choice("journal"))
+
+    @property
+    def foreign(self) -> Format | None:
+        """Format of a journal that is no log of segments; None: it is one."""
+        return self.journal if self.journal in FOREIGN_JOURNALS else None
+
+
+def near(word: str, known: Sequence[str]) -> str | None:
+    """Return a hint that names the known word nearest to one; None: none is near."""
+    found = get_close_matches(word.lower(), [one.lower() for one in known], 1, 0.6)
+    if not found:
+        return None
+    return f"did you mean {next(one for one in known if one.lower() == found[0])}?"
+
+
+def _unknown_option(name: str) -> BadRequestError:
+    names = [option.name for option in OPTIONS if option.name != "paths"]
+    return BadRequestError(
+        f"there is no option {name}; the options are {', '.join(names)}", hint=near(name, names)
+    )
