@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import google_crc32c
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastjournal.cmdlog.format.envelope import Completion, Envelope
 from fastjournal.cmdlog.format.layout import NO_TIME, SEGMENT_HEADER, Command
+from fastjournal.cmdlog.format.operation_records import Operation
 from fastjournal.cmdlog.format.records import (
     Record,
     decode_record,
@@ -22,6 +26,14 @@ from fastjournal.cmdlog.format.records import (
 from fastjournal.cmdlog.format.varints import decode_uvarint, encode_uvarint, encode_varint
 from fastjournal.errors import LogCorruptError
 
+NUMBER_FORMS: dict[Any, Any] = {
+    bytes: b"",
+    bytes | None: None,
+    list[bytes]: [],
+    tuple[bytes | int, ...]: (),
+    bool: False,
+}
+"""A value of each type of a field; all others are numbers."""
 CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"
 JOB_ID = bytes.fromhex("2ca5e3335ac34558b16b9e3f4a749e21")
 NOW = encode_time(1_795_165_389_751_578)
@@ -198,3 +210,26 @@ def test_times_of_any_zone_are_read_and_no_time_is_none() -> None:
 def test_record_without_a_time_is_refused(data: bytes) -> None:
     with pytest.raises(LogCorruptError):
         decode_time(data)
+
+
+NUMBERS = [
+    (struct, field)
+    for struct in (*get_args(Operation), Envelope, Completion)
+    for field in struct.__struct_fields__
+    if get_type_hints(struct)[field] is int
+]
+
+
+@pytest.mark.parametrize(
+    ("struct", "field"), NUMBERS, ids=lambda each: getattr(each, "__name__", each)
+)
+def test_number_below_zero_in_a_record_of_ours_is_damage(
+    struct: type[msgspec.Struct], field: str
+) -> None:
+    fields: dict[str, Any] = {
+        name: NUMBER_FORMS.get(get_type_hints(struct)[name], 0) for name in struct.__struct_fields__
+    }
+    decode = msgspec.msgpack.Decoder(struct).decode
+    assert decode(msgspec.msgpack.encode(struct(**fields)))
+    with pytest.raises(msgspec.ValidationError, match=">= 0"):
+        decode(msgspec.msgpack.encode(struct(**fields | {field: -1})))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 
-from fastjournal.cmdlog.format.layout import CRC_BYTES, Command
+from fastjournal.cmdlog.format.layout import CRC_BYTES, UNIX_SECONDS, Command
 from fastjournal.cmdlog.format.operation_records import Batch, Extend, Lease
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.recovery.scan import scan_segment
@@ -137,6 +137,31 @@ def test_reader_equals_the_oracle_where_a_record_has_other_contents(tmp_path: Pa
             data[at] = draw.choice((data[at] ^ 1 << draw.randrange(8), draw.randrange(256)))
         data[end : end + CRC_BYTES] = google_crc32c.value(bytes(data[start:end])).to_bytes(4)
         check_bytes(tmp_path, bytes(data))
+
+
+@pytest.mark.parametrize("number", [-(2**63), -1, 2**31, 2**63, 2**64 - 1])
+def test_reader_equals_the_oracle_where_numbers_of_groups_are_absurd(
+    tmp_path: Path, number: int
+) -> None:
+    for head in (Lease(number, 7), Lease(1, number), Batch(number)):
+        builder = SegmentBuilder(previous=None)
+        job = builder.entry(b"w:1:5:x")
+        builder.operation(head)
+        builder.simple(Command.START_ATTEMPT, job)
+        builder.lease([job], 77)
+        check_bytes(tmp_path, bytes(builder))
+
+
+@pytest.mark.parametrize("seconds", [-(2**63), -(2**63) + UNIX_SECONDS, -1, 2**63 - 1])
+def test_reader_equals_the_oracle_at_instants_that_fit_into_no_column(
+    tmp_path: Path, seconds: int
+) -> None:
+    data = bytearray(bytes(sample()))
+    start, behind = sample().offsets[1:3]
+    end = behind - CRC_BYTES
+    data[start + 1 : start + 9] = seconds.to_bytes(8, signed=True)
+    data[end:behind] = google_crc32c.value(bytes(data[start:end])).to_bytes(4)
+    check_bytes(tmp_path, bytes(data))
 
 
 KEYS = (

@@ -22,7 +22,7 @@ import msgspec
 MAGIC = b"FJ\x01"
 MAGIC_BYTES = len(MAGIC)
 PLAIN_NAME = "fj.kv"
-Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Envelope(msgspec.Struct, array_like=True, gc=False):
@@ -35,26 +35,26 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
     """Further keys, by LINK."""
     value_type: Annotated[int, msgspec.Meta(ge=0, le=255)]
     value: bytes
-    timestamp: Instant
+    timestamp: Number
     """Instant of the last write, by the writer's clock: decides which write wins."""
-    created: Instant
-    modified: Instant
+    created: Number
+    modified: Number
     arrival: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
     """Serial number that orders entries of one priority and instant."""
-    not_before: Instant = 0
+    not_before: Number = 0
     """Instant before which it must not start; 0 for a plain key."""
-    expires: int = 0
+    expires: Number = 0
     """Instant; 0: never."""
-    ttl: int = 0
+    ttl: Number = 0
     """Duration by which a read moves the expiry; 0: none."""
-    attempts: int = 0
-    token: int = 0
+    attempts: Number = 0
+    token: Number = 0
     """Worked on until this instant (the lease token); 0: not worked on."""
-    superseded: int = 0
+    superseded: Number = 0
     """Timestamp of the SET that took its URI while it was worked on; 0: none."""
     reason: bytes | None = None
     """Buried, with this reason; None: not buried."""
-    first_due: int = 0
+    first_due: Number = 0
     """When the work on its URI was first due that SETs put off since; 0: when it is due itself."""
     taken: tuple[bytes | int, ...] = ()
     """Further keys of a superseded entry that are no longer its own: 0 is its URI, n the n-th link.
@@ -69,7 +69,7 @@ class Envelope(msgspec.Struct, array_like=True, gc=False):
 class Completion(msgspec.Struct, array_like=True, gc=False):
     """The result of a complete record: the tombstone that it leaves."""
 
-    timestamp: int
+    timestamp: Number
     key: bytes
     """The primary key, so that the tombstone outlives the record of its entry."""
 

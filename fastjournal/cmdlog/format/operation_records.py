@@ -33,32 +33,35 @@ from fastjournal.limits import VALUE_BYTES_LIMIT
 
 OPERATION_NAME = "fj.op"
 OPERATION_TTL_MS = 1
+GROUP_RECORDS_MAX = 2**31 - 1
+"""Records that a group may say it has. No request makes so many; a larger number is damage."""
 
 # --- segments -----------------------------------------------------------------------------------
 
 
 _Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=GROUP_RECORDS_MAX)]
 
 
 class SegmentStart(msgspec.Struct, tag="segment", array_like=True, gc=False):
     """The first record of each segment that fastjournald writes."""
 
-    previous: int
+    previous: _Number
     """Number of the segment before this one; 0: this is the first."""
-    last_token: int = 0
+    last_token: _Number = 0
     """The newest lease token so far; 0: none."""
-    bytes: int = 0
+    bytes: _Number = 0
     """Size of the segment before this one when it was sealed; 0: not told."""
-    crc32c: int = 0
+    crc32c: _Number = 0
     """CRC-32C of the whole segment before this one then."""
 
 
 class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=False):
     """The size and CRC-32C of a sealed segment, which hold instead of those told before."""
 
-    number: int
-    bytes: int
-    crc32c: int
+    number: _Number
+    bytes: _Number
+    crc32c: _Number
     done: bool = False
     """False: the segment is about to be replaced; until it is, those told before hold too."""
 
@@ -66,7 +69,7 @@ class SegmentRewritten(msgspec.Struct, tag="rewritten", array_like=True, gc=Fals
 class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
     """Compaction is about to unlink a segment."""
 
-    number: int
+    number: _Number
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -75,8 +78,8 @@ class SegmentRemoved(msgspec.Struct, tag="removed", array_like=True, gc=False):
 class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
     """A NEXT or GET leased entries: a start-attempt record follows for each of them."""
 
-    following: int
-    token: int
+    following: _Count
+    token: _Number
     again: bool = False
     """Whether a lease that goes on is only told once more: another token may be the newest."""
 
@@ -84,7 +87,7 @@ class Lease(msgspec.Struct, tag="lease", array_like=True, gc=False):
 class Batch(msgspec.Struct, tag="batch", array_like=True, gc=False):
     """The next records belong to one request: all or nothing."""
 
-    following: int
+    following: _Count
 
 
 # --- keys and domains ---------------------------------------------------------------------------
@@ -94,7 +97,7 @@ class Tombstone(msgspec.Struct, tag="tombstone", array_like=True, gc=False):
     """A tombstone without an entry: a persistent DELETE of nothing."""
 
     key: bytes
-    timestamp: int
+    timestamp: _Number
 
 
 class Erasure(msgspec.Struct, tag="forget", array_like=True, gc=False):
@@ -107,7 +110,7 @@ class Pause(msgspec.Struct, tag="pause", array_like=True, gc=False):
     """PAUSE: nothing of this domain is delivered before ``until``; 0: it goes on."""
 
     domain: bytes
-    until: int
+    until: _Number
 
 
 # --- jobs ---------------------------------------------------------------------------------------
@@ -132,21 +135,21 @@ class Extend(msgspec.Struct, tag="extend", array_like=True, gc=False):
     """TOUCH with a token: the lease of that job now ends at ``token``."""
 
     job_id: bytes
-    token: int
+    token: _Number
 
 
 class Touch(msgspec.Struct, tag="touch", array_like=True, gc=False):
     """The expiry of that job moved to ``expires`` (0: never)."""
 
     job_id: bytes
-    expires: int
+    expires: _Number
 
 
 class Delay(msgspec.Struct, tag="delay", array_like=True, gc=False):
     """RELEASE with a TTL: that job must not start before ``not_before``."""
 
     job_id: bytes
-    not_before: int
+    not_before: _Number
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, gc=False):
@@ -163,7 +166,7 @@ class Value(msgspec.Struct, tag="value", array_like=True, gc=False):
 
     job_id: bytes
     value: bytes
-    timestamp: int
+    timestamp: _Number
     """Timestamp of the entry, as below; its modified time is that of the record."""
 
 
@@ -172,7 +175,7 @@ class Resize(msgspec.Struct, tag="resize", array_like=True, gc=False):
 
     job_id: bytes
     size: Annotated[int, msgspec.Meta(ge=0, le=VALUE_BYTES_LIMIT)]
-    timestamp: int
+    timestamp: _Number
 
 
 class Link(msgspec.Struct, tag="link", array_like=True, gc=False):
@@ -190,7 +193,7 @@ class Rename(msgspec.Struct, tag="rename", array_like=True, gc=False):
 
     job_id: bytes
     key: bytes
-    timestamp: int
+    timestamp: _Number
     """Timestamp of the entry and of the tombstone."""
     old: bytes = b""
     """The key before; empty: not told."""

@@ -110,7 +110,9 @@ class SegmentBytes:
         nanoseconds = self.unsigned32(at + 9).astype(np.int32).astype(np.int64)
         there = (seconds != 0) | (nanoseconds != 0)
         seconds -= UNIX_SECONDS
-        valid = (self.byte(at) == TIME_VERSION) & (np.abs(seconds) < _SECONDS_FITTING)
+        # the least number has no absolute value
+        valid = (seconds < _SECONDS_FITTING) & (seconds > -_SECONDS_FITTING)
+        valid &= self.byte(at) == TIME_VERSION
         return Times(seconds * 1_000_000 + nanoseconds // 1000, there, valid)
 
     def uvarints(self, at: Offsets) -> Integers:

@@ -31,6 +31,7 @@ from fastjournal.spark.vectorised.chunk import Chunk
 from fastjournal.spark.vectorised.columns import VECTOR_COLUMNS
 from fastjournal.spark.vectorised.decode import ENVELOPE_FIELDS, RecordArrays
 from fastjournal.spark.vectorised.frames import Frames, checksums_are_right, find_frames
+from fastjournal.spark.vectorised.lease_tokens import LeaseTokens
 
 _Head: TypeAlias = tuple[int, int]
 """An operation that leads a group: its place, and the number of records that follow."""
@@ -90,8 +91,7 @@ class _SegmentReader:
         self._operations = (
             everything or "_ours" in names or any(column.operations for column in wanted)
         )
-        self._token = 0
-        self._leased = 0
+        self._tokens = LeaseTokens()
         self._is_ours = False
         self._is_first = True
         self._doubtful: dict[int, int] = {}
@@ -128,7 +128,7 @@ class _SegmentReader:
         self, data: SegmentBytes, frames: Frames, *, last: bool
     ) -> Iterator[pa.RecordBatch]:
         start, body, end = frames
-        self._leased = 0
+        self._tokens.begin_run()
         count = len(start)
         if last:
             count = self._whole_groups(data, start, body, end)
@@ -148,7 +148,7 @@ class _SegmentReader:
         rows = {int(row): self._row(arrays, int(row)) for row in np.flatnonzero(arrays.irregular)}
         chunk = Chunk(arrays, self._segment.number)
         if self._operations:
-            self._find_tokens(chunk, rows)
+            self._tokens.assign(chunk, rows)
         ours = self._find_ours(len(arrays), rows)
         columns = [self._column(name, chunk, rows, ours) for name in self._names]
         return self._with_file(pa.RecordBatch.from_arrays(columns, self._names))
@@ -207,42 +207,6 @@ class _SegmentReader:
                 self._is_ours = True
                 ours[index:] = True
         return ours
-
-    def _find_tokens(self, chunk: Chunk, rows: dict[int, Row]) -> None:
-        """Find the start-attempts that belong to leases, also to the last one of the chunk before.
-
-        A start-attempt belongs to the lease before it if only such are between them.
-        """
-        arrays = chunk.arrays
-        heads = arrays.heads
-        places = [-1, *heads.rows[heads.lease].tolist()]
-        following = [self._leased, *heads.following[heads.lease].tolist()]
-        tokens = [self._token, *heads.token[heads.lease].tolist()]
-        odd = [(i, row.operation) for i, row in rows.items() if isinstance(row.operation, Lease)]
-        for index, lease in odd:
-            assert isinstance(lease, Lease)
-            places.append(index)
-            following.append(lease.following)
-            tokens.append(lease.token)
-        order = np.argsort(np.array(places), kind="stable")
-        place = np.array(places, np.int64)[order]
-        awaited = np.array(following, np.int64)[order]
-        token = np.array(tokens, np.uint64)[order]
-        others = np.append(np.flatnonzero(~arrays.is_start), len(arrays))
-        stop = others[np.searchsorted(others, place, "right")]
-        count = np.minimum(awaited, stop - place - 1)
-        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        leased = np.repeat(place + 1, count) + within
-        chunk.token[leased] = np.repeat(token, count)
-        chunk.is_leased[leased] = True
-        chunk.token[place[1:]] = token[1:]
-        chunk.is_leased[place[1:]] = True
-        for index, row in rows.items():
-            if arrays.is_start[index] and chunk.is_leased[index]:
-                row.token = int(chunk.token[index])
-        self._token = int(token[-1])
-        goes_on = int(stop[-1]) == len(arrays)
-        self._leased = int(awaited[-1] - count[-1]) if goes_on else 0
 
     def _whole_groups(self, data: SegmentBytes, start: Offsets, body: Offsets, end: Offsets) -> int:
         """Return the number of records before an unfinished group at the end of the log."""
