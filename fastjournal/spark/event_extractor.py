@@ -7,10 +7,10 @@ A record tells what changed, and not always why. The records around it show the 
   the new one. One that nothing removes is an entry that was popped, and came back undelivered;
 - the end of a lease (timeout-attempt) is a lost lease if it comes at the instant of the token or
   later, and a released one before;
-- a removal says in the last digits of its TIME whether something took its place
-  (``cmdlog.format.removal_time``). Without that it is a completion if the job was leased, else a
-  deletion, a purge if it stands in a batch, and a completion by NEXT (popped) if the tombstone has
-  the timestamp of the entry;
+- a removal says in the last digits of its TIME what took its place, or why the job goes
+  (``cmdlog.format.removal_time``). In a log from before these, it is a completion if the job was
+  leased, else a deletion, a purge if it stands in a batch, and a completion by NEXT (popped) if the
+  tombstone has the timestamp of the entry;
 - compaction repeats pauses and limits: only a change is an event.
 
 Between segments nothing is kept but the live jobs, pauses and limits (``History``).
@@ -26,6 +26,7 @@ import msgspec
 from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.operation_records import (
     Batch,
+    Change,
     Delay,
     Extend,
     Failed,
@@ -33,10 +34,16 @@ from fastjournal.cmdlog.format.operation_records import (
     Limit,
     Pause,
     Rename,
+    Resize,
     Tombstone,
+    Value,
 )
 from fastjournal.cmdlog.format.removal_time import (
-    REPLACED_BY_URI,
+    REMOVED_BY_DELETE,
+    REMOVED_BY_NEXT,
+    REMOVED_BY_PURGE,
+    REPLACED_BEFORE,
+    REPLACED_BY_NONE,
     REPLACED_MAX,
     REPLACED_UNTOLD,
     decode_replaced,
@@ -95,7 +102,7 @@ class EventExtractor:
             assert row.record is not None
             command = row.record.command
             removes = command in (Command.COMPLETE, Command.DELETE)
-            if self._undelivered is not None and not (removes and self._transfers(row)):
+            if self._undelivered is not None and not (removes and self._replacement(row)):
                 yield from self._came_back()
             if command <= Command.SCHEDULE:
                 if row.operation is None:
@@ -106,7 +113,7 @@ class EventExtractor:
                 yield from self._removed(row)
             else:
                 yield from self._step(row, command)
-            self._near.append(row.target)
+            self._near.append(row.target if row.entry is not None else b"")
             if isinstance(row.operation, Batch):
                 self._batch = self._batch_size = row.operation.following
             elif self._batch:
@@ -145,54 +152,68 @@ class EventExtractor:
             self._undelivered = None
             yield _event(row, EventKind.RETURNED, self._jobs[job_id], reason=UNDELIVERED)
 
-    def _transfers(self, row: Row) -> bool:
-        """Whether a removal ends the old id of an entry that was restated."""
-        replacement = self._replacement(decode_replaced(row.raw, 0))
-        return replacement is not None and replacement in self._restated
-
-    def _replacement(self, distance: int) -> bytes | None:
-        """Return the job that a record so many records before this one carries."""
-        if REPLACED_UNTOLD < distance <= len(self._near):
-            return self._near[-distance]
+    def _replacement(self, row: Row) -> bytes | None:
+        """Return the restated job in whose favour a removal ends the old id; None: no such one."""
+        distance = _removal(row)
+        if REPLACED_UNTOLD < distance <= min(len(self._near), REPLACED_MAX):
+            near = self._near[-distance]
+            return near if near in self._restated else None
+        old = self._jobs.get(row.target) if distance == REPLACED_UNTOLD else None
+        if old is None:
+            return None
+        for job_id in self._near:
+            new = self._jobs.get(job_id) if job_id in self._restated else None
+            if new is not None and new is not old and new.key == old.key:
+                return job_id
         return None
 
     def _removed(self, row: Row) -> Iterator[Event]:
+        new_id = self._replacement(row)
         job = self._jobs.pop(row.target, None)
-        distance = decode_replaced(row.raw, 0)
-        if self._transfers(row):
+        if new_id is not None:
             self._undelivered = None
-            yield from self._transferred(row, job, distance)
+            yield from self._transferred(row, job, self._jobs.get(new_id))
             return
+        removal = _removal(row)
         if job is None:
-            if row.completion is None:
-                # a recovery or compaction makes sure that it does not return
+            if row.completion is not None:
+                job = _job_of(row.completion.key)
+            elif removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
+                # a recovery makes sure that it does not return
                 return
-            job = _job_of(row.completion.key)
-        if REPLACED_UNTOLD < distance <= REPLACED_MAX:
-            yield _event(row, EventKind.REPLACED, job)
-        elif distance == REPLACED_BY_URI:
-            yield from self._lease_over(row, job)
-            yield _event(row, EventKind.REPLACED, job)
-        elif job.token > _time(row):
+            else:
+                job = Job()
+        if removal == REPLACED_UNTOLD:
+            removal = self._guessed(row, job)
+        if removal == REPLACED_BY_NONE:
             yield _event(row, EventKind.COMPLETED, job)
-        elif job.token:
-            yield from self._lease_over(row, job)
-            yield _event(row, EventKind.DELETED, job)
-        elif row.completion is not None and row.completion.timestamp == job.timestamp:
+        elif removal == REMOVED_BY_NEXT:
             yield _event(row, EventKind.COMPLETED, job, reason=POPPED)
+        elif removal in (REMOVED_BY_DELETE, REMOVED_BY_PURGE):
+            if job.token and job.token <= _time(row):
+                yield from self._lease_over(row, job)
+            purged = removal == REMOVED_BY_PURGE
+            yield _event(row, EventKind.PURGED if purged else EventKind.DELETED, job)
         else:
-            yield _event(row, EventKind.PURGED if self._is_purge() else EventKind.DELETED, job)
+            if removal > REPLACED_MAX and (row.completion is not None or job.token <= _time(row)):
+                # by its URI, which waits for the end of the lease
+                yield from self._lease_over(row, job)
+            yield _event(row, EventKind.REPLACED, job)
 
-    def _is_purge(self) -> bool:
-        """Whether the removal is one of several; a dead letter and its tombstone are a batch."""
+    def _guessed(self, row: Row, job: Job) -> int:
+        """Return why a job goes by a removal of an older version, which does not tell."""
+        if job.token > _time(row):
+            return REPLACED_BY_NONE
+        if row.completion is not None and row.completion.timestamp == job.timestamp:
+            return REMOVED_BY_NEXT
+        # a dead letter and its tombstone are a batch, too
         following = self._following
         pair = following is not None and isinstance(following.operation, Tombstone)
-        return self._batch > 0 and not (self._batch_size == 2 and pair)
+        in_purge = self._batch > 0 and not (self._batch_size == 2 and pair)
+        return REMOVED_BY_PURGE if in_purge else REMOVED_BY_DELETE
 
-    def _transferred(self, row: Row, old: Job | None, distance: int) -> Iterator[Event]:
+    def _transferred(self, row: Row, old: Job | None, new: Job | None) -> Iterator[Event]:
         """Let the new id of a restated entry have the state of the old one."""
-        new_id = self._near[-distance]
-        new = self._jobs.get(new_id)
         if old is None or new is None:
             return
         if old.buried and not new.buried:
@@ -245,20 +266,22 @@ class EventExtractor:
         elif isinstance(operation, Pause):
             if self.history.pauses.get(operation.domain, 0) != operation.until:
                 self.history.pauses[operation.domain] = operation.until
+                if not operation.until:
+                    del self.history.pauses[operation.domain]
                 kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
                 yield _event(row, kind, Job(domain=text(operation.domain)))
         elif isinstance(operation, Limit):
             limits = (operation.interval_us, operation.jobs, operation.lease_us, operation.attempts)
             if self.history.limits.get(operation.domain, (0, 0, 0, 0)) != limits:
                 self.history.limits[operation.domain] = limits
+                if operation.is_default:
+                    del self.history.limits[operation.domain]
                 yield _event(row, EventKind.LIMITED, Job(domain=text(operation.domain)))
-        elif isinstance(operation, Extend | Delay | Failed | Rename):
+        elif isinstance(operation, Change):
             job = self._jobs.setdefault(operation.job_id, Job())
             yield from self._changed(row, operation, job)
 
-    def _changed(
-        self, row: Row, change: Extend | Delay | Failed | Rename, job: Job
-    ) -> Iterator[Event]:
+    def _changed(self, row: Row, change: Change, job: Job) -> Iterator[Event]:
         if isinstance(change, Extend):
             job.token = change.token
             yield _event(row, EventKind.EXTENDED, job)
@@ -268,7 +291,11 @@ class EventExtractor:
             job.attempts = change.attempts - 1
             yield _event(row, EventKind.FAILED, job, reason=text(change.error))
             job.attempts, job.token, job.lease_start = change.attempts, 0, 0
-        else:
+        elif isinstance(change, Value):
+            job.timestamp, job.value_bytes = change.timestamp, len(change.value)
+        elif isinstance(change, Resize):
+            job.timestamp, job.value_bytes = change.timestamp, change.size
+        elif isinstance(change, Rename):
             renamed = _job_of(change.key)
             not_before = moved_not_before(job.key or b"", change.key, job.not_before)
             if not_before != job.not_before:
@@ -295,6 +322,11 @@ def _job_of(key: bytes) -> Job:
     if journal is None:
         return Job(key=key)
     return Job(key=key, domain=text(journal.domain), priority=journal.priority)
+
+
+def _removal(row: Row) -> int:
+    """Return why a job goes; workq's own removals do not tell."""
+    return decode_replaced(row.raw, 0) if row.ours else REPLACED_UNTOLD
 
 
 def _time(row: Row) -> int:

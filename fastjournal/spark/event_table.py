@@ -37,7 +37,6 @@ from fastjournal.spark.rows import Row, segment_rows
 from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 SEGMENTS_A_COMMIT = 64
-"""Segments after which a commit is made: a crash costs the work on so many."""
 
 _FORMAT = "fastjournal-events"
 _VERSION = 1
@@ -120,14 +119,18 @@ class EventTable:
     Args:
         disk: Where it is.
         directory: The directory; it is created.
+        segments_a_commit: Segments after which a commit is made: a crash costs the work on so many.
 
     Raises:
         LogCorruptError: A commit cannot be understood.
         LogFailedError: Something cannot be read or created.
     """
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, *, segments_a_commit: int = SEGMENTS_A_COMMIT
+    ) -> None:
         self._disk = disk
+        self._segments_a_commit = segments_a_commit
         self._directory = directory
         for name in ("_commits", "_state", "_gaps"):
             disk.mkdir(f"{directory}/{name}")
@@ -171,8 +174,9 @@ class EventTable:
                 else:
                     waiting.append(file)
             rows = 0
-            for begin in range(0, len(waiting), SEGMENTS_A_COMMIT):
-                rows += self._commit(archive, waiting[begin : begin + SEGMENTS_A_COMMIT])
+            step = self._segments_a_commit
+            for begin in range(0, len(waiting), step):
+                rows += self._commit(archive, waiting[begin : begin + step])
             return rows
 
     def _commit(self, archive: str, files: list[ArchivedSegment]) -> int:

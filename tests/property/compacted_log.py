@@ -89,14 +89,15 @@ class CompactedLog:
         *,
         flags: int = 0,
         uri: bytes | None = None,
+        persist: bool = True,
         **fields: int | None,
     ) -> Reply:
-        """Ask for something persistent at the present instant; every write is durable at once."""
+        """Ask for something at the present instant; every write is durable at once."""
         asked: Request = request(
             function,
             key,
             value,
-            flags=flags | Flag.PERSIST,
+            flags=flags | (Flag.PERSIST if persist else 0),
             uri=uri,
             **{"at": self.clock.now, **fields},  # an instant is always there
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pyarrow as pa
@@ -9,57 +10,77 @@ import pyarrow.parquet
 
 from fastjournal.cmdlog.archive_format import ArchivedSegment
 from fastjournal.errors import LogFailedError
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_rows import EventKind
 from fastjournal.spark.event_table import EventTable
-from tests.property.test_event_extraction import ARCHIVE, Ledger
+from tests.property.event_ledger import ARCHIVE, EventLedger
+from tests.property.ledger_run import LedgerRun
+from tests.property.test_event_extraction import by_day, rows_of
 
 EVENTS = "/output/events"
 OPERATIONS = 500
+ARCHIVE_BYTES = 12_000
+STATELESS = {
+    *(EventKind.SET, EventKind.LEASED, EventKind.EXTENDED, EventKind.COMPLETED, EventKind.FAILED),
+    *(EventKind.RENAMED, EventKind.DELETED, EventKind.PURGED),
+}
+"""Kinds that a record tells alone, also behind a gap."""
 
 
-class Nights(Ledger):
-    """A ledger whose archive is taken into a table, on a disk that fails meanwhile."""
+class Nights:
+    """A pipeline that is killed again and again, on a disk that fails meanwhile."""
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.operations = OPERATIONS
+        self.draw = random.Random(seed)
         self.failed = 0
 
-    def read(self) -> None:
+    def read(self, run: LedgerRun) -> None:
         """Take the archive; at a failure the power goes, and the next night takes what is left."""
-        self.log.flush()
-        self.log.disk.fail_at(self.draw.randint(1, 120))
+        run.log.flush()
+        run.log.disk.fail_at(self.draw.randint(1, 120))
         try:
-            EventTable(self.log.disk, EVENTS).update(ARCHIVE)
+            EventTable(run.log.disk, EVENTS, segments_a_commit=2).update(ARCHIVE)
         except LogFailedError:
             self.failed += 1
-        self.log.lose_power(self.draw.getrandbits(20))
-        self.open()
-
-    def table(self) -> EventTable:
-        """Take what is left, on a disk that works."""
-        self.archive_sealed()
-        table = EventTable(self.log.disk, EVENTS)
-        table.update(ARCHIVE)
-        return table
+        run.log.lose_power(self.draw.getrandbits(20))
+        run.recovered()
 
 
-def rows(ledger: Ledger, path: str) -> list[dict[str, object]]:
-    data = ledger.log.disk.read(path)
+def last_night(run: LedgerRun) -> EventTable:
+    """Take what is left, on a disk that works."""
+    run.archive_sealed()
+    table = EventTable(run.log.disk, EVENTS)
+    table.update(ARCHIVE)
+    return table
+
+
+def rows(run: LedgerRun, path: str) -> list[dict[str, object]]:
+    data = run.log.disk.read(path)
     found: list[dict[str, object]] = pa.parquet.read_table(pa.BufferReader(data)).to_pylist()
     return found
+
+
+def counts_of(run: LedgerRun, table: EventTable) -> Counter[tuple[str, str]]:
+    """Count the rows of the table by UTC day and kind."""
+    return Counter(
+        (path.removeprefix(f"{EVENTS}/day=").partition("/")[0], str(row["event"]))
+        for path in table.files
+        for row in rows(run, path)
+    )
 
 
 def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
     failed = 0
     for seed in range(4):
-        ledger = Nights(seed)
-        ledger.run()
-        table = ledger.table()
-        found = Counter(row["event"] for path in table.files for row in rows(ledger, path))
-        assert found == {str(kind): count for kind, count in ledger.counts.items()}
+        ledger, nights = EventLedger(seed), Nights(seed)
+        run = LedgerRun(ledger, OPERATIONS, nights.read)
+        run.run()
+        table = last_night(run)
+        found = counts_of(run, table)
+        assert found == {(day, str(kind)): count for (day, kind), count in ledger.counts.items()}
         assert table.gaps == []
         assert sum(commit.rows for commit in table.commits) == found.total()
-        disk = ledger.log.disk
+        disk = run.log.disk
         assert [name for name in disk.listdir(ARCHIVE) if name.endswith(".log")] == []
         # and nothing is beside what the commits name
         days = [name for name in disk.listdir(EVENTS) if name.startswith("day=")]
@@ -71,21 +92,59 @@ def test_event_table_has_each_event_once_whatever_fails_in_any_night() -> None:
         assert sorted(written) == sorted(table.files)
         assert len(disk.listdir(f"{EVENTS}/_state")) == 1
         assert EventTable(disk, EVENTS).update(ARCHIVE) == 0
-        failed += ledger.failed
+        failed += nights.failed
     assert failed > 4
 
 
+def test_event_table_names_each_segment_that_an_overflowing_archive_dropped() -> None:
+    dropped = 0
+    for seed in range(3):
+        ledger, nights = EventLedger(seed, ARCHIVE_BYTES), Nights(seed)
+        run = LedgerRun(ledger, OPERATIONS, nights.read)
+        run.run()
+        table = last_night(run)
+        taken = {segment.number for segment in table.taken}
+        gaps = {number for gap in table.gaps for number in range(gap.first, gap.last + 1)}
+        assert {gap.reason for gap in table.gaps} <= {"dropped"}
+        assert not taken & gaps
+        assert taken | gaps == set(range(1, max(taken) + 1)), "each segment is in, or named"
+        dropped += len(gaps)
+
+        extractor = EventExtractor(History())
+        truth = [
+            event
+            for name, data in sorted(run.kept.items())
+            for event in extractor.extract(rows_of(name, data))
+        ]
+        assert by_day(truth) == ledger.counts, "the segments that were dropped have the rest"
+        first = min(gaps, default=max(taken) + 1)
+        before = [event for event in truth if event.segment < first]
+        alone = [event for event in truth if event.segment in taken and event.event in STATELESS]
+        found = [
+            (int(path.partition("segment=")[2][:9]), str(row["event"]))
+            for path in table.files
+            for row in rows(run, path)
+        ]
+        assert Counter(kind for number, kind in found if number < first) == Counter(
+            str(event.event) for event in before
+        )
+        assert Counter(pair for pair in found if pair[1] in STATELESS) == Counter(
+            (event.segment, str(event.event)) for event in alone
+        )
+    assert dropped > 5
+
+
 def test_event_table_lists_what_is_missing_dropped_or_damaged() -> None:
-    ledger = Ledger(1)
-    log = ledger.log
+    ledger = EventLedger(1)
+    run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
     infos = []
     for number in range(6):
         ledger.pass_time(1)
         log.fill(3, key=b"a:1:0:%d-%%d" % number)
         infos.append(log.roll())
-    ledger.archive.take(infos[:1])
-    ledger.archive.skip(infos[1:2])
-    ledger.archive.take(infos[2:])
+    run.archive.take(infos[:1])
+    run.archive.skip(infos[1:2])
+    run.archive.take(infos[2:])
     names = [f"{ARCHIVE}/{ArchivedSegment(info.number, info.crc32c).name}" for info in infos]
     log.disk.unlink(names[3])
     log.disk.truncate(names[4], infos[4].bytes - 1)
@@ -97,7 +156,7 @@ def test_event_table_lists_what_is_missing_dropped_or_damaged() -> None:
         (5, 5, "damaged"),
     ]
     (gaps,) = log.disk.listdir(f"{EVENTS}/_gaps")
-    assert [row["reason"] for row in rows(ledger, f"{EVENTS}/_gaps/{gaps}")] == [
+    assert [row["reason"] for row in rows(run, f"{EVENTS}/_gaps/{gaps}")] == [
         "not-linked",
         "missing",
         "damaged",
@@ -106,19 +165,19 @@ def test_event_table_lists_what_is_missing_dropped_or_damaged() -> None:
     ledger.pass_time(1)
     log.fill(3, key=b"a:1:0:again-%d")
     log.roll()
-    ledger.archive_sealed()
+    run.archive_sealed()
     assert table.update(ARCHIVE) == 3
     assert len(table.gaps) == 3, "each gap once"
     assert log.disk.exists(f"{names[4]}.damaged")
 
 
 def test_event_table_takes_only_the_rest_of_a_segment_that_grew() -> None:
-    ledger = Ledger(1)
-    log = ledger.log
+    ledger = EventLedger(1)
+    run, log = LedgerRun(ledger, 0, Nights(1).read), ledger.log
     table = EventTable(log.disk, EVENTS)
     log.fill(3, key=b"a:1:0:%d")
     log.roll()
-    ledger.archive_sealed()
+    run.archive_sealed()
     assert table.update(ARCHIVE) == 3
     # a time without an archive
     log.config.archive_dir = ""
@@ -126,8 +185,8 @@ def test_event_table_takes_only_the_rest_of_a_segment_that_grew() -> None:
     log.fill(2, key=b"a:1:0:more-%d")
     log.config.archive_dir = ARCHIVE
     log.restart()
-    ledger.open()
-    ledger.archive_sealed()
+    run.open()
+    run.archive_sealed()
     table = EventTable(log.disk, EVENTS)
     assert table.update(ARCHIVE) == 2
     assert [segment.number for segment in table.taken] == [1, 1]

@@ -10,6 +10,7 @@ from fastjournal.cmdlog.format.records import decode_time
 from fastjournal.cmdlog.format.removal_time import (
     REPLACED_BY_NONE,
     REPLACED_BY_URI,
+    REPLACED_MAX,
     encode_removal_time,
 )
 from fastjournal.cmdlog.recovery.recover import Diagnostic, Recovered, recover, verify
@@ -268,5 +269,5 @@ def test_removals_of_workq_are_applied_whatever_their_nanoseconds_say() -> None:
 
 def test_time_of_a_removal_is_the_instant_whatever_it_says_besides() -> None:
     for us in (0, START_US, START_US + 999_999):
-        for replaced in (0, 1, 997, REPLACED_BY_URI, REPLACED_BY_NONE):
+        for replaced in (0, 1, *range(REPLACED_MAX, REPLACED_BY_NONE + 1)):
             assert decode_time(encode_removal_time(us, replaced)) == us

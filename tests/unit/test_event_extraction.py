@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import Any
+
+import pytest
+
 from fastjournal.protocol.constants import Flag, Function, ValueType
 from fastjournal.spark.event_extractor import POPPED, UNDELIVERED, EventExtractor, History
 from fastjournal.spark.event_rows import Event
@@ -11,6 +16,7 @@ from tests.door.engine import Handouts
 from tests.property.compacted_log import LOG, CompactedLog
 
 DOMAIN = b"a"
+NANOSECONDS = Struct(">i")
 
 
 def key(number: int) -> bytes:
@@ -20,11 +26,13 @@ def key(number: int) -> bytes:
 class Told:
     """A log, and the events of what was appended since the last look."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells: bool = True) -> None:
         self.log = CompactedLog(cmdlog_seg_size=1 << 20)
         self.history = History()
+        self.tells = tells
+        """Whether removals tell their reason, which those of older versions did not."""
 
-    def set(self, *numbers: int, **how: int) -> None:
+    def set(self, *numbers: int, **how: Any) -> None:
         for number in numbers:
             self.log.pass_time(1)
             self.log.done(Function.SET, key(number), b"v", **how)
@@ -35,15 +43,20 @@ class Told:
         info = self.log.roll()
         data = self.log.disk.read(f"{LOG}/{info.name}")
         segment = SegmentFile(info.name, info.number, len(data), last=False, open=False)
-        rows = segment_rows(data, segment, permissive=False)
+        rows = list(segment_rows(data, segment, permissive=False))
+        for row in rows if not self.tells else ():
+            (nanoseconds,) = NANOSECONDS.unpack_from(row.raw, 9)
+            told = NANOSECONDS.pack(nanoseconds - nanoseconds % 1000)
+            row.raw = row.raw[:9] + told + row.raw[13:]
         return list(EventExtractor(self.history).extract(rows))
 
     def kinds(self) -> list[str]:
         return [str(event.event) for event in self.events()]
 
 
-def test_removals_of_one_batch_are_a_purge_or_were_popped() -> None:
-    told = Told()
+@pytest.mark.parametrize("tells", [True, False])
+def test_removals_of_one_batch_are_a_purge_or_were_popped(tells: bool) -> None:
+    told = Told(tells=tells)
     told.set(1, 2, 3, 4)
     assert told.kinds() == ["set"] * 4
     told.log.ask(Function.NEXT, DOMAIN, flags=Flag.OVERWRITE, count=2)
@@ -59,8 +72,9 @@ def test_removals_of_one_batch_are_a_purge_or_were_popped() -> None:
     assert [event.wait_us for event in events] == [4_000_000, 3_000_000, None, None]
 
 
-def test_dead_letter_that_is_deleted_is_no_purge() -> None:
-    told = Told()
+@pytest.mark.parametrize("tells", [True, False])
+def test_dead_letter_that_is_deleted_is_no_purge(tells: bool) -> None:
+    told = Told(tells=tells)
     told.set(1)
     told.log.done(Function.BURY, key(1), b"bad", kind=ValueType.STRING)
     told.log.done(Function.BURY, key(1), b"worse", kind=ValueType.STRING)
@@ -135,3 +149,48 @@ def test_lease_goes_on_in_the_next_segment() -> None:
     (event,) = told.events()
     assert (str(event.event), event.domain, event.run_us) == ("completed", "a", 7_000_000)
     assert not told.history.jobs
+
+
+def test_purge_of_one_entry_is_purged_and_a_deletion_with_its_timestamp_is_not_popped() -> None:
+    told = Told()
+    told.set(1, 2)
+    told.log.done(Function.DELETE, key(1), at=told.log.entry(key(1)).timestamp)
+    assert told.log.ask(Function.PURGE, DOMAIN).ttl == 1
+    assert told.kinds() == ["set", "set", "deleted", "purged"]
+
+
+@pytest.mark.parametrize("by_uri", [True, False])
+def test_set_without_persist_replaces_a_leased_entry_and_completes_nothing(by_uri: bool) -> None:
+    told = Told()
+    told.set(1, uri=b"u")
+    token = told.log.ask(Function.NEXT, DOMAIN, timeout=5_000_000).timeout
+    told.log.pass_time(1)
+    if by_uri:
+        told.log.ask(Function.SET, key(2), b"v", uri=b"u", persist=False)
+        told.log.done(Function.RELEASE, key(1), flags=Flag.WORKED_ON, timeout=token)
+        assert told.kinds() == ["set", "leased", "returned", "replaced"]
+    else:
+        told.log.ask(Function.SET, key(1), b"v", flags=Flag.OVERWRITE, persist=False)
+        assert told.kinds() == ["set", "leased", "replaced"]
+
+
+def test_failed_attempt_of_an_entry_whose_uri_is_taken_is_failed_and_replaced() -> None:
+    told = Told()
+    told.set(1, uri=b"u")
+    token = told.log.ask(Function.NEXT, DOMAIN, timeout=5_000_000).timeout
+    told.set(2, uri=b"u")
+    how = {"flags": Flag.WORKED_ON, "timeout": token, "kind": ValueType.STRING}
+    told.log.done(Function.RELEASE, key(1), b"boom", **how)
+    events = told.events()
+    assert [str(event.event) for event in events] == ["set", "leased", "set", "failed", "replaced"]
+    assert (events[3].reason, events[3].attempt) == ("boom", 1)
+    told.log.assert_replays()
+
+
+def test_rename_onto_another_entry_replaces_it_also_behind_a_kick() -> None:
+    told = Told()
+    told.set(1, 2)
+    told.log.done(Function.BURY, key(1), b"bad", kind=ValueType.STRING)
+    told.log.done(Function.KICK, key(1))
+    told.log.done(Function.RENAME, key(1), uri=key(2), flags=Flag.OVERWRITE)
+    assert told.kinds() == ["set", "set", "buried", "kicked", "renamed", "replaced"]

@@ -27,6 +27,7 @@ CHANGES: dict[str, Callable[[Journal, Entry], None]] = {
     "lease_over": lambda journal, entry: journal.lease_over(entry, NOW),
     "released_with_delay": lambda journal, entry: journal.released_with_delay(entry, NOW),
     "failed": lambda journal, entry: journal.failed(entry, NOW, delayed=True),
+    "failed_before_removal": lambda journal, entry: journal.failed_before_removal(entry, b"", NOW),
     "purged": lambda journal, entry: journal.purged(
         [(entry, 1)], NOW, tombstones=True, persist=False
     ),

@@ -5,7 +5,7 @@ A plain entry may be leased and buried in the same way; it just never waits in a
 
 from __future__ import annotations
 
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.cmdlog.format.removal_time import REPLACED_BY_URI, REPLACED_UNLOGGED
 from fastjournal.limits import ENTRY_WORK
 from fastjournald.engine.store import Store
 from fastjournald.tables.domain import Domain
@@ -57,6 +57,8 @@ class JobLifecycle:
 
         ``delayed``: it has a new instant, which stands in the entry already.
         """
+        if entry.superseded or 0 < entry.expires <= now:
+            self._journal.failed_before_removal(entry, error, now)
         if self._is_dropped(entry, now):
             return
         token = self._stop_work(entry, now)
@@ -100,7 +102,7 @@ class JobLifecycle:
         """Drop an entry as its lease ends, if newer work took its URI or its life is over."""
         if entry.superseded:
             by_record = entry.job_id in self._journal.records.displaced
-            replaced = REPLACED_BY_URI if by_record else REPLACED_BY_NONE
+            replaced = REPLACED_BY_URI if by_record else REPLACED_UNLOGGED
             self.store.replace_by_uri(entry, entry.superseded, now, replaced)
             return True
         if 0 < entry.expires <= now:

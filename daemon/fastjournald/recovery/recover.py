@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fastjournal.clock import Clock
+from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
 from fastjournal.cmdlog.format.segments import SegmentInfo
 from fastjournal.cmdlog.recovery.recover import Progress, Recovered, recover
 from fastjournal.cmdlog.recovery.repair import write_file
@@ -233,7 +234,7 @@ def _remove_orphans(engine: Engine, state: ReplayState, now: int) -> None:
         if implied is not None and state.tombstones.get(implied.key) is implied.laid:
             laid = implied.laid
             journal.tombstone(implied.key, laid.timestamp, now, learnt=laid.learnt)
-        journal.removed_before(job_id, now)
+        journal.removed_before(job_id, now, REPLACED_BEFORE)
 
 
 def _report(recovered: Recovered) -> None:

@@ -41,7 +41,13 @@ from fastjournal.cmdlog.format.operation_records import (
     Value,
 )
 from fastjournal.cmdlog.format.packed_entry import FACTS_BYTES
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE, REPLACED_BY_URI
+from fastjournal.cmdlog.format.removal_time import (
+    REMOVED_BY_NEXT,
+    REMOVED_BY_PURGE,
+    REPLACED_BY_NONE,
+    REPLACED_MAX,
+    REPLACED_UNLOGGED,
+)
 from fastjournal.cmdlog.format.segments import OFFSET_BITS, SegmentInfo
 from fastjournald.tables.domain_limits import DomainLimit
 from fastjournald.tables.entry import Entry
@@ -166,7 +172,8 @@ class Journal:
             entry: Which.
             timestamp: Timestamp of the tombstone.
             now: The present.
-            replaced: Distance to the record in its place, see ``cmdlog.recovery.removals``.
+            replaced: Distance to the record in its place, or why it goes, see
+                ``cmdlog.format.removal_time``.
         """
         if entry.run is None:
             return
@@ -175,7 +182,7 @@ class Journal:
             data = self._encode.completion(job_id, entry.key, timestamp, now, replaced)
             self._append(data, 1, now)
             return
-        if replaced < REPLACED_BY_URI:
+        if replaced <= REPLACED_MAX:
             # the head of the batch stands between them
             replaced += 1
         self._append_group(self._dead_letter_over(entry, timestamp, now, replaced), now)
@@ -191,7 +198,7 @@ class Journal:
         self._append(b"".join(parts), len(parts), now)
 
     def _dead_letter_over(
-        self, entry: Entry, timestamp: int, now: int, replaced: int = REPLACED_BY_NONE
+        self, entry: Entry, timestamp: int, now: int, replaced: int
     ) -> list[bytes]:
         """Return the records of a deletion: workq refuses to complete a failed job."""
         return [
@@ -216,12 +223,12 @@ class Journal:
                 if tombstones and persist:
                     parts.append(encode.operation(Tombstone(entry.key, timestamp), now))
             elif not tombstones:
-                parts.append(encode.deletion(self.records.remove(entry), now, REPLACED_BY_NONE))
+                parts.append(encode.deletion(self.records.remove(entry), now, REMOVED_BY_PURGE))
             elif entry.extra.reason is None:
                 job_id = self.records.remove(entry)
-                parts.append(encode.completion(job_id, entry.key, timestamp, now))
+                parts.append(encode.completion(job_id, entry.key, timestamp, now, REMOVED_BY_PURGE))
             else:
-                parts += self._dead_letter_over(entry, timestamp, now)
+                parts += self._dead_letter_over(entry, timestamp, now, REMOVED_BY_PURGE)
         if parts:
             self._append_group(parts, now)
 
@@ -236,7 +243,7 @@ class Journal:
         done = [
             (remove(each), each.key, each.timestamp) for each in entries if each.run is not None
         ]
-        parts = self._encode.completions(done, now)
+        parts = self._encode.completions(done, now, REMOVED_BY_NEXT)
         if parts:
             self._append_group(parts, now)
 
@@ -357,6 +364,13 @@ class Journal:
         parts.insert(0, encode.operation(Batch(len(parts)), now))
         self._append(b"".join(parts), len(parts), now)
 
+    def failed_before_removal(self, entry: Entry, error: bytes, now: int) -> None:
+        """An attempt failed with this error, and the entry is removed: that record is the next."""
+        if entry.run is not None:
+            self._append_operation(Batch(2), now)
+            failed = Failed(entry.job_id, entry.extra.attempts + 1, error)
+            self._append_operation(failed, now)
+
     def extended(self, entry: Entry, now: int) -> None:
         """The lease ends at the entry's token instead."""
         if entry.run is None:
@@ -426,7 +440,7 @@ class Journal:
             laid = Tombstone(old, entry.timestamp)
             parts.append(self._encode.operation(laid, now))
         if replaced is not None and replaced.persistent:
-            by = 1 if entry.persistent else REPLACED_BY_NONE
+            by = 1 if entry.persistent else REPLACED_UNLOGGED
             parts.append(self._encode.deletion(self.records.remove(replaced), now, by))
         if parts:
             self._append_group(parts, now)

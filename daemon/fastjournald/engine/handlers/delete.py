@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 
 from fastjournal.cmdlog.format.packed_entry import timestamp_of
+from fastjournal.cmdlog.format.removal_time import REMOVED_BY_DELETE, REPLACED_BY_NONE
 from fastjournal.limits import KEY_BYTES_MAX
 from fastjournal.protocol import ErrorCode, Request
 from fastjournald.engine.authorization import Grant
@@ -51,12 +52,13 @@ def delete(context: Context, session: Hashable, request: Request, now: int) -> s
     elif timestamp < entry.timestamp:
         return ErrorCode.STALE.value
     store.remove(entry, now)
+    reason = REMOVED_BY_DELETE if token is None else REPLACED_BY_NONE
     if request.flags & OVERWRITE:
-        context.journal.deleted(entry, now)
+        context.journal.deleted(entry, now, reason)
         return ""
     store.tombstones.put(entry.key, timestamp, now)
     if entry.run is not None:
-        context.journal.completed(entry, timestamp, now)
+        context.journal.completed(entry, timestamp, now, reason)
     elif request.flags & PERSIST:
         context.journal.tombstone(entry.key, timestamp, now)
     return ""

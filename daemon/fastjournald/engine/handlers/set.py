@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from fastjournal.cmdlog.format.packed_entry import pack_facts
-from fastjournal.cmdlog.format.removal_time import REPLACED_BY_NONE
+from fastjournal.cmdlog.format.removal_time import REPLACED_UNLOGGED
 from fastjournal.keys import split_journal_key
 from fastjournal.limits import INSTANT_MAX, KEY_BYTES_MAX, WRITTEN_BYTES_A_UNIT, WRITTEN_BYTES_MIN
 from fastjournal.protocol import ErrorCode, Request, ValueType
@@ -207,7 +207,7 @@ def _remove_replaced(
     store: Store, request: Request, standing: Entry | None, holder: Entry | None, now: int
 ) -> None:
     """Remove the entries in whose place the new one stands."""
-    replaced = 1 if request.flags & PERSIST else REPLACED_BY_NONE
+    replaced = 1 if request.flags & PERSIST else REPLACED_UNLOGGED
     if standing is not None:
         store.remove(standing, now)
         store.journal.deleted(standing, now, replaced)
