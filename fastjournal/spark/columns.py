@@ -2,8 +2,8 @@
 
 Keys, URIs and values are binary, as they are in the log: ``CAST(key AS STRING)`` shows them. Text
 for people (domain, id, name, reason) is a string; bytes in it that are no UTF-8 stand as
-``\\\\xNN``. Instants and durations are 64-bit microseconds; one beyond 2**63-1, some 290,000 years
-ahead, is shown as 2**63-1. ``time`` is the same instant twice: as ``time_us``, and as a timestamp.
+``\\\\xNN``. Instants and durations are 64-bit microseconds here; one beyond 2**63-1, some 290,000
+years ahead, is shown as 2**63-1. ``requested_schema`` makes timestamps of instants.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from fastjournal.foreign.items import Fault, ForeignRecord, Item, Journal
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
 from fastjournal.keys import parse_journal_key
 from fastjournal.spark.columns import ARROW_TYPES, CORRUPT_COLUMN, cut, text
+from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
 
 BATCH_ROWS = 2048
 BATCH_BYTES = 1024 * 1024
@@ -87,7 +88,7 @@ class ForeignReader(DataSourceReader):
         directories: Directories of journals.
         format: Their format, beanstalkd or Kestrel.
         view: ``records`` or ``entries``.
-        names: Columns to build, in this order.
+        columns: Columns to build, in this order.
         permissive: Damage becomes a row.
     """
 
@@ -96,14 +97,14 @@ class ForeignReader(DataSourceReader):
         directories: list[str],
         format: Format,
         view: str,
-        names: list[str],
+        columns: list[RequestedColumn],
         *,
         permissive: bool,
     ) -> None:
         self._directories = directories
         self._format = format
         self._view = view
-        self._names = names
+        self._columns = columns
         self._permissive = permissive
 
     def partitions(self) -> list[InputPartition]:
@@ -113,7 +114,7 @@ class ForeignReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the journal."""
         faults: list[Fault] = []
-        columns = [_column(self._view, name) for name in self._names]
+        columns = [_column(self._view, column.source) for column in self._columns]
         rows: list[Any] = []
         size = 0
         for row in self._rows(partition.value, faults):
@@ -144,7 +145,8 @@ class ForeignReader(DataSourceReader):
             pa.array([_cell(column, row) for row in rows], type=ARROW_TYPES[column.kind])
             for column in columns
         ]
-        return pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
+        batch = pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
+        return cast_batch(batch, self._columns)
 
 
 def _column(view: str, name: str) -> ForeignColumn:

@@ -34,6 +34,8 @@ OPTIONS = (
     Option("view", VIEWS),
     Option("journal", tuple(Format), views=("records", "entries")),
     Option("mode", MODES),
+    Option("columnNameOfCorruptRecord"),
+    Option("instants", ("timestamp", "us")),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -96,6 +98,16 @@ class Options:
     def permissive(self) -> bool:
         """Whether damage becomes a row."""
         return self.choice("mode") == "permissive"
+
+    @property
+    def corrupt_column(self) -> str:
+        """Name of the column of damage."""
+        return self.text("columnNameOfCorruptRecord") or "_corrupt"
+
+    @property
+    def instants_us(self) -> bool:
+        """Whether instants are numbers of microseconds."""
+        return self.choice("instants") == "us"
 
     @property
     def journal(self) -> Format | None:

@@ -8,16 +8,20 @@ and PySpark's own classes, are as they were.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
 from pyspark.sql.datasource import DataSourceReader
 
-from fastjournal.spark.entries_view import entries
+from fastjournal.spark import entries_view
+from fastjournal.spark.columns import CORRUPT_COLUMN
 from fastjournal.spark.options import Options
+from fastjournal.spark.requested_schema import RequestedColumn, cast_texts, is_text_of_bytes
 from fastjournal.spark.session import translating
 from fastjournal.spark.source import FastjournalSource
 
@@ -35,15 +39,14 @@ class ViewReader(DataFrameReader):
         given = _options(frame)
         if given is None:
             return frame
-        # Spark asks for no schema where the user gives one
-        directories = FastjournalSource(given).check_directories()
         checked = Options(given)
+        source = FastjournalSource(given)
+        # Spark leaves the schema of a user unchecked until rows are read
+        columns = source.check_schema(frame.schema)
+        directories = source.check_directories()
         if checked.view != "entries" or checked.foreign is not None:
             return frame
-        spark = frame.sparkSession
-        found = [entries(spark, one, mode=checked.choice("mode")) for one in directories]
-        whole = reduce(DataFrame.unionByName, found)
-        return whole.select(*(f"`{name}`" for name in frame.columns))
+        return _with_types(_entries(frame.sparkSession, directories, checked), columns)
 
 
 def register(spark: SparkSession) -> None:
@@ -61,6 +64,56 @@ def register(spark: SparkSession) -> None:
     if isinstance(reader, DataFrameReader) and not isinstance(reader, ViewReader):
         session: Any = type(spark)
         spark.__class__ = _with_views(session)
+
+
+def entries(
+    spark: SparkSession,
+    paths: str | os.PathLike[str] | list[str],
+    *,
+    mode: str = "failfast",
+    instants: str = "timestamp",
+) -> DataFrame:
+    """Return what was live at the end of a log or snapshot, one row an entry.
+
+    Each log is read once at this call, for its keys, and once when the rows are asked for.
+
+    Args:
+        spark: A session with the data source registered.
+        paths: Path, URI or glob, or a list of these; each directory is a log of its own.
+        mode: ``failfast`` or ``permissive``; the latter has a column ``_corrupt``, and a row for
+            every stretch of damage.
+        instants: ``timestamp``, or ``us`` for numbers of microseconds.
+
+    Raises:
+        BadRequestError: A directory holds no log, or an argument is unknown.
+        LogCorruptError: A segment is missing, was cut or replaced, in mode ``failfast``. Damage
+            inside segments shows when Spark reads them.
+    """
+    texts = [os.fspath(path) for path in (paths if isinstance(paths, list) else [paths])]
+    given = {"view": "entries", "mode": mode, "instants": instants, "paths": json.dumps(texts)}
+    source = FastjournalSource(given)
+    columns = source.check_schema(source.schema())
+    found = _entries(spark, source.check_directories(), Options(given))
+    return _with_types(found, columns)
+
+
+def _entries(spark: SparkSession, directories: list[str], options: Options) -> DataFrame:
+    mode = options.choice("mode")
+    found = [entries_view.entries(spark, one, mode=mode) for one in directories]
+    return reduce(DataFrame.unionByName, found)
+
+
+def _with_types(frame: DataFrame, columns: list[RequestedColumn]) -> DataFrame:
+    """Return columns of a view with the names and types that are asked for."""
+    if CORRUPT_COLUMN.name not in frame.columns:
+        frame = frame.selectExpr("*", f"CAST(NULL AS STRING) AS `{CORRUPT_COLUMN.name}`")
+    if any(map(is_text_of_bytes, columns)):
+        sources = list(dict.fromkeys(column.source for column in columns))
+        texts = {column.source for column in columns if is_text_of_bytes(column)}
+        types = dict(frame.select(*sources).dtypes) | dict.fromkeys(texts, "string")
+        schema = ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+        frame = frame.select(*sources).mapInArrow(partial(cast_texts, columns=columns), schema)
+    return frame.selectExpr(*(column.sql for column in columns))
 
 
 @contextmanager

@@ -65,7 +65,8 @@ def run_jobs(spark: SparkSession, snapshot: str, output: str) -> Report:
             hint="name the directory that 'fj-cli snapshot' printed",
         )
     directory = f"{output.rstrip('/')}/dt={day_of(manifest.taken_us)}"
-    entries = spark.read.format("fastjournal").option("view", "entries").load(snapshot)
+    reader = spark.read.format("fastjournal").option("view", "entries")
+    entries = reader.option("instants", "us").load(snapshot)
     records = spark.read.format("fastjournal").schema(jobs.THROUGHPUT_COLUMNS).load(snapshot)
     tables = {
         "backlog": jobs.backlog(entries, manifest.taken_us),

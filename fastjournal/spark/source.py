@@ -6,35 +6,44 @@
 Options: ``fastjournal.spark.options``. Paths: ``fastjournal.spark.paths``. A schema given with
 ``.schema(...)`` chooses columns: what it leaves out is not built.
 
-One partition is one segment. Conditions on ``segment`` and ``command`` are applied while reading.
+One partition is one segment. Conditions on ``segment``, ``time``, ``command`` and ``domain`` are
+applied while reading.
+
+A table of SQL (``CREATE TABLE ... USING fastjournal OPTIONS (...)``) keeps its options in the
+metadata of its first column: Spark 4 gives those of the table to the inference of its schema, and
+not to its readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
 from fastjournal.spark.columns import (
     COMMAND_NAMES,
-    CORRUPT_COLUMN,
-    READABLE,
+    INTERNAL_COLUMNS,
     RECORD_COLUMNS,
-    Column,
-    sql_schema,
+    HasKind,
 )
 from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.options import Options
-from fastjournal.spark.partition_replay import ENTRY_SCHEMA
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS
 from fastjournal.spark.paths import check_journal, find_directories, open_log
+from fastjournal.spark.requested_schema import RequestedColumn, cast_batch, request, view_schema
+from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.vectorised.reader import read_batches
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {"records": RECORD_COLUMNS, "entries": ENTRY_COLUMNS}
+"""Columns of the views of a log."""
+_TABLE_OPTIONS = "fastjournal"
+"""Key of the options of a table, in the metadata of its first column."""
 
 
 class FastjournalSource(DataSource):
@@ -49,15 +58,32 @@ class FastjournalSource(DataSource):
         """Name of the data source in ``spark.read.format``."""
         return "fastjournal"
 
-    def schema(self) -> str:
-        """Return the columns of the view, as Spark's SQL names them."""
-        options = self._checked
+    def schema(self) -> StructType:
+        """Return the columns of the view."""
         self.check_directories()
+        schema = view_schema(self._columns, self._checked)
+        if self._checked.is_table:
+            options = msgspec.json.encode(self._checked.given).decode()
+            schema.fields[0].metadata = {_TABLE_OPTIONS: options}
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of the view ``records``, or of a view of a foreign journal."""
+        columns = self.check_schema(schema)
+        options = self._checked
+        directories = self.check_directories()
         if options.foreign is not None:
-            schema = sql_schema(FOREIGN_COLUMNS[options.view])
-        else:
-            schema = ENTRY_SCHEMA if options.view == "entries" else sql_schema(RECORD_COLUMNS)
-        return f"{schema}, {sql_schema([CORRUPT_COLUMN])}" if options.permissive else schema
+            return ForeignReader(
+                directories, options.foreign, options.view, columns, permissive=options.permissive
+            )
+        if options.view == "entries":
+            raise BadRequestError(
+                "the view entries is computed by Spark from the records, which a data source "
+                "alone cannot start",
+                hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
+                ", or fastjournal.spark.entries(spark, directory)",
+            )
+        return RecordsReader(directories, columns, permissive=options.permissive)
 
     def check_directories(self) -> list[str]:
         """Return the directories; check that each holds what is asked for.
@@ -73,38 +99,24 @@ class FastjournalSource(DataSource):
                 open_log(directory)
         return found
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of the view ``records``, or of a view of a foreign journal."""
+    def check_schema(self, schema: StructType) -> list[RequestedColumn]:
+        """Return the columns that a schema asks for; take the options of a table from it.
+
+        Raises:
+            BadRequestError: It names a column that is not there, or a type that it cannot have.
+        """
+        metadata = schema.fields[0].metadata if schema.fields else {}
+        if _TABLE_OPTIONS in metadata:
+            stored = msgspec.json.decode(metadata[_TABLE_OPTIONS], type=dict[str, str])
+            self._checked = Options(stored | self._checked.given)
         options = self._checked
-        journal = options.foreign
-        directories = self.check_directories()
-        if journal is not None:
-            known = {column.name for column in FOREIGN_COLUMNS[options.view]}
-            for name in schema.fieldNames():
-                if name not in known | {CORRUPT_COLUMN.name}:
-                    raise BadRequestError(
-                        f"the view {options.view} of {journal} has no column {name}"
-                    )
-            return ForeignReader(
-                directories,
-                journal,
-                options.view,
-                schema.fieldNames(),
-                permissive=options.permissive,
-            )
-        if options.view == "entries":
-            raise BadRequestError(
-                "the view entries is computed by Spark from the records, which a data source "
-                "alone cannot start",
-                hint="use spark.read.format(...).load(...) after fastjournal.spark.register(spark)"
-                ", or fastjournal.spark.entries(spark, directory)",
-            )
-        columns = []
-        for name in schema.fieldNames():
-            if name not in READABLE:
-                raise BadRequestError(f"the view records has no column {name}")
-            columns.append(READABLE[name])
-        return RecordsReader(directories, columns, permissive=options.permissive)
+        hidden = INTERNAL_COLUMNS if options.view == "records" else ()
+        return request(schema, self._columns, hidden, options)
+
+    @property
+    def _columns(self) -> Sequence[HasKind]:
+        options = self._checked
+        return (VIEW_COLUMNS if options.foreign is None else FOREIGN_COLUMNS)[options.view]
 
 
 class SegmentPartition(InputPartition):
@@ -125,38 +137,29 @@ class RecordsReader(DataSourceReader):
         permissive: Damage becomes a row.
     """
 
-    def __init__(self, directories: list[str], columns: list[Column], *, permissive: bool) -> None:
+    def __init__(
+        self, directories: list[str], columns: list[RequestedColumn], *, permissive: bool
+    ) -> None:
         self._directories = directories
-        self._names = [column.name for column in columns]
+        self._columns = columns
         self._permissive = permissive
-        self._filters: list[tuple[str, str, Any]] = []
+        self._filters = RowFilters(columns)
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802 - PySpark's name
-        """Take the conditions on segment and command; return the others."""
-        for condition in filters:
-            if not self._take(condition):
-                yield condition
-
-    def _take(self, condition: Any) -> bool:
-        kind = type(condition).__name__
-        attribute = getattr(condition, "attribute", None)
-        if kind not in _COMPARISONS or attribute not in (("segment",), ("command",)):
-            return False
-        self._filters.append((attribute[0], kind, getattr(condition, "value", None)))
-        return True
+        """Take conditions that are applied while reading; return the others."""
+        return [condition for condition in filters if not self._filters.take(condition)]
 
     def partitions(self) -> list[InputPartition]:
         """Return one partition for each segment that the conditions leave."""
-        return [
-            SegmentPartition(directory, segment)
-            for directory in self._directories
-            for segment in open_log(directory).segments
-            if all(
-                _COMPARISONS[kind](segment.number, value)
-                for name, kind, value in self._filters
-                if name == "segment"
-            )
-        ]
+        found: list[InputPartition] = []
+        for directory in self._directories:
+            log = open_log(directory)
+            found += [
+                SegmentPartition(directory, segment)
+                for segment in log.segments
+                if self._filters.keeps_segment(segment, log.manifest)
+            ]
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment."""
@@ -164,32 +167,14 @@ class RecordsReader(DataSourceReader):
             # Spark makes one partition of another type from an empty list of partitions.
             return
         files, _ = resolve(partition.directory)
-        yield from read_batches(
+        batches = read_batches(
             files,
             partition.segment,
-            self._names,
+            [column.source for column in self._columns],
             permissive=self._permissive,
-            commands=self._commands(),
+            commands=self._filters.commands(COMMAND_NAMES.values()),
         )
-
-    def _commands(self) -> frozenset[str | None] | None:
-        """Return the commands that the conditions leave, None among them for damage; None: all."""
-        conditions = [one for one in self._filters if one[0] == "command"]
-        if not conditions:
-            return None
-        return frozenset(
-            command
-            for command in (*COMMAND_NAMES.values(), None)
-            if all(_COMPARISONS[kind](command, value) for _, kind, value in conditions)
-        )
-
-
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "EqualTo": lambda found, wanted: found == wanted,
-    "In": lambda found, wanted: found in wanted,
-    "IsNotNull": lambda found, _: found is not None,
-    "GreaterThan": lambda found, bound: found is not None and found > bound,
-    "GreaterThanOrEqual": lambda found, bound: found is not None and found >= bound,
-    "LessThan": lambda found, bound: found is not None and found < bound,
-    "LessThanOrEqual": lambda found, bound: found is not None and found <= bound,
-}
+        for batch in batches:
+            found = self._filters.apply(cast_batch(batch, self._columns))
+            if len(found):
+                yield found

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import google_crc32c
 import pytest
 
 import fastjournal.spark
 from fastjournal.cmdlog.format.layout import SEGMENT_HEADER, Command
 from fastjournal.cmdlog.format.operation_records import Extend
-from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.cmdlog.format.segments import SegmentInfo, segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
 from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.partition_replay import ENTRY_COLUMNS
+from fastjournal.spark.requested_schema import INSTANTS
 from fastjournal.spark.session import translating
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.spark.harmed_logs import harm_first_segment, write_cleaned_log
@@ -22,6 +28,7 @@ from tests.spark.random_logs import by_position, replayed, write_random_log
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+HOUR_US = 3_600_000_000
 CORPUS = Path(__file__).parents[1] / "format" / "data" / "workq"
 
 
@@ -34,6 +41,20 @@ def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
     return by_position([tuple(plain(value) for value in row) for row in frame.collect()])
 
 
+def as_told(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return rows of a replay as the view entries tells them with instants=us: none is NULL."""
+    names = [column.name for column in ENTRY_COLUMNS]
+    return by_position(
+        [
+            tuple(
+                None if name in INSTANTS and value == 0 else value
+                for name, value in zip(names, row, strict=True)
+            )
+            for row in rows
+        ]
+    )
+
+
 def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
@@ -44,7 +65,7 @@ def test_entries_equal_the_replay_of_colliding_records(spark: SparkSession, tmp_
     write_random_log(tmp_path, 3, segments=5, records=240)
     expected = replayed(tmp_path)
     assert len(expected) > 10
-    assert rows_of(read(spark, tmp_path, "entries")) == expected
+    assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
 
 
 def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_path: Path) -> None:
@@ -56,7 +77,7 @@ def test_entries_equal_the_replay_of_what_workq_wrote(spark: SparkSession, tmp_p
     expected = replayed(tmp_path)
     assert len(expected) > 100
     assert {row[7] for row in expected} == {"waiting", "worked_on", "buried"}
-    assert rows_of(read(spark, tmp_path, "entries")) == expected
+    assert rows_of(read(spark, tmp_path, "entries", instants="us")) == as_told(expected)
 
 
 def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> None:
@@ -83,13 +104,15 @@ def test_records_say_what_was_written(spark: SparkSession, tmp_path: Path) -> No
     assert plain(entry["key"]) == b"web:001:5:x"
     assert plain(entry["uri"]) == b"http://x"
     assert plain(entry["value"]) == b"v"
-    told = ("domain", "priority", "not_before", "id", "name", "job_priority", "foreign")
-    assert [entry[name] for name in told] == ["web", 1, 5, "x", "web", 127, False]
+    told = ("domain", "priority", "id", "name", "job_priority", "foreign", "expires")
+    assert [entry[name] for name in told] == ["web", 1, "x", "web", 127, False, None]
+    assert entry["not_before"].timestamp() == 5 / 1_000_000
     assert rows[2]["domain"] is None
     tokens = [row["token"] for row in rows]
     assert tokens == [None, None, None, START_US + 60, START_US + 60, START_US + 90, None, None]
     assert rows[5]["target"] == one.hex() != rows[5]["job_id"]
-    assert (plain(rows[6]["key"]), rows[6]["timestamp"]) == (b"web:001:5:x", 77)
+    assert plain(rows[6]["key"]) == b"web:001:5:x"
+    assert rows[6]["timestamp"].timestamp() == 77 / 1_000_000
     assert rows[7]["reason"] == "\\xff no"
 
 
@@ -97,17 +120,83 @@ def test_view_applies_conditions_and_columns_while_reading(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write_random_log(tmp_path, 5, segments=4, records=30)
-    reader = spark.read.format("fastjournal").schema("command STRING, segment INT")
-    frame = reader.load(str(tmp_path)).where("command = 'add' AND segment > 2 AND segment < 9")
+    reader = spark.read.format("fastjournal").schema("command STRING, segment INT, domain STRING")
+    condition = "command = 'add' AND segment > 2 AND segment < 9 AND domain IN ('a', 'b')"
+    frame = reader.load(str(tmp_path)).where(condition)
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "Filter (" not in plan
-    everything = [(row["command"], row["segment"]) for row in reader.load(str(tmp_path)).collect()]
-    expected = sorted(pair for pair in everything if pair[0] == "add" and pair[1] > 2)
+    everything = [tuple(row) for row in reader.load(str(tmp_path)).collect()]
+    expected = sorted(
+        row for row in everything if row[0] == "add" and row[1] > 2 and row[2] in ("a", "b")
+    )
     assert 0 < len(expected) < len(everything)
     assert sorted(tuple(row) for row in frame.collect()) == expected
     # Segments that no asked-for row can be in are not even opened.
     (tmp_path / segment_name(1)).write_bytes(b"damage")
     assert frame.count() == len(expected)
+
+
+def test_view_prunes_segments_by_the_times_of_the_manifest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    infos = []
+    for number in range(1, 6):
+        now = START_US + number * HOUR_US
+        segment = SegmentBuilder(number - 1, now_us=now, ids_from=number * 1000)
+        segment.entry(b"web:001:5:%d" % number)
+        (tmp_path / segment_name(number)).write_bytes(bytes(segment))
+        infos.append(
+            SegmentInfo(number, len(segment.data), google_crc32c.value(bytes(segment)), now, now, 2)
+        )
+    snapshot = take_snapshot(
+        OsDisk(), str(tmp_path), str(tmp_path / "snapshots"), infos, START_US + 9 * HOUR_US
+    )
+    since = datetime.fromtimestamp((START_US + 4 * HOUR_US) / 1_000_000, UTC)
+    frame = read(spark, Path(snapshot), "records").where(f"time >= TIMESTAMP '{since.isoformat()}'")
+    assert sorted(row.id for row in frame.where("id IS NOT NULL").collect()) == ["4", "5"]
+    assert frame.rdd.getNumPartitions() == 2
+    assert read(spark, Path(snapshot), "records").rdd.getNumPartitions() == 5
+
+
+def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"\xff:001:5:x", expires=2**64 - 1)
+    segment.entry(b"web:001:5:y", created=START_US, not_before=0)
+    data = bytearray(segment.data)
+    (tmp_path / segment_name(1)).write_bytes(data)
+    options = f"OPTIONS (path '{tmp_path}', mode 'permissive', columnNameOfCorruptRecord 'bad')"
+    spark.sql(f"CREATE TABLE told USING fastjournal {options}")
+    try:
+        spark.sql(f"CREATE TEMPORARY VIEW seen USING fastjournal {options}")
+        frame = read(spark, tmp_path, "records", mode="permissive", columnNameOfCorruptRecord="bad")
+        assert frame.columns[-1] == "bad"
+        for name in ("told", "seen"):
+            rows = spark.sql(f"SELECT * FROM {name} ORDER BY offset").collect()
+            assert rows == frame.orderBy("offset").collect()
+            assert len(rows) == 3
+        data[segment.offsets[1] + 40] ^= 1
+        (tmp_path / segment_name(1)).write_bytes(data)
+        assert spark.sql("SELECT bad FROM told WHERE bad IS NOT NULL").count() == 1
+    finally:
+        spark.sql("DROP TABLE told")
+        spark.catalog.dropTempView("seen")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    schema = "id STRING, KEY STRING, created BIGINT, expires TIMESTAMP"
+    for view in ("records", "entries"):
+        reader = spark.read.format("fastjournal").option("view", view).schema(schema)
+        rows = reader.load(str(tmp_path)).where("id IS NOT NULL").orderBy("id").collect()
+        assert [tuple(row) for row in rows] == [
+            ("x", "\\xff:001:5:x", START_US, None),
+            ("y", "web:001:5:y", START_US, None),
+        ]
+        for wrong, sentence in (
+            ("key INT", "the column key of the view .* cannot be INT; it can be BINARY or STRING"),
+            ("domian STRING", "has no column domian; .*did you mean domain"),
+        ):
+            with pytest.raises(BadRequestError, match=sentence):
+                spark.read.format("fastjournal").schema(wrong).load(str(tmp_path), view=view)
 
 
 def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path: Path) -> None:

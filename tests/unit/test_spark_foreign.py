@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType
 
 from fastjournal.errors import BadRequestError, LogCorruptError
 from fastjournal.spark import foreign_reader
@@ -25,9 +23,8 @@ CORPUS = Path(__file__).parent.parent / "format" / "data"
 def rows(name: str, **options: str) -> list[dict[str, Any]]:
     journal = name.partition("/")[0]
     source = FastjournalSource({"path": str(CORPUS / name), "journal": journal} | options)
-    names = re.findall("`(.*?)`", source.schema())
-    # only the names count: the types are those of the source
-    schema = StructType([StructField(name, StringType()) for name in names])
+    schema = source.schema()
+    names = schema.fieldNames()
     reader = source.reader(schema)
     (partition,) = reader.partitions()
     batches: list[pa.RecordBatch] = list(reader.read(partition))
@@ -72,4 +69,4 @@ def test_source_names_the_right_format_for_a_wrong_one() -> None:
         with pytest.raises(BadRequestError, match=text):
             FastjournalSource({"path": str(CORPUS / name), "journal": journal}).schema()
     workq = FastjournalSource({"path": str(CORPUS / "workq" / "basic"), "journal": "workq"})
-    assert workq.schema().startswith("`segment` INT")
+    assert workq.schema().fieldNames()[0] == "segment"

@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringStartsWith,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.cmdlog.locks import APPEND_LOCK
+from fastjournal.cmdlog.snapshot import FORMAT, VERSION, Manifest, ManifestSegment
 from fastjournal.errors import BadRequestError
+from fastjournal.spark.columns import TIMESTAMPS
+from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.options import OPTIONS, Options
 from fastjournal.spark.paths import find_directories, open_log
-from fastjournal.spark.source import FastjournalSource
+from fastjournal.spark.requested_schema import INSTANTS, RequestedColumn, cast_batch
+from fastjournal.spark.row_filters import RowFilters
+from fastjournal.spark.source import VIEW_COLUMNS, FastjournalSource
 from fastjournal.spool.slots import slot_name
 from fastjournal.testing.logs import SegmentBuilder
 
+STRING, BIGINT = StringType(), LongType()
 CORPUS = Path(__file__).parent.parent / "format" / "data"
 
 
@@ -124,3 +156,133 @@ def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: 
     # a daemon has just begun here
     (empty / APPEND_LOCK).touch()
     assert FastjournalSource({"path": str(empty)}).check_directories() == [str(empty)]
+
+
+def test_schema_of_a_view_has_timestamps_or_microseconds(tmp_path: Path) -> None:
+    write_log(tmp_path / "log")
+    for view in VIEW_COLUMNS:
+        for options, wanted in (({}, "timestamp"), ({"instants": "us"}, "bigint")):
+            source = FastjournalSource({"path": f"{tmp_path}/log", "view": view} | options)
+            types = {one.name: one.dataType.simpleString() for one in source.schema().fields}
+            assert {types[name] for name in INSTANTS} == {wanted}
+            assert {types[name] for name in ("ttl", "arrival")} == {"bigint"}
+
+
+def test_schema_of_the_user_is_checked_before_anything_is_read() -> None:
+    source = FastjournalSource({"columnNameOfCorruptRecord": "Bad"})
+    asked = [("KEY", STRING), ("_raw", BinaryType()), ("time", BIGINT), ("Bad", STRING)]
+    schema = StructType([StructField(name, kind, False) for name, kind in asked])
+    found = source.check_schema(schema)
+    assert [(one.name, one.source) for one in found] == [
+        ("KEY", "key"), ("_raw", "_raw"), ("time", "time"), ("Bad", "_corrupt"),
+    ]  # fmt: skip
+    for name, kind, told in (
+        ("key", BIGINT, "the column key of the view records cannot be BIGINT; it can be BINARY or"),
+        ("created", STRING, "cannot be STRING; it can be TIMESTAMP or BIGINT"),
+        ("priority", BIGINT, "cannot be BIGINT; it can be INT"),
+        ("links", ArrayType(STRING), "cannot be ARRAY<STRING>; it can be ARRAY<BINARY>"),
+        ("_corrupt", STRING, "has no column _corrupt; it has segment, offset"),
+        ("tim", BIGINT, "did you mean time?"),
+    ):
+        with pytest.raises(BadRequestError) as caught:
+            source.check_schema(StructType([StructField(name, kind)]))
+        assert told in str(caught.value)
+        assert " _raw" not in str(caught.value)
+    taken = FastjournalSource({"mode": "permissive", "columnNameOfCorruptRecord": "key"})
+    with pytest.raises(BadRequestError, match="key is a column of the view records"):
+        taken.check_schema(StructType([]))
+
+
+def test_instants_that_are_none_or_never_are_null() -> None:
+    instants = pa.array([0, 1, 2**63 - 1, None, TIMESTAMPS.stop - 1, TIMESTAMPS.stop])
+    whole = pa.record_batch([instants, pa.array([b"a", b"\xff", None, b"", b"", b""])], ["c", "k"])
+    columns = [
+        RequestedColumn("created", "created", "instant", "timestamp", nullable=False),
+        RequestedColumn("key", "key", "bytes", "string"),
+    ]
+    batch = cast_batch(whole, columns)
+    assert batch.schema.field("created") == pa.field("created", pa.timestamp("us", "UTC"), False)
+    assert batch.column(0).cast(pa.int64()).to_pylist() == (
+        [None, 1, None, None, TIMESTAMPS.stop - 1, None]
+    )
+    assert batch.column(1).to_pylist() == ["a", "\\xff", None, "", "", ""]
+    numbers = cast_batch(whole, [columns[0]._replace(type="bigint"), columns[1]]).column(0)
+    assert numbers.to_pylist() == [None, *instants.to_pylist()[1:]]
+
+
+HOUR_US = 3_600_000_000
+
+
+def filters_of(*conditions: Any) -> tuple[RowFilters, list[Any]]:
+    schema = "segment", "time", "command", "domain", "key"
+    kinds = ("int", "time", "text", "text", "bytes")
+    types = ("int", "timestamp", "string", "string", "binary")
+    columns = [
+        RequestedColumn(name.upper(), name, kind, type)
+        for name, kind, type in zip(schema, kinds, types, strict=True)
+    ]
+    filters = RowFilters(columns)
+    return filters, [one for one in conditions if not filters.take(one)]
+
+
+def instant(us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+def test_filters_take_conditions_on_four_columns_and_leave_the_others() -> None:
+    left = [
+        EqualTo(("KEY",), b"x"),
+        Not(EqualTo(("DOMAIN",), "x")),
+        IsNull(("DOMAIN",)),
+        StringStartsWith(("DOMAIN",), "x"),
+        In(("DOMAIN",), ["x", None]),
+        EqualTo(("DOMAIN", "part"), "x"),
+        EqualNullSafe(("DOMAIN",), None),
+    ]
+    taken = [In(("DOMAIN",), ["a", "b"]), IsNotNull(("TIME",)), GreaterThan(("SEGMENT",), 1)]
+    filters, returned = filters_of(*left, *taken)
+    assert returned == left
+    batch = pa.record_batch(
+        {
+            "TIME": pa.array([1, 2, None], pa.timestamp("us", "UTC")),
+            "DOMAIN": ["a", "c", "b"],
+        }
+    )
+    assert filters.apply(batch).column("DOMAIN").to_pylist() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        (lambda at: GreaterThan(("TIME",), at(2)), [2, 3]),
+        (lambda at: GreaterThanOrEqual(("TIME",), at(3) + timedelta(hours=0.5)), [3]),
+        (lambda at: LessThan(("TIME",), at(2)), [1, 2]),
+        (lambda at: LessThanOrEqual(("TIME",), at(1)), [1]),
+        (lambda at: EqualTo(("TIME",), at(2) + timedelta(minutes=30)), [2]),
+        # within the time by which a clock may have been set back
+        (lambda at: EqualTo(("TIME",), at(2) - timedelta(minutes=9)), [2]),
+        (lambda at: In(("TIME",), [at(1), at(3)]), [1, 3]),
+        (lambda at: IsNotNull(("TIME",)), [1, 2, 3]),
+        (lambda at: EqualTo(("TIME",), at(9)), []),
+        (lambda at: In(("SEGMENT",), [1, 3]), [1, 3]),
+    ],
+)
+def test_filters_on_time_leave_the_segments_of_the_manifest_that_overlap(
+    condition: Callable[..., Any], kept: list[int]
+) -> None:
+    listed = [
+        ManifestSegment(
+            segment_name(number),
+            number,
+            8,
+            "00000000",
+            number * HOUR_US,
+            number * HOUR_US + HOUR_US - 20 * 60_000_000,
+            1,
+        )
+        for number in (1, 2, 3)
+    ]
+    manifest = Manifest(FORMAT, VERSION, 0, listed, 3, 24)
+    filters, _ = filters_of(condition(lambda hours: instant(hours * HOUR_US)))
+    segments = [SegmentFile("", one.number, 8, last=False, open=False) for one in listed]
+    assert [one.number for one in segments if filters.keeps_segment(one, manifest)] == kept
