@@ -175,5 +175,6 @@ def test_index_lists_what_stands_whatever_comes_and_goes_between(
             assert listed == sorted(set(listed))
             assert keys.stand <= set(listed)
             assert set(listed) - keys.stand <= keys.index.unmerged()
+            keys.index.check(keys.stand)
         keys.merge_all()
         assert list(keys.index) == keys.standing()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Set
 
 from fastjournal.cmdlog.format.segments import OFFSET_BITS
 from fastjournald.engine.store import Counts, Store
 from fastjournald.tables.domain import NEVER, Domain
 from fastjournald.tables.entry import NOTHING, Entry
 from fastjournald.tables.entry_states import EntryState
-from fastjournald.tables.key_index import KeyIndex
 from fastjournald.tables.scheduler import Scheduler
 
 
@@ -51,7 +49,7 @@ def _check_keys(store: Store, items: list[tuple[bytes, Entry]], by_key: dict[byt
             assert key in entry.all_keys()
             assert by_key.get(entry.key) is entry
     if store.keys.index is not None:
-        _check_key_index(store.keys.index, by_key.keys())
+        store.keys.index.check(by_key.keys())
 
 
 def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
@@ -69,13 +67,6 @@ def _check_entry(entry: Entry, by_key: dict[bytes, Entry]) -> None:
         assert state != EntryState.PLAIN
     else:
         assert state not in (EntryState.READY, EntryState.DELAYED)
-
-
-def _check_key_index(index: KeyIndex, standing: Set[bytes]) -> None:
-    keys = list(index)
-    assert keys == sorted(set(keys))
-    assert standing <= set(keys)
-    assert set(keys) - standing <= index.unmerged()
 
 
 def _check_counts(store: Store, entries: list[Entry]) -> None:

@@ -19,7 +19,9 @@ are merged as a part: one pass through the block for all of them.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from itertools import chain
+from operator import le, lt
 
 from fastjournald.tables.key_runs import KeyRuns
 
@@ -201,7 +203,24 @@ class KeyIndex:
 
     def unmerged(self) -> set[bytes]:
         """Return all keys that the list of blocks may be wrong about. O(n), for tests."""
-        return {*self.pending, *self._runs}
+        return {*self.pending, *chain.from_iterable(self._runs.lists())}
+
+    def check(self, standing: Set[bytes]) -> None:
+        """Assert the order of blocks and runs, and that a merge leaves what stands. For tests.
+
+        A read through all keys that are pending would take most of the time of a property test.
+        """
+        blocks, firsts = self._blocks, self._firsts
+        merged = list(chain.from_iterable(blocks))
+        assert all(map(lt, merged, merged[1:]))
+        assert firsts[0] == b""
+        assert all(blocks) or len(blocks) == 1
+        assert all(block[-1] < first for block, first in zip(blocks[:-1], firsts[1:], strict=True))
+        assert all(first <= block[0] for first, block in zip(firsts, blocks, strict=True) if block)
+        runs = self._runs.lists()
+        assert all(all(map(le, run, run[1:])) for run in runs)
+        assert self._runs.keys == sum(map(len, runs))
+        assert standing ^ set(merged) <= self.unmerged()
 
     def __iter__(self) -> Iterator[bytes]:
         return self.between(b"", None)

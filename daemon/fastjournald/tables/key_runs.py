@@ -122,6 +122,10 @@ class KeyRuns:
                 sources.append(map(run.__getitem__, range(at, end)))
         return merge(*sources)
 
+    def lists(self) -> list[list[bytes]]:
+        """Return the keys of each run that were not taken. O(n), for tests."""
+        return [run[begin:] for run, begin in zip(self._runs, self._begins, strict=True)]
+
     def __iter__(self) -> Iterator[bytes]:
         return self.between(b"", None, [])
 
