@@ -47,6 +47,15 @@ def test_crash_anywhere_in_recovery_lets_the_next_start_find_the_same() -> None:
             writer.write()
             after = disk.size(NAME)
             said += after > before
-            for size in range(before, after):
-                assert start(cut_to(disk, size), daemon.clock)[0] == found, (seed, end, size)
+            data = disk.read(NAME)
+            for begin, _, stop in scan_segment(data).spans():
+                if stop <= before:
+                    continue
+                for size in range(begin, stop):
+                    # a start sees the bytes of a torn record through the scan alone
+                    scan = scan_segment(data[:size])
+                    assert scan.usable_bytes == begin, (seed, end, size)
+                    assert scan.torn == (size > begin)
+                for size in (begin, begin + 1, (begin + stop) // 2, stop - 1):
+                    assert start(cut_to(disk, size), daemon.clock)[0] == found, (seed, end, size)
     assert said > SEEDS, "hardly any start had anything to say"
