@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import fakeredis
 import pytest
 
 from fastjournal.client import SyncClient
@@ -36,6 +35,8 @@ def scripts(address: str) -> list[str]:
 
 
 def test_import_by_scripts_moves_what_redis_has_not_done(daemon: DaemonProcess) -> None:
+    import fakeredis  # takes a moment, for the one process that runs this test
+
     source = fakeredis.FakeRedis()
     for body in ("first", "second"):
         source.lpush("emails", body)

@@ -5,7 +5,6 @@ The scripts run in a Redis that is simulated in this process, with a real Lua.
 
 from __future__ import annotations
 
-import fakeredis
 import pytest
 
 from tests.bench.peers.redis_queue import COMPLETE, ENQUEUE, LEASE
@@ -18,6 +17,8 @@ class Queue:
     """The scripts, called as the load generator calls them."""
 
     def __init__(self) -> None:
+        import fakeredis  # takes a moment, for the processes that run these tests
+
         self.redis = fakeredis.FakeRedis()
 
     def enqueue(
