@@ -21,7 +21,8 @@ from fastjournal.errors import LogFailedError
 from fastjournal.protocol import encode_request
 from fastjournal.protocol.constants import Function
 from tests.door.admission import TurnBudget
-from tests.door.net import PlainSocket
+from tests.door.daemon import INLINE_SECONDS_MAX
+from tests.door.net import ALONE_ROUNDS, PlainSocket
 from tests.door.places import patch_module
 from tests.property.subject import request
 from tests.unit.server_fixture import LOG, HeldSync, Peer, ServerFixture
@@ -85,6 +86,32 @@ def connect_pair(house: ServerFixture, accepted_type: type[socket.socket] = sock
     plain = accepted_type(fileno=accepted.detach())
     assert house.server.connections.serve(PlainSocket(plain), "peer=pair") is not None
     return Peer(trio.SocketStream(trio.socket.from_stdlib_socket(client)))
+
+
+async def test_sync_runs_in_line_for_a_client_that_has_the_daemon_to_itself() -> None:
+    house = ServerFixture()
+    async with house.open():
+        estimate = house.server.runtime.commit.estimate
+        keys = count()
+
+        async def set_by(peer: Peer) -> bool:
+            """Return whether the sync of a SET ran in the thread."""
+            estimate.mean_seconds = 1.4 * INLINE_SECONDS_MAX
+            await peer.send(set_(b"k%d" % next(keys)))
+            reply = await peer.reply()
+            assert reply is not None
+            assert reply.code == ""
+            return estimate.in_thread
+
+        alone, other = connect_pair(house), connect_pair(house)
+        expected = [True] * ALONE_ROUNDS + [False] * 8
+        assert [await set_by(alone) for _ in expected] == expected
+        await other.send(NOP)
+        assert await other.reply() is not None
+        assert [await set_by(alone) for _ in expected] == expected
+        assert await set_by(other)
+        for peer in (alone, other):
+            await trio.aclose_forcefully(peer.stream)
 
 
 async def test_poller_commits_once_for_the_requests_of_all_clients(

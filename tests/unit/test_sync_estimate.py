@@ -51,6 +51,19 @@ def test_disk_at_the_limit_does_not_switch_to_and_fro() -> None:
     assert chosen[-1]
 
 
+def test_sync_of_a_client_alone_stays_in_the_loop_up_to_twice_the_limit() -> None:
+    estimate = SyncEstimate()
+    for seconds, alone, in_thread in (
+        (1.9 * INLINE_SECONDS_MAX, True, False),
+        (1.9 * INLINE_SECONDS_MAX, False, True),
+        (1.9 * INLINE_SECONDS_MAX, True, True),
+        (1.4 * INLINE_SECONDS_MAX, True, False),
+        (2.1 * INLINE_SECONDS_MAX, True, True),
+    ):
+        estimate.mean_seconds = seconds
+        assert estimate.choose(alone=alone) is in_thread
+
+
 def test_syncs_that_are_often_slow_go_to_the_thread_though_most_are_fast() -> None:
     syncs = ([FAST] * 3 + [0.05]) * 20
     assert choices(SyncEstimate(), syncs)[-1]

@@ -32,6 +32,10 @@ from fastjournald.histogram import Histogram
 INLINE_SECONDS_MAX = 0.001
 """Mean from which on syncs run in the thread: longer would hold up clients that wait for none."""
 
+ALONE_SECONDS_MAX = 2 * INLINE_SECONDS_MAX
+"""The same while one client has the daemon to itself: it waits for the sync in any case. The way to
+the thread and back costs it twice the processor time. Another client may wait so long for it."""
+
 INLINE_AGAIN_SHARE = 0.75
 """Hysteresis: part of that limit under which the mean has to fall before syncs leave the thread.
 The thread waits up to half a millisecond for the interpreter (``main.SWITCH_SECONDS``) while the
@@ -75,9 +79,15 @@ class SyncEstimate:
         counted = min(seconds, SAMPLE_SECONDS_MAX)
         self.mean_seconds += MEAN_WEIGHT * (counted - self.mean_seconds)
 
-    def choose(self) -> bool:
-        """Return whether the next sync runs in the thread."""
-        limit = INLINE_SECONDS_MAX * (INLINE_AGAIN_SHARE if self.in_thread else 1)
+    def choose(self, *, alone: bool = False) -> bool:
+        """Return whether the next sync runs in the thread.
+
+        Args:
+            alone: One client has the daemon to itself, and waits for this sync.
+        """
+        limit = ALONE_SECONDS_MAX if alone else INLINE_SECONDS_MAX
+        if self.in_thread:
+            limit *= INLINE_AGAIN_SHARE
         self.in_thread = self.mean_seconds >= limit
         return self.in_thread
 
@@ -126,8 +136,11 @@ class GroupCommit:
             else:
                 await self._others.park()
 
-    def settle_now(self) -> bool:
+    def settle_now(self, *, alone: bool = False) -> bool:
         """Make all that was appended as durable as the policy says, at once, where that is quick.
+
+        Args:
+            alone: One client has the daemon to itself, and waits for this.
 
         Returns:
             Whether it is. Else somebody else writes, or it takes so long that it is to be waited
@@ -139,7 +152,7 @@ class GroupCommit:
         writer, syncs = self.writer, self._policy is SyncPolicy.ALWAYS
         if writer.settled >= writer.appended:
             return True
-        if self._led or writer.seals_next or (syncs and self.estimate.choose()):
+        if self._led or writer.seals_next or (syncs and self.estimate.choose(alone=alone)):
             return False
         self._write_now()
         if syncs:

@@ -36,6 +36,9 @@ EVENTS_A_ROUND = 512
 """Sockets that are received from in one round: about 2 ms. Events of others stay with the system,
 in the order in which they came."""
 
+ALONE_ROUNDS = 32
+"""Rounds with events of one socket alone after which its client has the daemon to itself."""
+
 _EVENTS = select.EPOLLIN | select.EPOLLRDHUP
 
 
@@ -92,6 +95,9 @@ class Poller:
         self._wake_descriptor = -1
         self._asleep = False
         """The task waits for the system, and whoever has something to do has to tell that."""
+        self._last_heard = -1
+        """Descriptor of the only socket in the last rounds with events, and the number of them."""
+        self._rounds_alone = 0
         self._ready: deque[Polled] = deque()
         """Those that can go on."""
         self._unsettled: list[Polled] = []
@@ -221,6 +227,8 @@ class Poller:
         for _ in range(len(ready)):
             ready.popleft().go_on()
         together = self._together if len(events) > 1 else None
+        if events:
+            self._note_alone(events[0][0], len(events))
         for descriptor, _ in events:
             client = clients.get(descriptor)
             if client is not None and not client.receive(together):
@@ -229,11 +237,20 @@ class Poller:
         if together is not None and together.waits:
             self._carry_out(together)
         if self._unsettled and not self._settling:
-            if self._commit.settle_now():
+            alone = self._rounds_alone >= ALONE_ROUNDS
+            if self._commit.settle_now(alone=alone and len(self._unsettled) == 1):
                 self._go_on_settled()
             else:
                 self._settling = True
                 self._some_unsettled.set()
+
+    def _note_alone(self, descriptor: int, number: int) -> None:
+        """Note the events of a round: their number and the first descriptor."""
+        if number == 1 and descriptor == self._last_heard:
+            self._rounds_alone += 1
+        else:
+            self._last_heard = descriptor if number == 1 else -1
+            self._rounds_alone = 0
 
     def _carry_out(self, together: SharedBatch) -> None:
         left = together.carry_out(self._now_us())
