@@ -83,7 +83,9 @@ class KeyIndex:
         if self._runs.keys:
             keys = self._runs.take(keys_max)
         else:
-            keys = sorted(self._last_pending(min(keys_max, len(self.pending))))
+            keys = self._last_pending(min(keys_max, len(self.pending)))
+            # mostly of SETs that each add a key and a URI: either kind is in order, or nearly so
+            keys = sorted(keys[::2] + keys[1::2])
         if keys:
             self._merge(list(dict.fromkeys(keys)))
         return len(keys)
@@ -239,7 +241,8 @@ def _merge_few(block: list[bytes], part: list[bytes], stands: Callable[[bytes], 
 
 def _merge_many(block: list[bytes], part: list[bytes], stands: Callable[[bytes], bool]) -> None:
     noted = set(part)
-    block[:] = [key for key in block if key not in noted]
+    if not noted.isdisjoint(block):
+        block[:] = [key for key in block if key not in noted]
     block += filter(stands, part)
     # two parts in order, which the sort merges in one pass
     block.sort()
