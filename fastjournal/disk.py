@@ -230,13 +230,25 @@ def _open_lock(path: str) -> int:
             raise error from None
 
 
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file; a FIFO, which would be waited for, or a device without an end is refused."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        raise LogFailedError("not a regular file", path=path, hint="move it away")
+    return descriptor
+
+
 class OsDisk:
     """The disk of the operating system."""
 
     def open_append(self, path: str) -> OsFile:
         """Open an existing file for appending."""
         with translating("open", path):
-            return OsFile(path, os.open(path, os.O_WRONLY | os.O_APPEND))
+            return OsFile(path, _open_regular(path, os.O_WRONLY | os.O_APPEND))
 
     def create(self, path: str, *, like: str | None = None) -> OsFile:
         """Create a file, which must not exist, for appending; see ``Disk``."""
@@ -258,12 +270,12 @@ class OsDisk:
 
     def read(self, path: str) -> bytes:
         """Return the whole file."""
-        with translating("read", path), open(path, "rb", buffering=0) as file:
+        with translating("read", path), open(path, "rb", buffering=0, opener=_open_regular) as file:
             return file.readall()
 
     def read_slice(self, path: str, offset: int, size: int) -> bytes:
         """Return ``size`` bytes from ``offset``, fewer at the end of the file."""
-        with translating("read", path), open(path, "rb") as file:
+        with translating("read", path), open(path, "rb", opener=_open_regular) as file:
             file.seek(offset)
             return file.read(size)
 
@@ -330,9 +342,13 @@ class OsDisk:
 
     def truncate(self, path: str, size: int) -> None:
         """Cut a file to ``size`` bytes, durably."""
-        with translating("truncate", path), open(path, "r+b", buffering=0) as file:
-            file.truncate(size)
-            os.fsync(file.fileno())
+        with translating("truncate", path):
+            descriptor = _open_regular(path, os.O_WRONLY)
+            try:
+                os.ftruncate(descriptor, size)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
     def sync_directory(self, path: str) -> None:
         """Make names created, moved and removed in this directory durable."""

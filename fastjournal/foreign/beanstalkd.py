@@ -201,7 +201,8 @@ def beanstalkd_records(
 def _lock(path: str) -> int:
     """Lock a file as beanstalkd does, which is no flock; return its descriptor."""
     with translating("lock", path):
-        descriptor = os.open(path, os.O_RDONLY)
+        # a FIFO of this name is not waited for
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError) as error:

@@ -131,6 +131,26 @@ def test_error_of_the_system_is_a_log_failure_with_its_path(
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda disk, path: disk.read(path),
+        lambda disk, path: disk.read_slice(path, 0, 9),
+        lambda disk, path: disk.open_append(path),
+        lambda disk, path: disk.truncate(path, 0),
+    ],
+)
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+def test_fifo_is_not_waited_for_and_no_device_is_read(
+    tmp_path: Path, action: Action, name: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    path = str(tmp_path / name)
+    with pytest.raises(LogFailedError, match=r"not a regular file|ENXIO") as caught:
+        action(OsDisk(), path)
+    assert caught.value.path == path
+
+
 def test_lock_excludes_and_shared_ones_do_not_exclude_each_other(disk: Disk, root: str) -> None:
     path = f"{root}/lock"
     first, second = disk.lock(path, shared=True), disk.lock(path, shared=True)
