@@ -91,6 +91,18 @@ def test_keys_that_relieve_merges_beside_runs_become_one_of_them() -> None:
     assert list(keys.index) == keys.standing()
 
 
+def test_key_that_comes_and_goes_beside_runs_is_merged_in_bounded_steps() -> None:
+    keys = Keys(*numbered(*range(5_000)))
+    keys.index.sort_pending(5_000)
+    for _ in range(60):
+        keys.index.pending += [b"one", b"other"] * 150
+        assert keys.index.relieve(77) <= 77
+    assert keys.index.has_runs
+    while number := keys.index.merge(77):
+        assert number <= 77
+    assert list(keys.index) == keys.standing()
+
+
 @pytest.mark.parametrize("change", ["merge", "relieve", "sort_pending"])
 def test_version_changes_with_each_key_that_is_noted_or_merged(change: str) -> None:
     keys = Keys(*numbered(*range(10)))

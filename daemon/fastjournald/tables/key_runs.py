@@ -47,6 +47,11 @@ class KeyRuns:
             if left > len(keys) or left + len(keys) > RUN_KEYS_MAX:
                 break
             keys += runs.pop()[begins.pop() :]
+        if len(keys) <= RUN_KEYS_MAX:
+            # one key may come and go any number of times, and all of them are taken at once
+            count = len(keys)
+            keys = list(dict.fromkeys(keys))
+            self.keys -= count - len(keys)
         keys.sort()
         runs.append(keys)
         begins.append(0)
