@@ -1,102 +1,155 @@
-"""The analysis jobs: tables about a snapshot, by domain, of journal entries.
+"""Analysis jobs about the past: aggregates of the table ``events``, by UTC day. Lazy.
 
-``backlog``: what waits, from the entries that are live at the end. Its columns are those of STATS
-(docs/protocol.md). An entry counts as worked on until the log says that its lease ended; one that
-waits for the end of other work on its URI counts as delayed.
-
-``throughput``: what happened in each minute, from the records. ``set`` counts new entries,
-``leased`` start-attempts, ``completed`` entries that ended while they were leased, ``removed``
-those that ended otherwise (deleted, popped, expired, replaced by a newer one), ``returned`` leases
-that ran out or were released, ``buried`` entries set aside. An entry that is written again under
-a new job id (its tries are used up for workq, or compaction moves it) is not new.
+Each function takes events (``fastjournal.spark.events``) and returns a frame with the column
+``dt``, the day on which the events happened. Executors compute all of it. Instants are TIMESTAMP,
+durations BIGINT microseconds. Percentiles are those of ``percentile_approx`` with the accuracy
+``ACCURACY``: exact below so many values, else off by at most one part of that in rank.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from collections.abc import Sequence
+    from datetime import date
 
-BACKLOG_NUMBERS = ("entries", "waiting", "due", "delayed", "worked_on", "buried")
-THROUGHPUT_NUMBERS = ("set", "leased", "completed", "removed", "returned", "buried")
+    from pyspark.sql import Column, DataFrame
 
-THROUGHPUT_COLUMNS = (
-    "segment INT, offset BIGINT, time TIMESTAMP, time_us BIGINT, command STRING, operation STRING, "
-    "target STRING, domain STRING, modified BIGINT, foreign BOOLEAN"
+KINDS = (
+    "set",
+    "replaced",
+    "leased",
+    "completed",
+    "failed",
+    "returned",
+    "lost",
+    "buried",
+    "kicked",
+    "deleted",
+    "expired",
+    "purged",
+    "paused",
+    "resumed",
 )
-"""Schema of what ``throughput`` needs of the view ``records``."""
+"""Kinds of events that are counted."""
+LEASE_KINDS = ("leased", "completed", "failed", "returned", "lost", "buried")
+"""Kinds of events of one attempt."""
+FAILURE_KINDS = ("failed", "buried", "lost")
+ACCURACY = 10_000
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+REASON_CHARACTERS = 300
+FAILURES_A_DAY = 1_000
+URIS_A_DAY = 1_000
+"""Rows that a day keeps, those with most events."""
 
-_REMOVALS = "('complete', 'delete', 'expire')"
-_STEPS = "('add', 'schedule', 'start-attempt', 'timeout-attempt', 'fail')"
-_OF_JOB = "OVER (PARTITION BY target ORDER BY segment, offset"
-_NEW = "modified >= time_us OR foreign"
-"""Written at the instant of its SET; or foreign, for workq never writes a job again."""
+
+def of_days(events: DataFrame, days: Sequence[date]) -> DataFrame:
+    """Return the events of these days: only their files are read."""
+    return events.where(f.col("day").isin(list(days))).withColumnRenamed("day", "dt")
 
 
-def backlog(entries: DataFrame, now_us: int) -> DataFrame:
-    """Return one row a domain: how many entries are in which state, how late the oldest is.
+def throughput(events: DataFrame) -> DataFrame:
+    """Return counts by domain and minute; minutes without an event have no row."""
+    minute = f.date_trunc("minute", "time").alias("minute")
+    counted = events.where(f.col("event").isin(*KINDS))
+    return counted.groupBy("dt", "domain", minute).agg(*_counts(KINDS))
 
-    Args:
-        entries: The view ``entries``.
-        now_us: The instant that the snapshot shows, in microseconds since the Unix epoch.
+
+def hours(events: DataFrame) -> DataFrame:
+    """Return counts, wait and run times by domain and hour, and their totals.
+
+    A row with ``all_domains`` or ``all_hours`` is a total over them; its ``domain`` or ``hour`` is
+    null. ``wait`` is from due to leased, of all leases; ``run`` from leased to completed.
     """
-    running = entries.where("state = 'worked_on' AND uri IS NOT NULL")
-    running = running.groupBy("uri").agg(f.max("worked_on_until").alias("blocked_until"))
-    # Where the work on the URI is the entry's own, its state is not "waiting" anyway.
-    journal = entries.where("domain IS NOT NULL").join(running, "uri", "left")
-    due_at = "greatest(not_before, coalesce(blocked_until, 0))"
-    conditions = {
-        "entries": "true",
-        "waiting": "state = 'waiting'",
-        "due": f"state = 'waiting' AND {due_at} <= {now_us}",
-        "delayed": f"state = 'waiting' AND {due_at} > {now_us}",
-        "worked_on": "state = 'worked_on'",
-        "buried": "state = 'buried'",
-    }
-    counts = [f.expr(f"count_if({test})").alias(name) for name, test in conditions.items()]
-    late = f"{now_us} - CASE WHEN {due_at} > 0 THEN {due_at} ELSE created END"
-    oldest = f.expr(f"coalesce(max(CASE WHEN {conditions['due']} THEN {late} END), 0)")
-    table = journal.groupBy("domain").agg(*counts, oldest.alias("oldest_due_us"))
-    return table.orderBy("domain")
-
-
-def throughput(records: DataFrame) -> DataFrame:
-    """Return one row for each domain and minute in which something happened.
-
-    An event of a job whose first record is no longer in the log is left out where its domain is not
-    known.
-
-    Args:
-        records: The view ``records``.
-    """
-    events = records.where("operation IS NULL AND command IS NOT NULL").selectExpr(
-        "date_trunc('minute', time) AS minute",
-        "command",
-        f"max(domain) {_OF_JOB} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
-        " AS domain",
-        f"last(CASE WHEN command IN {_STEPS} THEN command END, true) {_OF_JOB} "
-        "ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before",
-        f"command IN ('add', 'schedule') AND ({_NEW}) AS new",
+    counted = events.where(f.col("event").isin(*KINDS)).withColumn(
+        "hour", f.date_trunc("hour", "time")
     )
-    leased = "coalesce(before, '') = 'start-attempt'"
-    conditions = {
-        "set": "new",
-        "leased": "command = 'start-attempt'",
-        "completed": f"command = 'complete' AND {leased}",
-        "removed": f"command IN {_REMOVALS} AND NOT (command = 'complete' AND {leased})",
-        "returned": "command = 'timeout-attempt'",
-        "buried": "command = 'fail'",
-    }
-    counts = [f.expr(f"count_if({test})").alias(name) for name, test in conditions.items()]
-    table = events.where("domain IS NOT NULL").groupBy("domain", "minute").agg(*counts)
-    return table.where("+".join(THROUGHPUT_NUMBERS) + " > 0").orderBy("domain", "minute")
+    waits = "CASE WHEN event = 'leased' THEN wait_us END"
+    runs = "CASE WHEN event = 'completed' THEN run_us END"
+    figures = [*_counts(KINDS), *_percentiles("wait", waits), *_percentiles("run", runs)]
+    key = [f.col(name) for name in ("dt", "domain", "hour")]
+    sets = [key, key[:2], [key[0], key[2]], key[:1]]
+    grouped = counted.groupingSets(sets, *key)
+    flags = [f.grouping("domain").alias("_domains"), f.grouping("hour").alias("_hours")]
+    table = grouped.agg(*figures, *flags)
+    table = table.withColumn("all_domains", f.col("_domains") == 1)
+    table = table.withColumn("all_hours", f.col("_hours") == 1)
+    # percentile_approx gives an array for several percentages: one pass over the values
+    return table.select(
+        "dt",
+        "domain",
+        "hour",
+        "all_domains",
+        "all_hours",
+        *KINDS,
+        *(
+            f.col(f"_{name}")[at].alias(f"{name}_{percentile}_us")
+            for name in ("wait", "run")
+            for at, percentile in enumerate(PERCENTILES)
+        ),
+        *(f.col(f"{name}_max_us") for name in ("wait", "run")),
+    )
 
 
-def throughput_in_all(by_minute: DataFrame) -> DataFrame:
-    """Return one row a domain: the sums of ``throughput``, and the number of its minutes."""
-    sums = [f.sum(name).alias(name) for name in THROUGHPUT_NUMBERS]
-    table = by_minute.groupBy("domain").agg(*sums, f.count("*").alias("minutes"))
-    return table.orderBy("domain")
+def attempts(events: DataFrame) -> DataFrame:
+    """Return counts by domain and number of the attempt: how often work is tried."""
+    counted = events.where(f.col("event").isin(*LEASE_KINDS) & f.col("attempt").isNotNull())
+    return counted.groupBy("dt", "domain", "attempt").agg(*_counts(LEASE_KINDS))
+
+
+def failures(events: DataFrame) -> DataFrame:
+    """Return failed attempts, burials and lost leases by domain and reason, with their span."""
+    reason = f.expr(f"left(reason, {REASON_CHARACTERS})").alias("reason")
+    failed = events.where(f.col("event").isin(*FAILURE_KINDS))
+    table = failed.groupBy("dt", "domain", "event", reason).agg(
+        f.count("*").alias("count"),
+        f.min("time").alias("first_seen"),
+        f.max("time").alias("last_seen"),
+        f.count_distinct("key").alias("entries"),
+    )
+    return _most(table, f.col("count").desc(), FAILURES_A_DAY)
+
+
+def churn(events: DataFrame) -> DataFrame:
+    """Return the URIs with most requests: how often they were set, merged and worked on."""
+    kinds = ("set", "replaced", "leased", "completed")
+    changed = events.where(f.col("event").isin(*kinds) & f.col("uri").isNotNull())
+    table = changed.groupBy("dt", "domain", "uri").agg(*_counts(kinds))
+    return _most(table, f.col("set").desc(), URIS_A_DAY)
+
+
+HISTORY_JOBS = {
+    "throughput": throughput,
+    "hours": hours,
+    "attempts": attempts,
+    "failures": failures,
+    "churn": churn,
+}
+"""Name of a table in the output, and the job that computes it."""
+
+
+def _counts(kinds: Sequence[str]) -> list[Column]:
+    return [f.expr(f"count_if(event = '{kind}')").alias(kind) for kind in kinds]
+
+
+def _percentiles(name: str, values: str) -> list[Column]:
+    wanted = ", ".join(map(str, PERCENTILES.values()))
+    return [
+        f.expr(f"percentile_approx({values}, array({wanted}), {ACCURACY})").alias(f"_{name}"),
+        f.expr(f"max({values})").alias(f"{name}_max_us"),
+    ]
+
+
+def _most(table: DataFrame, order: Column, rows: int) -> DataFrame:
+    """Return the first rows of each day; ties are broken by the other columns."""
+    others = [name for name, kind in table.dtypes if name != "dt"]
+    window = Window.partitionBy("dt").orderBy(order, *others)
+    return (
+        table.withColumn("_rank", f.row_number().over(window))
+        .where(f"_rank <= {rows}")
+        .drop("_rank")
+    )

@@ -1,31 +1,36 @@
-"""``fj-nightly``: has a snapshot taken, exports it and runs the analysis jobs over it.
+"""``fj-nightly``: has a snapshot taken, keeps the history, runs the analysis jobs, and reports.
 
-``fastjournal.spark.report`` has the files that it writes.
+``fastjournal.spark.night_run`` has the steps and the tables that it writes.
 """
 
 from __future__ import annotations
 
-import os
 import sys
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import click
 from rich.console import Console
 
 from fastjournal.client import SyncClient
 from fastjournal.client.core.access import load_access
-from fastjournal.disk import OsDisk
 from fastjournal.errors import (
+    BadRequestError,
     CannotConnectError,
     FastjournalError,
     JavaMissingError,
     LogError,
+    LogLockedError,
 )
-from fastjournal.options import access_options
+from fastjournal.options import ENVIRONMENT, access_options
 from fastjournal.printable import safe_text
 
 _WIDTH_OF_FILES = 120
+_EXIT_USAGE = 2
 _EXIT_UNAVAILABLE = 69
 _EXIT_IO = 74
+_EXIT_LOCKED = 75
 
 
 @click.command()
@@ -47,73 +52,73 @@ _EXIT_IO = 74
     "--output",
     required=True,
     metavar="DIRECTORY",
-    help="Where the dated directories stand; a path, or a URI that Spark and pyarrow reach.",
+    help="Where tables and reports stand; a path, or a URI that Spark and pyarrow reach.",
 )
 @click.option(
     "--archive",
     envvar="FASTJOURNAL_ARCHIVE",
     metavar="DIRECTORY",
-    help="The daemon's --archive-dir: its segments become the table OUTPUT/events, and go.",
+    help="The daemon's --archive-dir: its segments become the table events, and go.",
+)
+@click.option(
+    "--history",
+    metavar="DIRECTORY",
+    help="Directory of this machine in which the table events stands.  [default: --output]",
+)
+@click.option(
+    "--date",
+    metavar="YYYY-MM-DD",
+    help="UTC day of the report.  [default: the one that ended last]",
+)
+@click.option(
+    "--keep-days",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Remove tables and reports of days before the last N.  [default: keep all]",
+)
+@click.option(
+    "--keep-snapshots",
+    type=click.IntRange(1, 65_535),
+    default=7,
+    show_default=True,
+    metavar="N",
+    help="Let the daemon remove all snapshots but the N newest: they hold disk space.",
 )
 @click.option(
     "--master",
     metavar="URL",
     help="Spark's master.  [default: what spark-submit says, else local[*]]",
 )
-def command(
-    server: str,
-    snapshot: str | None,
-    output: str,
-    archive: str | None,
-    master: str | None,
-    **files: str | None,
-) -> None:
-    """Take a snapshot, save its entries as Parquet, and run the analysis jobs over it."""
-    from fastjournal.spark.event_table import EventTable  # noqa: PLC0415 - main tells of a missing extra
-    from fastjournal.spark.files import LogDirectory, modes_of  # noqa: PLC0415 - the same
-    from fastjournal.spark.report import print_report, run_jobs  # noqa: PLC0415 - the same
-    from fastjournal.spark.session import (  # noqa: PLC0415 - the same
-        SMALL_BYTES,
-        SMALL_OPTIONS,
-        start_session,
-    )
-
+def command(**options: Any) -> None:
+    """Keep the history of the archive, run the analysis jobs, and write the report of a day."""
     errors = Console(stderr=True)
-    with errors.status("taking a snapshot") as status:
-        if snapshot is None:
-            access = load_access(**files)
-            with SyncClient(server, tls=access.tls, auth=access.auth) as client:
-                snapshot = client.snapshot()
-        status.update("starting Spark")
-        directory = LogDirectory(snapshot)
-        size = sum(segment.bytes for segment in directory.segments)
-        options = dict(SMALL_OPTIONS) if size <= SMALL_BYTES else {}
-        # the output of a log is readable only by users who may read the log
-        file_mode, directory_mode = modes_of(directory)
-        mask = 0o777 & ~(file_mode | directory_mode)
-        os.umask(os.umask(0o077) | mask)
-        options["spark.hadoop.fs.permissions.umask-mode"] = f"{mask:03o}"
-        if archive is not None:
-            status.update("taking the archive")
-            EventTable(OsDisk(), f"{output}/events").update(archive)
-            status.update("starting Spark")
-        spark = start_session(master, name="fj-nightly", options=options)
-        try:
-            status.update("running the jobs")
-            report = run_jobs(spark, snapshot, output)
-        finally:
-            spark.stop()
+    with ExitStack() as stack, errors.status("looking at output and archive") as status:
+        from fastjournal.spark import night_setup  # noqa: PLC0415 - main tells of a missing extra
+
+        night = night_setup.prepare(options, stack)
+        if night.snapshot is None and night_setup.needs_snapshot(night):
+            status.update("taking a snapshot")
+            night.snapshot = _take_snapshot(options)
+        start = partial(night_setup.start, options["master"], night.snapshot, stack)
+        outcome = night_setup.run_night(start, night, tell=status.update)
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH_OF_FILES
-    print_report(report, console)
-    click.echo(safe_text(report.directory))
+    night_setup.print_report(outcome.figures, outcome.slow, console)
+    click.echo(safe_text(outcome.report))
+
+
+def _take_snapshot(options: dict[str, Any]) -> str:
+    access = load_access(**{name: options[name] for name in ENVIRONMENT})
+    with SyncClient(options["server"], tls=access.tls, auth=access.auth) as client:
+        return client.snapshot(keep=options["keep_snapshots"])
 
 
 def main() -> None:
     """Run ``fj-nightly``.
 
-    Exits with 0 done, 2 usage, 69 no daemon, Spark or Java, 74 a log or a disk, 1 all else.
+    Exits with 0 done, 2 usage, 69 no daemon, Spark or Java, 74 a log or a disk, 75 another run
+    works on the same tables, 1 all else.
     """
     try:
         command(standalone_mode=True)
@@ -124,6 +129,10 @@ def main() -> None:
         _fail(FastjournalError(message, hint=hint), _EXIT_UNAVAILABLE)
     except (CannotConnectError, JavaMissingError) as error:
         _fail(error, _EXIT_UNAVAILABLE)
+    except LogLockedError as error:
+        _fail(error, _EXIT_LOCKED)
+    except BadRequestError as error:
+        _fail(error, _EXIT_USAGE)
     except LogError as error:
         _fail(error, _EXIT_IO)
     except FastjournalError as error:

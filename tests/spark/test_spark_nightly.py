@@ -1,28 +1,32 @@
-"""From a daemon to the report: a real fastjournald, its snapshot, Spark on the Java of a wheel."""
+"""From a daemon to the report: the installed command, and the jobs against a ledger."""
 
 from __future__ import annotations
 
-import io
+import math
 import os
 import subprocess
 import sys
-from collections import Counter
-from datetime import UTC, datetime, timedelta
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 import fastjournal.spark
 from fastjournal.client import SyncClient
-from fastjournal.cmdlog.format.layout import Command
-from fastjournal.errors import LogCorruptError
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
 from fastjournal.keys import build_journal_key
 from fastjournal.spark import jobs
-from fastjournal.spark.report import day_of, print_report, run_jobs
-from fastjournal.testing.logs import START_US, SegmentBuilder
+from fastjournal.spark.day_store import DayStore
+from fastjournal.spark.night_run import Night, Outcome, run_night
+from fastjournal.spark.report.texts import duration
+from fastjournal.spark.state_jobs import BACKLOG_NUMBERS
+from fj_cli.demo.changes import load_changes
+from fj_cli.demo.history import ERROR, SLOW_US, Ledger, Simulation
 from tests.integration.daemon_process import DaemonProcess
 from tests.spark.random_logs import by_position, replayed
 from tests.spark.test_spark_views import read, rows_of
@@ -48,6 +52,201 @@ TOOLS = (
     "readlink",
     "id",
 )
+
+UNTIL_US = int(datetime(2026, 11, 22, 2, 30, tzinfo=UTC).timestamp()) * 1_000_000
+DAY = date(2026, 11, 21)
+CHANGES = 1_500
+DAYS = 7
+
+
+class Played(NamedTuple):
+    """The simulated weeks, and what the nightly run made of them."""
+
+    ledger: Ledger
+    output: Path
+    snapshot: str
+    outcome: Outcome
+
+
+@pytest.fixture(scope="module")
+def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    directory = tmp_path_factory.mktemp("night")
+    changes = load_changes()[-CHANGES:]
+    ledger = Simulation(directory / "log", changes, until_us=UNTIL_US, days=DAYS).run()
+    archive, output = directory / "archive", directory / "out"
+    archive.mkdir()
+    for info in ledger.segments:
+        name = f"{info.number:09d}-{info.crc32c:08x}.log"
+        os.link(directory / "log" / info.name, archive / name)
+    snapshot = take_snapshot(
+        OsDisk(), str(directory / "log"), str(directory / "snapshots"), ledger.segments, UNTIL_US
+    )
+    night = Night(DAY, DayStore(str(output)), str(output), str(archive), snapshot)
+    return Played(ledger, output, snapshot, run_night(lambda: spark, night))
+
+
+def stored(played: Played, name: str, day: date = DAY) -> list[dict[str, Any]]:
+    return list(pq.read_table(played.output / name / f"dt={day}").to_pylist())
+
+
+def days_of(played: Played, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield day and row of a table, of all days."""
+    for path in sorted((played.output / name).iterdir()):
+        for row in pq.read_table(path).to_pylist():
+            yield path.name.removeprefix("dt="), row
+
+
+def percentile(values: list[int], share: float) -> int:
+    return sorted(values)[math.ceil(share * len(values)) - 1]
+
+
+def until_midnight(day: str) -> bool:
+    """Whether a day of the ledger is over: only those have tables."""
+    return day <= str(DAY)
+
+
+def test_throughput_of_all_days_equals_the_ledger(played: Played) -> None:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for day, row in days_of(played, "throughput"):
+        assert day == str(row["minute"].date())
+        found.update({(day, row["domain"], kind): row[kind] for kind in jobs.KINDS})
+    expected = {key: n for key, n in played.ledger.events.items() if until_midnight(key[0])}
+    assert +found == Counter(expected)
+    assert {kind for _, _, kind in expected} >= {"set", "replaced", "leased", "lost", "failed"}
+    # the sum over days, and the rest of the last night, is the whole
+    assert sum(1 for _ in days_of(played, "hours")) > 24
+    counted = found.total() + sum(
+        n for key, n in played.ledger.events.items() if not until_midnight(key[0])
+    )
+    assert counted == played.ledger.events.total()
+
+
+def test_spark_percentiles_of_wait_and_run_times_equal_the_ledger(played: Played) -> None:
+    ledger, seen = played.ledger, 0
+    for day, row in days_of(played, "hours"):
+        if not row["all_hours"] or row["all_domains"]:
+            continue
+        for name, values in (("wait", ledger.waits), ("run", ledger.runs)):
+            own = values.get((day, row["domain"]), [])
+            if own:
+                seen += 1
+                wanted = {key: percentile(own, share) for key, share in jobs.PERCENTILES.items()}
+                assert {key: row[f"{name}_{key}_us"] for key in wanted} == wanted
+                assert row[f"{name}_max_us"] == max(own)
+    assert seen > 2 * DAYS
+    # hours and totals are the same events
+    rows = stored(played, "hours")
+    total = next(row for row in rows if row["all_domains"] and row["all_hours"])
+    hours = [row for row in rows if row["all_domains"] and not row["all_hours"]]
+    assert len(hours) > 5
+    assert sum(row["leased"] for row in hours) == total["leased"]
+
+
+def test_attempts_and_failures_equal_the_ledger(played: Played) -> None:
+    ledger = played.ledger
+    found = {
+        (day, row["domain"], row["attempt"], kind): row[kind]
+        for day, row in days_of(played, "attempts")
+        for kind in jobs.LEASE_KINDS
+        if row[kind]
+    }
+    assert found == {key: n for key, n in ledger.attempts.items() if until_midnight(key[0])}
+    assert max(attempt for _, _, attempt, _ in found) > 2
+    failures = {
+        (day, row["domain"], row["reason"]): [row["count"], row["first_seen"], row["last_seen"]]
+        for day, row in days_of(played, "failures")
+        if row["event"] == "failed"
+    }
+    assert failures == {
+        key: [len(times), instant(min(times)), instant(max(times))]
+        for key, times in ledger.failures.items()
+        if until_midnight(key[0])
+    }
+    assert failures
+
+
+def instant(us: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=us)
+
+
+def test_usage_of_uris_equals_the_ledger(played: Played) -> None:
+    found = {(day, row["uri"]): row["set"] for day, row in days_of(played, "churn") if row["set"]}
+    assert found == {key: n for key, n in played.ledger.changes.items() if until_midnight(key[0])}
+    assert max(found.values()) > 1
+
+
+def test_backlog_and_ages_at_the_snapshot_equal_the_ledger(played: Played) -> None:
+    live = played.ledger.live
+    expected: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+    for work in live:
+        row = expected[work.domain.decode(), work.priority]
+        state = "buried" if work.buried else "worked_on" if work.lease_start else "waiting"
+        row.update(entries=1, **{state: 1})
+        if state == "waiting":
+            row["due" if work.due <= UNTIL_US else "delayed"] += 1
+    found = {
+        (row["domain"], row["priority"]): Counter({key: row[key] for key in BACKLOG_NUMBERS})
+        for row in stored(played, "backlog")
+    }
+    assert {key: +row for key, row in found.items()} == expected
+    assert sum(row["due"] for row in found.values())
+    waiting = [work for work in live if not work.buried and not work.lease_start]
+    ages = stored(played, "ages")
+    assert sum(row["due"] + row["delayed"] for row in ages) == len(waiting)
+    young = [work for work in waiting if HOUR <= UNTIL_US - work.created < 6 * HOUR]
+    assert young
+    rows = [row for row in ages if row["age"] == "under 6 hours"]
+    assert sum(row["due"] + row["delayed"] for row in rows) == len(young)
+    starving = stored(played, "starving")
+    oldest = max(UNTIL_US - work.due for work in waiting if work.due <= UNTIL_US)
+    assert [row["domain"] for row in starving] == ["peps.python.org"]
+    assert starving[0]["oldest_due_us"] == oldest
+    assert starving[0]["leased"] == played.ledger.events[str(DAY), "peps.python.org", "leased"]
+
+
+def test_log_size_and_dead_share_equal_the_snapshot(played: Played) -> None:
+    rows = stored(played, "log")
+    infos = played.ledger.segments
+    # the header of a segment is no record
+    sizes = {info.number: (info.bytes - 8, info.records) for info in infos}
+    assert {row["segment"]: (row["bytes"], row["records"]) for row in rows} == sizes
+    assert sum(row["live_records"] for row in rows) == len(played.ledger.live)
+    assert 0 < sum(row["live_bytes"] for row in rows) < sum(row["bytes"] for row in rows)
+
+
+def test_report_says_where_why_and_since_when_work_was_slow(played: Played) -> None:
+    slow = {(one.domain, one.what): one for one in played.outcome.slow}
+    one = slow["gohugo.io", "run"]
+    since = instant(UNTIL_US - SLOW_US)
+    assert one.since == since.date()
+    assert one.since_hour is not None
+    assert one.since_hour >= since.hour
+    assert ("peps.python.org", "run") not in slow
+    first = min(min(times) for times in played.ledger.failures.values())
+    assert [cause.since for cause in one.causes if ERROR.decode() in cause.text] == [instant(first)]
+    page = Path(played.outcome.report).read_text()
+    runs = played.ledger.runs[str(DAY), "gohugo.io"]
+    assert duration(percentile(runs, 0.9)) in page
+    assert "gohugo.io: work took long" in page
+    assert "peps.python.org: nobody takes its work" in page
+    assert "http-equiv" in page
+    assert not {"<script", "<link", "<img", "url(", "@import"} & set(page.split())
+    # one span without a gap, up to the instant of the snapshot
+    (span,) = played.outcome.figures.spans
+    assert (span.last_us, span.last_segment) == (UNTIL_US, len(played.ledger.segments))
+
+
+def test_run_again_changes_nothing_and_needs_no_spark(played: Played) -> None:
+    def start() -> SparkSession:
+        raise AssertionError("nothing has to be computed")
+
+    before = {path: path.read_bytes() for path in played.output.rglob("*") if path.is_file()}
+    night = Night(DAY, DayStore(str(played.output)), str(played.output))
+    assert run_night(start, night).report == played.outcome.report
+    after = {path: path.read_bytes() for path in played.output.rglob("*") if path.is_file()}
+    assert after.keys() == before.keys()
+    report = Path(played.outcome.report)
+    assert {path for path in after if after[path] != before[path]} <= {report}
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +308,7 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     code = "from fastjournal.spark.nightly import main; main()"
     archive = daemon.directory / "archive"
     options = ["--server", daemon.address, "--output", str(output), "--master", "local[2]"]
-    options += ["--archive", str(archive)]
+    options += ["--archive", str(archive), "--keep-snapshots", "1"]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *options],
         env={**environment, "PATH": str(path)},
@@ -118,18 +317,22 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
         check=False,
     )
     assert (done.returncode, done.stderr[-3000:]) == (0, "")
-    directory = Path(done.stdout.splitlines()[-1])
-    assert directory.parent == output
+    (snapshot,) = (daemon.log_path / "snapshots").iterdir()
+    taken = datetime.strptime(snapshot.name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)
+    day = taken.date() - timedelta(days=1)
+    report = Path(done.stdout.splitlines()[-1])
+    assert report == output / "reports" / f"{day}.html"
+    assert "snapshot of" in report.read_text()
     wide = {str(path) for path in (output, *output.rglob("*")) if path.stat().st_mode & 0o027}
     assert not wide, "readable by others than the log"
-    snapshot = sorted((daemon.log_path / "snapshots").iterdir())[-1]
-    backlog = {row["domain"]: row for row in pq.read_table(directory / "backlog").to_pylist()}
-    assert {name: backlog["web"][name] for name in jobs.BACKLOG_NUMBERS} == {
-        name: stats[name] for name in jobs.BACKLOG_NUMBERS
-    }
+    backlog: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in pq.read_table(output / "backlog" / f"dt={day}").to_pylist():
+        backlog[row["domain"]].update({name: row[name] for name in BACKLOG_NUMBERS})
+    assert backlog["web"] == {name: stats[name] for name in BACKLOG_NUMBERS}
     assert backlog["later"]["delayed"] == 5
-    entries = pq.read_table(directory / "entries")
+    entries = pq.read_table(output / "entries" / f"dt={day}", partitioning=None)
     assert by_position([tuple(row.values()) for row in entries.to_pylist()]) == replayed(snapshot)
+    assert {path.name for path in output.iterdir()} >= {"events", "entries", "log", "starving"}
 
     # What happened, once, though compaction and other snapshots came in between.
     assert not list(archive.glob("*.log"))
@@ -145,68 +348,3 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
     }
     plain = pq.read_table(output / "events").to_pylist()
     assert Counter(row["event"] for row in plain) == counts
-
-    # Once more on the same snapshot, in another process: the same rows, in their place.
-    before = tables(directory)
-    report = run_jobs(spark, str(snapshot), str(output))
-    assert report.directory == str(directory)
-    assert tables(directory) == before
-    console = Console(file=io.StringIO(), width=120)
-    print_report(report, console)
-    said = console.file.getvalue()
-    assert said in done.stdout
-
-
-def tables(directory: Path) -> dict[str, list[dict[str, Any]]]:
-    names = ("backlog", "entries", "throughput")
-    return {name: pq.read_table(directory / name).to_pylist() for name in names}
-
-
-def test_backlog_and_throughput_count_what_happened(spark: SparkSession, work: Any) -> None:
-    _, snapshot, _ = work
-    records = read(spark, snapshot, "records")
-    in_all = jobs.throughput_in_all(jobs.throughput(records)).collect()
-    web = next(row for row in in_all if row["domain"] == "web").asDict()
-    assert {name: web[name] for name in jobs.THROUGHPUT_NUMBERS} == {
-        "set": 41,
-        "leased": 10,
-        "completed": 6,
-        "removed": 1,
-        "returned": 1,
-        "buried": 0,
-    }
-    assert sorted(row["domain"] for row in in_all) == ["later", "web"]
-
-
-def test_throughput_is_by_minute_and_counts_no_entry_twice(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    segment = SegmentBuilder(now_us=START_US - START_US % 60_000_000)
-    first = segment.entry(b"web:001:5:x")
-    segment.lease([first], START_US + HOUR)
-    written = segment.now_us
-    segment.now_us += 60_000_000
-    segment.simple(Command.TIMEOUT_ATTEMPT, first)
-    # Written again under a new id, as cleaning and the 256th attempt do.
-    moved = segment.entry(b"web:001:5:x", timestamp=written)
-    segment.simple(Command.DELETE, first)
-    segment.fail(moved, b"no")
-    (tmp_path / "000000001.log").write_bytes(bytes(segment))
-    rows = jobs.throughput(read(spark, tmp_path, "records")).collect()
-    found = [tuple(row[name] for name in jobs.THROUGHPUT_NUMBERS) for row in rows]
-    assert [row["minute"] for row in rows] == [
-        datetime(1970, 1, 1) + timedelta(microseconds=written + after) for after in (0, 60_000_000)
-    ]
-    assert found == [(1, 1, 0, 0, 0, 0), (0, 0, 0, 1, 1, 1)]
-
-
-def test_log_that_is_no_snapshot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
-    with pytest.raises(LogCorruptError, match="no manifest"):
-        run_jobs(spark, str(tmp_path), str(tmp_path / "out"))
-
-
-def test_report_date_is_that_of_the_snapshot_in_utc() -> None:
-    midnight = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
-    assert day_of(midnight - 1) == "2026-11-20"
-    assert day_of(midnight) == "2026-11-21"

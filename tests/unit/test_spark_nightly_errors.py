@@ -1,21 +1,38 @@
-"""How fj-nightly fails: one sentence and an exit code, before any Java machine is started."""
+"""Errors of fj-nightly: one sentence and an exit code, before any Java machine is started."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from fastjournal.testing.logs import SegmentBuilder
+from fastjournal.cmdlog.format.segments import SegmentInfo
+from fastjournal.cmdlog.snapshot import take_snapshot
+from fastjournal.disk import OsDisk
+from fastjournal.testing.logs import START_US, SegmentBuilder
 
-UNAVAILABLE, IO, USAGE = 69, 74, 2
+UNAVAILABLE, IO, LOCKED, USAGE = 69, 74, 75, 2
 
 RUN = "from fastjournal.spark.nightly import main; main()"
 HIDE = "import sys; sys.modules[{name!r}] = None; "
+JAVA = "import fastjournal.spark.java as java; java.prepare_environment = lambda: None; "
 WITHOUT_JAVA = "import fastjournal.spark.java as java; java.find_spec = lambda name: None; "
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> str:
+    """A snapshot of an empty log, taken on 2026-11-20."""
+    data = bytes(SegmentBuilder())
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "000000001.log").write_bytes(data)
+    info = SegmentInfo(1, len(data), 0, START_US, START_US, 1)
+    log, place = str(tmp_path / "log"), str(tmp_path / "snapshots")
+    return take_snapshot(OsDisk(), log, place, [info], START_US)
 
 
 def run(code: str, *options: str) -> tuple[int, str]:
@@ -47,16 +64,60 @@ def test_snapshot_that_is_missing_is_an_error(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_java_that_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_log_that_is_no_snapshot_is_refused(tmp_path: Path) -> None:
     (tmp_path / "000000001.log").write_bytes(bytes(SegmentBuilder()))
-    options = ("--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
+    code, said = run(RUN, "--snapshot", str(tmp_path), "--output", str(tmp_path / "out"))
+    assert code == IO
+    assert "there is no manifest, so this is no snapshot (name the directory" in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_date_in_the_future_is_refused_before_a_snapshot_is_taken(tmp_path: Path) -> None:
+    tomorrow = datetime.now(UTC).date() + timedelta(days=1)
+    options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
+    code, said = run(RUN, *options, "--date", str(tomorrow))
+    assert code == USAGE
+    assert said.startswith(f"fj-nightly: --date {tomorrow} has not ended in UTC (the last day")
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_archive_that_is_none_is_refused(tmp_path: Path) -> None:
+    options = ("--server", "unix:/nobody", "--output", str(tmp_path / "out"))
+    for name, problem in (("gone", "is no directory"), (".", "holds no archive")):
+        code, said = run(RUN, *options, "--archive", str(tmp_path / name))
+        assert code == USAGE
+        assert f"{problem} (name the daemon's --archive-dir)" in said
+        assert len(said.splitlines()) == 1
+
+
+def test_output_that_cannot_be_written_is_an_error(tmp_path: Path, snapshot: str) -> None:
+    (tmp_path / "file").write_text("")
+    code, said = run(JAVA + RUN, "--snapshot", snapshot, "--output", f"{tmp_path}/file/out")
+    assert code == IO
+    assert "the output cannot be written: " in said
+    assert len(said.splitlines()) == 1
+
+
+def test_second_run_at_once_is_refused(tmp_path: Path, snapshot: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    with closing(OsDisk().lock(f"{out}/_nightly.lock")):
+        code, said = run(JAVA + RUN, "--snapshot", snapshot, "--output", str(out))
+    assert code == LOCKED
+    assert said == f"fj-nightly: {out}: another fj-nightly works here (wait until it has ended)\n"
+
+
+def test_java_that_is_missing_is_an_error(tmp_path: Path, snapshot: str) -> None:
+    options = ("--snapshot", snapshot, "--output", str(tmp_path / "out"))
     code, said = run(WITHOUT_JAVA + RUN, *options)
     assert code == UNAVAILABLE
     assert said.startswith("fj-nightly: Spark needs Java 17 or newer: ")
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["pyspark", "pyarrow"])
+@pytest.mark.parametrize("name", ["pyspark", "pyarrow", "jinja2"])
 def test_missing_extra_is_named(name: str, tmp_path: Path) -> None:
     options = ("--snapshot", str(tmp_path), "--output", str(tmp_path))
     code, said = run(HIDE.format(name=name) + RUN, *options)

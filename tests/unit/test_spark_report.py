@@ -1,29 +1,247 @@
-"""The tables that the nightly run prints, where the names of domains are hostile."""
+"""Report of a day: diagnosis, texts, HTML and terminal, where names are hostile."""
 
 from __future__ import annotations
 
 import io
+import re
+from datetime import UTC, date, datetime, timedelta
+from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fastjournal.spark.jobs import BACKLOG_NUMBERS, THROUGHPUT_NUMBERS
-from fastjournal.spark.report import Report, print_report
+from fastjournal.spark.coverage import Span
+from fastjournal.spark.day_store import DayState
+from fastjournal.spark.days import begin_us, trend_days
+from fastjournal.spark.jobs import KINDS
+from fastjournal.spark.report import charts, texts
+from fastjournal.spark.report.console import print_report
+from fastjournal.spark.report.diagnosis import diagnose
+from fastjournal.spark.report.figures import Figures
+from fastjournal.spark.report.page import render
+
+DAY = date(2026, 11, 20)
+DAYS = trend_days(DAY)
+SECOND = 1_000_000
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "[bold]x[/y]",
+    "x\x1b[2J\x9b\r\n\u202e",
+    "a" * 5_000,
+    "{{ 7 * 7 }}",
+    "\\xff\\xfe",
+]
 
 
-@pytest.mark.parametrize("name", ["[/x]", "[bold]x", "x\x1b[2J\x9b\r\n\u202e"])
-def test_domain_names_are_neither_markup_nor_escapes(name: str) -> None:
-    backlog: dict[str, Any] = {"domain": name, "oldest_due_us": 0} | dict.fromkeys(
-        BACKLOG_NUMBERS, 1
+def row(domain: str | None, **figures: Any) -> dict[str, Any]:
+    """A row of the table ``hours``: a quiet day."""
+    times = {
+        f"{name}_{key}_us": 10 * SECOND
+        for name in ("wait", "run")
+        for key in ("p50", "p90", "p99", "max")
+    }
+    counts = dict.fromkeys(KINDS, 0) | {"set": 120, "leased": 100, "completed": 100}
+    return {"domain": domain, "hour": None, **counts, **times, **figures}
+
+
+def build(domain: str = "web", **figures: Any) -> Figures:
+    """Figures of a domain; ``figures`` are those of the day."""
+    days = {day: row(domain) for day in DAYS} | {DAY: row(domain, **figures)}
+    hour = datetime(2026, 11, 20, 9, tzinfo=UTC)
+    failure = {
+        "domain": domain,
+        "event": "failed",
+        "reason": domain,
+        "count": 7,
+        "entries": 3,
+        "first_seen": hour,
+        "last_seen": hour,
+    }
+    numbers = dict.fromkeys(("entries", "waiting", "due", "delayed", "worked_on", "buried"), 1)
+    return Figures(
+        day=DAY,
+        state=DayState("x", "snapshot", begin_us(DAY) + 90_000 * SECOND),
+        spans=[Span(begin_us(DAYS[0]), begin_us(DAY) + 90_000 * SECOND, 1, 9)],
+        days=DAYS,
+        totals=days,
+        domains={domain: days},
+        hours={DAYS[-8]: {9: row(None)}, DAYS[-2]: {}, DAY: {9: row(None)}},
+        domain_hours={domain: {9: row(domain, **figures)}},
+        minutes=[0] * 1440,
+        domains_in_all=1,
+        attempts=[{"attempt": 1, **dict.fromkeys(KINDS, 1)}],
+        failures=[failure],
+        first_failures={(domain, "failed", domain): hour - timedelta(days=2)},
+        churn=[{"uri": domain.encode(), "set": 3, "replaced": 1, "leased": 2, "completed": 2}],
+        backlog=[{"domain": domain, "priority": 1, "oldest_due_us": 5, **numbers}],
+        ages=[{"domain": domain, "age": "under 1 hour", "due": 1, "delayed": 1}],
+        starving=[
+            {
+                "domain": domain,
+                "due": 1,
+                "oldest_due_us": 7_200 * SECOND,
+                "set": 1,
+                "leased": 0,
+                "last_leased": None,
+            }
+        ],
+        log=[{"segment": 1, "records": 9, "bytes": 900, "live_records": 1, "live_bytes": 90}],
+        archive={"waiting": 0, "bytes": 0},
+        snapshots={"count": 1, "bytes": 900},
     )
-    throughput: dict[str, Any] = {"domain": name, "minutes": 1} | dict.fromkeys(
-        THROUGHPUT_NUMBERS, 1
+
+
+def hours_of(domain: str, day: date) -> dict[int, dict[str, Any]]:
+    slow = {7: 10 * SECOND, 8: 90 * SECOND, 9: 95 * SECOND}
+    return {hour: row(domain, run_p90_us=us) for hour, us in slow.items()}
+
+
+def test_slow_domain_has_its_factor_begin_and_evidence() -> None:
+    figures = build(run_p90_us=80 * SECOND, failed=30, set=600)
+    for day in DAYS[-3:-1]:
+        figures.domains["web"][day]["run_p90_us"] = 60 * SECOND
+    (slow,) = diagnose(figures, hours_of)
+    assert (slow.domain, slow.what, slow.factor) == ("web", "run", 8.0)
+    assert (slow.since, slow.since_hour, slow.worst_hour) == (DAYS[-3], 8, 9)
+    assert [cause.text for cause in slow.causes] == [
+        "30 of 100 attempts (30%) failed, most with the error “web”",
+        "600 requests came, 5.0 times the typical number",
+    ]
+    assert slow.causes[0].since == datetime(2026, 11, 18, 9, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [
+        {},
+        {"run_p90_us": 19 * SECOND},  # less than twice
+        {"run_p90_us": 80 * SECOND, "leased": 4},  # too few
+        {"run_p90_us": None},
+    ],
+)
+def test_typical_domain_is_not_slow(figures: dict[str, Any]) -> None:
+    assert diagnose(build(**figures), hours_of) == []
+
+
+def test_new_domain_has_nothing_to_be_compared_with() -> None:
+    figures = build(run_p90_us=80 * SECOND)
+    figures.domains["web"] = {day: figures.domains["web"][day] for day in DAYS[-3:]}
+    assert diagnose(figures, hours_of) == []
+
+
+def test_longer_runs_explain_longer_waits() -> None:
+    found = diagnose(build(wait_p90_us=50 * SECOND, run_p90_us=40 * SECOND), hours_of)
+    slow = {one.what: one for one in found}
+    assert [cause.text for cause in slow["wait"].causes] == [
+        "4.0 times as long took the work itself (p90)"
+    ]
+    assert "look at the workers" in slow["run"].causes[0].text
+
+
+class Page(HTMLParser):
+    """Tags, and the texts between them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes.update(name for name, _ in attrs)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_page_escapes_names_and_has_nothing_from_a_network(name: str) -> None:
+    figures = build(name, run_p90_us=80 * SECOND, failed=30)
+    quiet = Page(
+        render(build("web", run_p90_us=80 * SECOND, failed=30), diagnose(build(), hours_of))
     )
+    page = Page(render(figures, diagnose(figures, hours_of)))
+    assert page.tags <= quiet.tags | {"ul", "li"}
+    assert not page.tags & {"script", "img", "link", "iframe", "object"}
+    assert not page.attributes & {"onerror", "onload", "src", "srcset"}
+    assert texts.name(name) in page.text
+    assert all(character.isprintable() or character == "\n" for character in page.text)
+    assert max(map(len, re.findall(r"\S+", page.text))) < 5_000
+
+
+def test_page_of_a_day_without_history_or_snapshot_says_so() -> None:
+    figures = build()
+    figures.state, figures.spans, figures.log = DayState(None), [], []
+    for table in (figures.totals, figures.domains, figures.domain_hours, figures.minutes):
+        table.clear() if isinstance(table, dict) else None
+    for rows in (figures.attempts, figures.failures, figures.churn, figures.backlog, figures.ages):
+        rows.clear()
+    figures.starving.clear()
+    figures.hours = {day: {} for day in figures.hours}
+    text = Page(render(figures, [])).text
+    assert "There is no history" in text
+    assert "the state of the entries is not known" in text
+    assert "covers 0.0 % of this day" in text
+    assert "No domain was slow" in text
+
+
+def test_page_names_a_gap_of_the_history() -> None:
+    figures = build()
+    begin = begin_us(DAY)
+    quarter = 6 * 3_600 * SECOND
+    figures.spans = [
+        Span(begin, begin + quarter, 1, 2),
+        Span(begin + quarter, begin + 2 * quarter, 3, 4, "dropped"),
+        Span(begin + 2 * quarter, begin + 4 * quarter, 5, 6),
+    ]
+    text = Page(render(figures, [])).text
+    assert "covers 75.0 % of this day" in text
+    assert "gap: dropped" in text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_on_a_terminal_are_neither_markup_nor_escapes(name: str) -> None:
+    figures = build(name, run_p90_us=80 * SECOND, failed=30)
     out = io.StringIO()
-    report: Any = Report("directory", [backlog], [throughput])
-    print_report(report, Console(file=out, width=200))
+    print_report(figures, diagnose(figures, hours_of), Console(file=out, width=400))
     lines = out.getvalue().splitlines()
     assert all(line.isprintable() for line in lines)
-    shown = name if name.isprintable() else "x\\x1b[2J\\u009b\\r\\n\\u202e"
-    assert sum(shown in line for line in lines) == 2
+    assert sum(texts.name(name) in line for line in lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("us", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (999, "999 us"),
+        (1_500, "2 ms"),
+        (9_900_000, "9.9 s"),
+        (61_000_000, "1 min 1 s"),
+        (7_200_000_000, "2 h"),
+        (90_061_000_000, "1 d 1 h"),
+    ],
+)
+def test_durations_have_two_parts_at_most(us: int | None, text: str) -> None:
+    assert texts.duration(us) == text
+
+
+def test_chart_stays_inside_its_axes_and_lines_break_at_unknown_values() -> None:
+    series = charts.Series("p90", [1.0, None, 7.0, 3.0], "line")
+    drawn = charts.chart("t", [series], list("abcd"), format=texts.count, bars=[2, 0, 9, 1])
+    (line,) = drawn.lines
+    assert re.sub(r"[\d. ]", "", line.path) == "MML"
+    heights = [y for _, y, _ in line.points] + [bar.y for bar in drawn.bars]
+    assert all(drawn.top <= y <= drawn.bottom for y in heights)
+    assert [tick.text for tick in drawn.rows] == ["0", "2", "4", "6", "8", "10"]
+    assert len(drawn.bars) == 3
+
+
+def test_chart_of_nothing_has_an_axis() -> None:
+    drawn = charts.chart("t", [charts.Series("x", [], "line")], [], format=texts.count)
+    assert drawn.rows[-1].text == "5"
+    assert charts.heat_map([("x", [None] * 24)], format=texts.duration).cells == []

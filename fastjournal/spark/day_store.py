@@ -1,0 +1,248 @@
+"""Store of the nightly tables: days that are replaced as a whole, and pruned.
+
+    OUTPUT/hours/dt=2026-11-20/part-*.parquet   rows of one table and UTC day; so are the others
+    OUTPUT/reports/2026-11-20.html              report of a day
+    OUTPUT/_days/2026-11-20.json                what the tables of a day were computed from
+    OUTPUT/_staging/...                         the same tree while it is built
+    OUTPUT/_publish.json                        there while the staging tree takes its place
+
+A run builds everything in the staging tree. Then it writes ``_publish.json`` and moves tables and
+descriptions into place. A crash before that leaves a tree that the next run removes. A
+crash behind it is finished by the next run before anything else. So each day is the old one or the
+new one in the end, in all tables. Readers see each table of a day replaced by two renames on this
+machine, and file by file in an object store.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import date
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.fs
+
+from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.spark.files import read_file, resolve, translating
+
+STAGING = "_staging"
+_PUBLISH = "_publish.json"
+_PROBE = "_probe"
+REPORTS = "reports"
+DAYS = "_days"
+
+
+class DayState(msgspec.Struct):
+    """Description of the tables of one day."""
+
+    source: str | None
+    """Fingerprint of the events that they were computed from; None: there were none."""
+    snapshot: str | None = None
+    """Snapshot that the tables of the state were computed from; None: there are none."""
+    taken_us: int | None = None
+    """Instant of that snapshot, in microseconds since the Unix epoch."""
+    sealed: int | None = None
+    """Number of its last segment, if the history has it too."""
+
+
+class _Publish(msgspec.Struct):
+    """Moves from the staging tree: paths of directories and files, the same in the output."""
+
+    paths: list[str]
+
+
+def pyarrow_uri(uri: str) -> str:
+    """Return a URI as pyarrow knows it: its S3 has the scheme ``s3``."""
+    return f"s3://{uri[6:]}" if uri.startswith("s3a://") else uri
+
+
+def hadoop_uri(uri: str) -> str:
+    """Return a path or URI as Spark's own writers know it: its S3 has the scheme ``s3a``."""
+    if uri.startswith("s3://"):
+        return f"s3a://{uri[5:]}"
+    return uri if "://" in uri else f"file://{os.path.abspath(uri)}"
+
+
+class DayStore:
+    """Store of tables by day in a directory on any file system that pyarrow reaches.
+
+    Args:
+        output: Path or URI.
+
+    Raises:
+        LogFailedError: Nothing can be written there.
+    """
+
+    def __init__(self, output: str) -> None:
+        self.uri = pyarrow_uri(output).rstrip("/")
+        self.files, self.path = resolve(self.uri)
+        self._local = isinstance(self.files, pa.fs.LocalFileSystem)
+        with translating("write", self.path):
+            self.files.create_dir(self.path, recursive=True)
+            probe = f"{self.path}/{_PROBE}"
+            with self.files.open_output_stream(probe) as file:
+                file.write(b"fj-nightly")
+            self.files.delete_file(probe)
+
+    @property
+    def local(self) -> bool:
+        """Whether it is a directory of this machine."""
+        return self._local
+
+    def staged(self, name: str) -> str:
+        """Return the path or URI of a table, or of one day of it, while it is built."""
+        return f"{self.uri}/{STAGING}/{name}"
+
+    def begin(self) -> None:
+        """Finish a publication that a crash cut, and remove what another one has built."""
+        self._finish()
+        self._delete(f"{self.path}/{STAGING}")
+        self.files.create_dir(f"{self.path}/{STAGING}", recursive=True)
+
+    def end(self) -> None:
+        """Remove the staging tree."""
+        self._delete(f"{self.path}/{STAGING}")
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file into the staging tree."""
+        path = f"{self.path}/{STAGING}/{name}"
+        with translating("write", path):
+            self.files.create_dir(path.rpartition("/")[0], recursive=True)
+            with self.files.open_output_stream(path) as file:
+                file.write(data)
+
+    def put(self, name: str, data: bytes) -> str:
+        """Write one file in place, atomically; return its path or URI."""
+        self.write(name, data)
+        path = f"{self.path}/{name}"
+        with translating("write", path):
+            self._replace(f"{self.path}/{STAGING}/{name}", path)
+        return path if self._local else f"{self.uri}/{name}"
+
+    def describe(self, day: date, state: DayState) -> None:
+        """Write the description of a day into the staging tree."""
+        self.write(f"{DAYS}/{day}.json", msgspec.json.encode(state))
+
+    def publish(self, tables: Iterable[tuple[str, date]]) -> None:
+        """Let the staging tree take its place: tables on days, descriptions and all.
+
+        A table without rows on a day is an empty directory then.
+        """
+        staging = f"{self.path}/{STAGING}"
+        paths = [f"{table}/dt={day}" for table, day in tables]
+        for path in paths:
+            self.files.create_dir(f"{staging}/{path}", recursive=True)
+        paths += [f"{DAYS}/{name}" for name in self._names(f"{staging}/{DAYS}")]
+        begun = f"{staging}/{_PUBLISH}"
+        with self.files.open_output_stream(begun) as file:
+            file.write(msgspec.json.encode(_Publish(paths)))
+        self._sync(begun)
+        self.files.move(begun, f"{self.path}/{_PUBLISH}")
+        self._finish()
+
+    def states(self) -> dict[str, DayState]:
+        """Return the descriptions of all days.
+
+        Raises:
+            LogCorruptError: One cannot be understood.
+        """
+        folder = f"{self.path}/{DAYS}"
+        found = {}
+        for name in self._names(folder):
+            data = read_file(self.files, f"{folder}/{name}")
+            try:
+                found[name.removesuffix(".json")] = msgspec.json.decode(data, type=DayState)
+            except msgspec.MsgspecError as error:
+                raise LogCorruptError(
+                    f"not a description of a day: {error}",
+                    path=f"{folder}/{name}",
+                    hint="remove it: the day is computed again",
+                ) from error
+        return found
+
+    def prune(self, tables: Iterable[str], days: Iterable[str]) -> None:
+        """Remove days from all tables, their reports and descriptions."""
+        for day in days:
+            for name in tables:
+                self._delete(f"{self.path}/{name}/dt={day}")
+            for name in (f"{REPORTS}/{day}.html", f"{DAYS}/{day}.json"):
+                self._delete(f"{self.path}/{name}")
+
+    def _finish(self) -> None:
+        """Move what ``_publish.json`` names and is still in the staging tree."""
+        journal = f"{self.path}/{_PUBLISH}"
+        if self._kind(journal) != pa.fs.FileType.File:
+            return
+        try:
+            publish = msgspec.json.decode(read_file(self.files, journal), type=_Publish)
+        except msgspec.MsgspecError as error:
+            raise LogCorruptError(f"not a publication: {error}", path=journal) from error
+        with translating("write", self.path):
+            for path in publish.paths:
+                self._replace(f"{self.path}/{STAGING}/{path}", f"{self.path}/{path}")
+            self.files.delete_file(journal)
+            self._delete(f"{self.path}/{STAGING}")
+
+    def _replace(self, source: str, target: str) -> None:
+        kind = self._kind(source)
+        if kind == pa.fs.FileType.NotFound:
+            return  # it was moved before a crash
+        self.files.create_dir(target.rpartition("/")[0], recursive=True)
+        if kind == pa.fs.FileType.File:
+            self._sync(source)
+            self.files.move(source, target)
+        elif self._local:
+            old = f"{target.rpartition('/')[0]}/_old"
+            self._delete(old)
+            with suppress(FileNotFoundError):
+                os.rename(target, old)
+            os.rename(source, target)
+            self._delete(old)
+        else:
+            self._delete(target)
+            self.files.create_dir(target, recursive=True)
+            for name in self._names(source):
+                self.files.move(f"{source}/{name}", f"{target}/{name}")
+
+    def _sync(self, path: str) -> None:
+        if self._local:
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _delete(self, path: str) -> None:
+        kind = self._kind(path)
+        if kind == pa.fs.FileType.Directory:
+            if self._local:
+                shutil.rmtree(path)
+            else:
+                self.files.delete_dir(path)
+        elif kind == pa.fs.FileType.File:
+            self.files.delete_file(path)
+
+    def _kind(self, path: str) -> Any:
+        return self.files.get_file_info(path).type
+
+    def _names(self, path: str) -> list[str]:
+        if self._kind(path) != pa.fs.FileType.Directory:
+            return []
+        return sorted(info.base_name for info in self.files.get_file_info(pa.fs.FileSelector(path)))
+
+
+def checked_output(output: str) -> DayStore:
+    """Return the store of an output.
+
+    Raises:
+        LogFailedError: Nothing can be written there; the message says what to do.
+    """
+    try:
+        return DayStore(output)
+    except LogFailedError as error:
+        raise LogFailedError(
+            f"the output cannot be written: {error.message}",
+            path=output,
+            hint="name another --output, or give this user the right to write there",
+        ) from error

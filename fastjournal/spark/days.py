@@ -1,0 +1,89 @@
+"""Day arithmetic of the nightly run: UTC days, trends, and which days are pruned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+
+from fastjournal.errors import BadRequestError
+
+TREND_DAYS = 28
+"""Days that a report looks back, its own among them."""
+_DAY = timedelta(days=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DAY_US = 86_400_000_000
+
+
+def day_at(instant_us: int) -> date:
+    """Return the UTC day of an instant in microseconds since the Unix epoch."""
+    return (_EPOCH + timedelta(microseconds=instant_us)).date()
+
+
+def begin_us(day: date) -> int:
+    """Return the first instant of a UTC day, in microseconds since the Unix epoch."""
+    return (day - _EPOCH.date()).days * DAY_US
+
+
+def last_ended_day(now_us: int) -> date:
+    """Return the UTC day that ended last before an instant."""
+    return day_at(now_us) - _DAY
+
+
+def checked_day(text: str | None, now_us: int) -> date:
+    """Return the day of a report.
+
+    Args:
+        text: The option ``--date``; None: the day that ended last.
+        now_us: Instant of the run, in microseconds since the Unix epoch.
+
+    Raises:
+        BadRequestError: It is no date, or the day has not ended.
+    """
+    last = last_ended_day(now_us)
+    if text is None:
+        return last
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        raise BadRequestError(
+            f"--date {text!r} is no date", hint="write it as 2026-11-20", code="bad-date"
+        ) from None
+    if day > last:
+        raise BadRequestError(
+            f"--date {day} has not ended in UTC",
+            hint=f"the last day that has is {last}",
+            code="bad-date",
+        )
+    return day
+
+
+def trend_days(day: date) -> list[date]:
+    """Return the days that the report of a day looks at, oldest first."""
+    return [day - number * _DAY for number in reversed(range(TREND_DAYS))]
+
+
+def stale_days(
+    days: Iterable[date], sources: Mapping[str, str], computed: Mapping[str, str]
+) -> list[date]:
+    """Return the days whose tables have to be computed.
+
+    Args:
+        days: Days that are wanted.
+        sources: Fingerprint of the events of each day that has any.
+        computed: Fingerprint of the events that the tables of each day were computed from.
+    """
+    return [day for day in days if sources.get(str(day)) != computed.get(str(day))]
+
+
+def days_to_prune(present: Iterable[str], day: date, keep: int | None) -> list[str]:
+    """Return the days whose tables are removed, oldest first.
+
+    Args:
+        present: Days that have tables.
+        day: Day of the report.
+        keep: Days that stay, this one and those before it; None: all.
+    """
+    if keep is None:
+        return []
+    first = str(day - (keep - 1) * _DAY)
+    return sorted(name for name in present if name < first)

@@ -1,0 +1,269 @@
+"""Run of the nightly analysis: from archive and snapshot to tables and report.
+
+    OUTPUT/entries/dt=2026-11-20/    state at the snapshot, from ``fastjournal.spark.export``
+    OUTPUT/backlog, ages, starving, log                 the same, from ``state_jobs``
+    OUTPUT/throughput, hours, attempts, failures, churn     the history, from ``jobs``
+    OUTPUT/reports/2026-11-20.html
+
+The tables of the history are computed for all days of the trend whose events have changed since.
+Those of the state are computed once a day, from the first snapshot behind it: a later one shows
+another state. ``day_store`` replaces days and survives crashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import date, timedelta
+from functools import partial
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+import fastjournal.spark
+from fastjournal.cmdlog.archive_format import list_archived
+from fastjournal.cmdlog.snapshot import Manifest, list_snapshots, read_manifest
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError, LogFailedError
+from fastjournal.spark import jobs, state_jobs
+from fastjournal.spark.columns import RECORD_COLUMNS, sql_schema
+from fastjournal.spark.coverage import extended, spans
+from fastjournal.spark.day_store import REPORTS, DayState, DayStore, hadoop_uri
+from fastjournal.spark.days import begin_us, days_to_prune, stale_days, trend_days
+from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.export import export_snapshot
+from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.report.diagnosis import Slow, diagnose
+from fastjournal.spark.report.figures import Figures, Row, hours_of, load
+from fastjournal.spark.report.page import render
+from fastjournal.spark.session import translating
+
+JOBS_VERSION = 1
+"""Raised when a job computes another table: days are computed again."""
+STATE_TABLES = ("entries", "backlog", "ages", "starving", "log")
+TABLES = (*STATE_TABLES, *jobs.HISTORY_JOBS)
+
+_RECORD_NAMES = ("segment", "offset", "size")
+_RECORDS = sql_schema([column for column in RECORD_COLUMNS if column.name in _RECORD_NAMES])
+
+
+class Night(msgspec.Struct):
+    """Inputs of a run."""
+
+    day: date
+    store: DayStore
+    history: str
+    """Directory of this machine in which ``events`` stands."""
+    archive: str | None = None
+    snapshot: str | None = None
+    """Snapshot of which the state is computed; None: the state stays as it is stored."""
+    keep_days: int | None = None
+
+
+class Outcome(msgspec.Struct):
+    """Results of a run."""
+
+    report: str
+    """Path or URI of the HTML page."""
+    figures: Figures
+    slow: list[Slow]
+
+
+def snapshot_manifest(snapshot: str) -> Manifest:
+    """Return the manifest of a snapshot.
+
+    Raises:
+        LogCorruptError: It is none, or is damaged.
+        LogFailedError: It cannot be read.
+    """
+    manifest = LogDirectory(snapshot).manifest
+    if manifest is None:
+        raise LogCorruptError(
+            "there is no manifest, so this is no snapshot",
+            path=snapshot,
+            hint="name the directory that 'fj-cli snapshot' printed",
+        )
+    return manifest
+
+
+def check_archive(archive: str) -> None:
+    """Check that a directory is an archive.
+
+    Raises:
+        BadRequestError: It is none.
+    """
+    disk = OsDisk()
+    if not os.path.isdir(archive):
+        raise BadRequestError(
+            f"--archive {archive} is no directory", hint="name the daemon's --archive-dir"
+        )
+    if not disk.exists(f"{archive}/ARCHIVE.json") and not list_archived(disk, archive):
+        raise BadRequestError(
+            f"--archive {archive} holds no archive", hint="name the daemon's --archive-dir"
+        )
+
+
+@translating()
+def run_night(
+    start: Callable[[], SparkSession], night: Night, *, tell: Callable[[str], None] = lambda _: None
+) -> Outcome:
+    """Bring the tables up to date, write the report of a day, and prune.
+
+    Args:
+        start: Starts the Spark session; called where there is anything to compute.
+        night: Inputs.
+        tell: Called with each step.
+
+    Raises:
+        LogError: Something cannot be read or written, or is damaged.
+        BadRequestError: The snapshot is older than the end of the day.
+    """
+    store = night.store
+    store.begin()
+    table = EventTable(OsDisk(), f"{night.history}/events")
+    if night.archive is not None:
+        tell("taking the archive into the table of events")
+        table.update(night.archive)
+    manifest = None if night.snapshot is None else snapshot_manifest(night.snapshot)
+    if manifest is not None and manifest.taken_us < begin_us(night.day + timedelta(days=1)):
+        raise BadRequestError(
+            f"the snapshot was taken before {night.day} ended", hint="name a newer one, or --date"
+        )
+    states = store.states()
+    sources = _fingerprints(table)
+    known = {day: one.source for day, one in states.items() if one.source is not None}
+    stale = stale_days(trend_days(night.day), sources, known)
+    if stale or manifest is not None:
+        tell("starting Spark")
+        spark = start()
+        # microseconds: the default is a deprecated type without statistics
+        spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        for day in stale:
+            old = states.get(str(day), DayState(None))
+            states[str(day)] = msgspec.structs.replace(old, source=sources.get(str(day)))
+        if stale:
+            tell("running the jobs on the history")
+            _compute_history(spark, night, stale)
+        if manifest is not None:
+            tell("running the jobs on the snapshot")
+            _compute_state(spark, night, manifest)
+            states[str(night.day)] = _with_snapshot(states, night, manifest, table)
+        for day in {*stale, night.day}:
+            if str(day) in states:
+                store.describe(day, states[str(day)])
+        written = [(name, day) for name in jobs.HISTORY_JOBS for day in stale]
+        if manifest is not None:
+            written += [(name, night.day) for name in STATE_TABLES]
+        store.publish(written)
+        store.begin()
+    outcome = _report(night, states, table)
+    store.end()
+    store.prune(TABLES, days_to_prune(states, night.day, night.keep_days))
+    return outcome
+
+
+def _with_snapshot(
+    states: Mapping[str, DayState], night: Night, manifest: Manifest, table: EventTable
+) -> DayState:
+    """Return the description of the day with the snapshot of the run."""
+    last = manifest.segments[-1].number if manifest.segments else 0
+    has_all = last in {segment.number for segment in table.taken}
+    return msgspec.structs.replace(
+        states.get(str(night.day), DayState(None)),
+        snapshot=night.snapshot,
+        taken_us=manifest.taken_us,
+        sealed=last if has_all else None,
+    )
+
+
+def _fingerprints(table: EventTable) -> dict[str, str]:
+    """Return a fingerprint of the files of each day that has events."""
+    files = defaultdict[str, list[str]](list)
+    for segment in table.taken:
+        for file in segment.files:
+            files[file.partition("/")[0].removeprefix("day=")].append(file)
+    return {
+        day: hashlib.sha256("\n".join([str(JOBS_VERSION), *sorted(names)]).encode()).hexdigest()
+        for day, names in files.items()
+    }
+
+
+def _compute_history(spark: SparkSession, night: Night, days: list[date]) -> None:
+    events = jobs.of_days(fastjournal.spark.events(spark, night.history), days)
+    for name, job in jobs.HISTORY_JOBS.items():
+        _write(job(events), name, night.store)
+
+
+def _write(frame: DataFrame, name: str, store: DayStore) -> None:
+    """Write a table into the staging tree: a file a day, its rows in one order."""
+    columns = [column for column in frame.columns if column != "dt"]
+    ordered = frame.repartition("dt").sortWithinPartitions("dt", *columns)
+    ordered.write.mode("overwrite").partitionBy("dt").parquet(hadoop_uri(store.staged(name)))
+
+
+def _compute_state(spark: SparkSession, night: Night, manifest: Manifest) -> None:
+    assert night.snapshot is not None
+    store, day = night.store, night.day
+    staged = store.staged(f"entries/dt={day}")
+    if str(spark.sparkContext.master).startswith("local"):
+        export_snapshot(night.snapshot, staged)
+    else:
+        fastjournal.spark.entries(spark, night.snapshot).write.parquet(hadoop_uri(staged))
+    entries = spark.read.parquet(hadoop_uri(staged))
+    journal = state_jobs.journal(entries, manifest.taken_us)
+    backlog = state_jobs.backlog(journal)
+    events = jobs.of_days(fastjournal.spark.events(spark, night.history), [day])
+    records = spark.read.format("fastjournal").schema(_RECORDS).load(night.snapshot)
+    tables = {
+        "backlog": backlog,
+        "ages": state_jobs.ages(journal),
+        "starving": state_jobs.starving(backlog, state_jobs.leases_of(events)),
+        "log": state_jobs.log_segments(records, entries),
+    }
+    for name, table in tables.items():
+        ordered = table.coalesce(1).sortWithinPartitions(*table.columns)
+        ordered.write.mode("overwrite").parquet(hadoop_uri(store.staged(f"{name}/dt={day}")))
+
+
+def _report(night: Night, states: Mapping[str, DayState], table: EventTable) -> Outcome:
+    store, day = night.store, night.day
+    seals = [
+        (one.sealed, one.taken_us)
+        for one in states.values()
+        if one.sealed is not None and one.taken_us is not None
+    ]
+    figures = load(
+        store,
+        day,
+        states.get(str(day), DayState(None)),
+        extended(spans(table.taken, table.gaps), seals),
+        archive=_archive_figures(night.archive),
+        snapshots=_snapshot_figures(states.get(str(day), DayState(None)).snapshot),
+    )
+    slow = diagnose(figures, partial(hours_of, store))
+    page = render(figures, slow).encode()
+    return Outcome(store.put(f"{REPORTS}/{day}.html", page), figures, slow)
+
+
+def _archive_figures(archive: str | None) -> Row:
+    """Return count and bytes of the segments that no run has taken."""
+    if archive is None:
+        return {"waiting": None, "bytes": None}
+    disk = OsDisk()
+    sizes = []
+    for file in list_archived(disk, archive):
+        with suppress(LogFailedError):  # the daemon may drop it at any time
+            sizes.append(disk.size(f"{archive}/{file.name}"))
+    return {"waiting": len(sizes), "bytes": sum(sizes)}
+
+
+def _snapshot_figures(snapshot: str | None) -> Row:
+    """Return count and bytes of the snapshots in the directory of one, on this machine."""
+    if snapshot is None or not os.path.isdir(snapshot):
+        return {"count": None, "bytes": None}
+    disk = OsDisk()
+    found = list_snapshots(disk, os.path.dirname(os.path.abspath(snapshot)))
+    return {"count": len(found), "bytes": sum(read_manifest(disk, path).bytes for path in found)}

@@ -1,0 +1,105 @@
+"""Preparation of a nightly run: everything that may be wrong is tried before any work."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, closing
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from fastjournal.clock import SystemClock
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogLockedError
+from fastjournal.spark.day_store import checked_output
+from fastjournal.spark.days import checked_day, last_ended_day
+from fastjournal.spark.files import LogDirectory, modes_of
+from fastjournal.spark.java import prepare_environment
+from fastjournal.spark.night_run import Night, check_archive, run_night, snapshot_manifest
+from fastjournal.spark.report.console import print_report
+from fastjournal.spark.session import SMALL_BYTES, SMALL_OPTIONS, start_session
+
+__all__ = ["needs_snapshot", "prepare", "print_report", "run_night", "start"]
+
+_MODES = 0o640, 0o750
+"""Modes of files and directories where no snapshot says them."""
+
+
+def prepare(options: dict[str, Any], stack: ExitStack) -> Night:
+    """Return the inputs of a run.
+
+    Args:
+        options: Options of the command.
+        stack: Holds the lock of the tables.
+
+    Raises:
+        BadRequestError: The day has not ended, or a directory is not what the option says.
+        JavaMissingError: There is no Java.
+        LogLockedError: Another run works on the tables.
+        LogError: Snapshot or output cannot be used.
+    """
+    snapshot, archive, history = options["snapshot"], options["archive"], options["history"]
+    now_us = SystemClock().now_us()
+    if snapshot is not None:
+        now_us = min(snapshot_manifest(snapshot).taken_us, now_us)
+    day = checked_day(options["date"], now_us)
+    if archive is not None:
+        check_archive(archive)
+    prepare_environment()
+    _restrict(snapshot)
+    store = checked_output(options["output"])
+    if history is None and not store.local:
+        raise BadRequestError(
+            "the table of events cannot be in an object store",
+            hint="name a directory of this machine with --history",
+        )
+    history = store.path if history is None else os.path.abspath(history)
+    os.makedirs(history, exist_ok=True)
+    try:
+        stack.enter_context(closing(OsDisk().lock(f"{history}/_nightly.lock")))
+    except LogLockedError as error:
+        raise LogLockedError(
+            "another fj-nightly works here", path=history, hint="wait until it has ended"
+        ) from error
+    return Night(
+        day=day,
+        store=store,
+        history=history,
+        archive=archive,
+        snapshot=snapshot,
+        keep_days=options["keep_days"],
+    )
+
+
+def needs_snapshot(night: Night) -> bool:
+    """Whether a snapshot taken now shows the state behind the day, and none is there yet."""
+    if night.day != last_ended_day(SystemClock().now_us()):
+        return False
+    state = night.store.states().get(str(night.day))
+    return state is None or state.taken_us is None
+
+
+def start(master: str | None, snapshot: str | None, stack: ExitStack) -> SparkSession:
+    """Return a session whose files only users may read who may read the log.
+
+    Args:
+        master: Spark's master; None: what ``spark-submit`` gave, else this machine.
+        snapshot: Snapshot that is read; None: there is none.
+        stack: Stops the session.
+    """
+    size = 0
+    if snapshot is not None:
+        size = sum(segment.bytes for segment in LogDirectory(snapshot).segments)
+    settings = dict(SMALL_OPTIONS) if size <= SMALL_BYTES else {}
+    settings["spark.hadoop.fs.permissions.umask-mode"] = f"{_restrict(snapshot):03o}"
+    spark = start_session(master, name="fj-nightly", options=settings)
+    stack.callback(spark.stop)
+    return spark
+
+
+def _restrict(snapshot: str | None) -> int:
+    """Let this process create files with the modes of a log at most; return the mask."""
+    file_mode, directory_mode = _MODES if snapshot is None else modes_of(LogDirectory(snapshot))
+    mask = 0o777 & ~(file_mode | directory_mode)
+    os.umask(os.umask(0o077) | mask)
+    return mask

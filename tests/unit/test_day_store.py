@@ -1,0 +1,164 @@
+"""Store of the nightly tables: a day is the old one or the new one, wherever a run is killed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import pytest
+
+from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.spark import day_store
+from fastjournal.spark.day_store import DayState, DayStore, checked_output, hadoop_uri, pyarrow_uri
+
+DAY = date(2026, 11, 20)
+TABLES = [("hours", DAY), ("churn", DAY)]
+
+
+class KilledError(Exception):
+    """The process ended here."""
+
+
+def build(store: DayStore, text: str) -> None:
+    """Build the day in the staging tree; its files have other names each time."""
+    store.begin()
+    for table, _ in TABLES:
+        store.write(f"{table}/dt={DAY}/part-{text}.parquet", text.encode())
+    store.describe(DAY, DayState(text))
+
+
+def content(directory: Path) -> set[str]:
+    """Return what readers of the tables see."""
+    return {
+        path.read_text()
+        for table, day in TABLES
+        for path in (directory / table / f"dt={day}").glob("*.parquet")
+    }
+
+
+def test_publication_replaces_all_files_of_a_day(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    for text in ("old", "new"):
+        build(store, text)
+        store.publish(TABLES)
+        assert content(tmp_path) == {text}
+        assert store.states() == {str(DAY): DayState(text)}
+    store.end()
+    assert {path.name for path in tmp_path.iterdir()} == {"hours", "churn", "_days"}
+
+
+def test_publication_that_is_killed_anywhere_is_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = []
+    for step in range(1, 40):
+        directory = tmp_path / str(step)
+        store = DayStore(str(directory))
+        build(store, "old")
+        store.publish(TABLES)
+        build(store, "new")
+        with monkeypatch.context() as patch:
+            kill_at(patch, step)
+            try:
+                store.publish(TABLES)
+                killed = False
+            except KilledError:
+                killed = True
+        again = DayStore(str(directory))
+        again.begin()
+        (text,) = content(directory)
+        assert again.states() == {str(DAY): DayState(text)}
+        outcomes.append(text)
+        if not killed:
+            break
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert {"old", "new"} == set(outcomes)
+    assert not killed
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> None:
+    """Kill the process before its nth rename, removal of a tree or move."""
+    left = [step]
+
+    def counted(call: Any) -> Any:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KilledError
+            return call(*arguments, **options)
+
+        return wrapped
+
+    patch.setattr(day_store.os, "rename", counted(os.rename))
+    patch.setattr(day_store.shutil, "rmtree", counted(shutil.rmtree))
+    patch.setattr(DayStore, "_replace", counted(DayStore._replace))
+    patch.setattr(DayStore, "_sync", counted(DayStore._sync))
+
+
+def test_publication_of_a_table_without_rows_empties_the_day(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    build(store, "old")
+    store.publish(TABLES)
+    store.begin()
+    store.publish(TABLES)
+    assert content(tmp_path) == set()
+
+
+def test_object_store_has_the_new_files_only(tmp_path: Path) -> None:
+    files: Any = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    store = DayStore.__new__(DayStore)
+    store.uri, store.files, store.path, store._local = "s3://bucket/out", files, "out", False
+    for text in ("old", "new"):
+        build(store, text)
+        store.publish(TABLES)
+        assert content(tmp_path / "out") == {text}
+    store.begin()
+    assert (
+        store.put("reports/2026-11-20.html", b"page") == "s3://bucket/out/reports/2026-11-20.html"
+    )
+    store.prune(["hours", "churn"], [str(DAY)])
+    assert store.states() == {}
+    assert content(tmp_path / "out") == set()
+    assert not (tmp_path / "out/reports/2026-11-20.html").exists()
+
+
+def test_pruning_removes_tables_report_and_description(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    build(store, "old")
+    store.publish(TABLES)
+    store.begin()
+    store.put(f"reports/{DAY}.html", b"page")
+    store.prune(["hours", "churn"], ["2026-11-19"])
+    assert content(tmp_path) == {"old"}
+    store.prune(["hours", "churn"], [str(DAY)])
+    assert content(tmp_path) == set()
+    assert store.states() == {}
+    assert list((tmp_path / "reports").iterdir()) == []
+
+
+def test_description_that_is_damaged_is_named(tmp_path: Path) -> None:
+    store = DayStore(str(tmp_path))
+    build(store, "old")
+    store.publish(TABLES)
+    (tmp_path / "_days" / f"{DAY}.json").write_text("{")
+    with pytest.raises(LogCorruptError, match=f"{DAY}.json: not a description of a day: .*remove"):
+        store.states()
+
+
+def test_uri_of_s3_has_the_scheme_of_its_reader(tmp_path: Path) -> None:
+    assert pyarrow_uri("s3a://bucket/a") == "s3://bucket/a" == pyarrow_uri("s3://bucket/a")
+    assert hadoop_uri("s3://bucket/a") == "s3a://bucket/a" == hadoop_uri("s3a://bucket/a")
+    assert hadoop_uri("hdfs://name/a") == "hdfs://name/a"
+    assert hadoop_uri(f"{tmp_path}/a") == f"file://{tmp_path}/a"
+
+
+def test_output_that_cannot_be_written_is_an_error_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogFailedError, match=r"the output cannot be written: .*--output"):
+        checked_output(str(tmp_path / "file" / "out"))
+    with pytest.raises(LogFailedError, match=r"the output cannot be written: .*--output"):
+        checked_output("nonsense://bucket/out")

@@ -1,0 +1,102 @@
+"""Days of the nightly run: which one is reported, computed again, covered and pruned."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pytest
+
+from fastjournal.errors import BadRequestError
+from fastjournal.spark.coverage import Span, covered_share, extended, spans
+from fastjournal.spark.days import (
+    DAY_US,
+    begin_us,
+    checked_day,
+    day_at,
+    days_to_prune,
+    stale_days,
+    trend_days,
+)
+from fastjournal.spark.event_table import MissingSegments, TakenSegment
+
+MIDNIGHT_US = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
+DAY = date(2026, 11, 20)
+
+
+@pytest.mark.parametrize(
+    ("now_us", "day"), [(MIDNIGHT_US - 1, date(2026, 11, 19)), (MIDNIGHT_US, DAY)]
+)
+def test_default_day_is_the_utc_day_that_ended_last(now_us: int, day: date) -> None:
+    assert checked_day(None, now_us) == day
+
+
+@pytest.mark.parametrize("text", ["2026-11-21", "2027-01-01"])
+def test_date_that_has_not_ended_is_refused(text: str) -> None:
+    assert checked_day("2026-11-20", MIDNIGHT_US) == DAY
+    with pytest.raises(BadRequestError, match=r"has not ended in UTC .*2026-11-20"):
+        checked_day(text, MIDNIGHT_US)
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-02-30", "", "20.11.2026"])
+def test_date_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(BadRequestError, match="is no date"):
+        checked_day(text, MIDNIGHT_US)
+
+
+def test_day_arithmetic_goes_back_and_forth() -> None:
+    assert begin_us(date(2026, 11, 21)) == MIDNIGHT_US
+    assert [day_at(begin_us(DAY)), day_at(begin_us(DAY) + DAY_US - 1)] == [DAY, DAY]
+    days = trend_days(DAY)
+    assert (len(days), days[0], days[-1]) == (28, date(2026, 10, 24), DAY)
+
+
+def test_stale_days_are_those_whose_events_changed() -> None:
+    days = trend_days(DAY)[-4:]
+    sources = {"2026-11-17": "a", "2026-11-18": "b", "2026-11-19": "c"}
+    computed = {"2026-11-17": "a", "2026-11-18": "old", "2026-11-20": "gone"}
+    assert stale_days(days, sources, computed) == days[1:]
+
+
+@pytest.mark.parametrize(
+    ("keep", "pruned"),
+    [(None, []), (1, ["2026-11-18", "2026-11-19"]), (2, ["2026-11-18"]), (3, []), (100, [])],
+)
+def test_pruning_keeps_the_last_days_and_those_behind_them(
+    keep: int | None, pruned: list[str]
+) -> None:
+    present = ["2026-11-21", "2026-11-19", "2026-11-20", "2026-11-18"]
+    assert days_to_prune(present, DAY, keep) == pruned
+
+
+def taken(number: int, first_us: int, last_us: int) -> TakenSegment:
+    return TakenSegment(number, f"{number:08x}", 100, first_us, last_us, 1, [])
+
+
+def test_coverage_joins_segments_side_by_side_and_names_gaps() -> None:
+    begin = MIDNIGHT_US - DAY_US
+    hour = DAY_US // 24
+    segments = [taken(1, begin, begin + 2 * hour), taken(2, begin + 4 * hour, begin + 6 * hour)]
+    segments += [taken(5, begin + 12 * hour, begin + 18 * hour)]
+    found = spans(segments, [MissingSegments(3, 4, None, None, "dropped")])
+    assert found == [
+        Span(begin, begin + 6 * hour, 1, 2),
+        Span(begin + 6 * hour, begin + 12 * hour, 3, 4, "dropped"),
+        Span(begin + 12 * hour, begin + 18 * hour, 5, 5),
+    ]
+    assert covered_share(found, DAY) == 0.5
+    # the snapshot sealed segment 5: nothing was written until then
+    longer = extended(found, [(2, begin + 5 * hour), (5, begin + 30 * hour)])
+    assert longer[0] == found[0]
+    assert longer[2].last_us == begin + 30 * hour
+    assert covered_share(longer, DAY) == 0.75
+
+
+def test_coverage_without_segments_is_nothing() -> None:
+    assert spans([], []) == []
+    assert covered_share([], DAY) == 0.0
+
+
+def test_gap_inside_a_covered_time_is_taken_off() -> None:
+    begin = begin_us(DAY)
+    found = [Span(begin, begin + DAY_US, 1, 4), Span(begin, begin + DAY_US // 4, 2, 2, "damaged")]
+    assert covered_share(found, DAY) == 0.75
