@@ -234,6 +234,10 @@ PENDING_KEYS_KEPT = 800
 """Keys of these that still wait when the requests of a session were too many: so few are merged at
 a time where few are added."""
 
+PENDING_KEYS_LEFT = 4000
+"""Keys that wait beyond those until they are merged behind the requests of a session, whatever else
+its turn has done: their own turn has not come."""
+
 RELIEVED_KEYS = 600
 """Most keys merged after the requests of a session: more than its share adds."""
 
@@ -523,6 +527,10 @@ client's requests are begun in it. The excess of the last call is taken off the 
 SLICE_WORK = 800
 """Work that one client does at a time beside others: some 80 requests of a window, or a part of a
 scan. So a small request between two large ones waits for a millisecond or two."""
+
+SHORT_TURNS_WORK = 4 * TURN_WORK
+"""Work behind a slice that is done in turns of two slices each, where there are other clients: a
+small request waits for two slices, and not for those of all others."""
 
 ALONE_WORK = 100 * TURN_WORK
 """Work that one client does without another until it does a whole turn at a time: some 0.2 s. Large

@@ -6,8 +6,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import trio
+import trio.testing
 
-from fastjournal.limits import TURN_WORK
+from fastjournal.limits import (
+    ALONE_WORK,
+    PENDING_KEYS_KEPT,
+    PENDING_KEYS_LEFT,
+    PENDING_KEYS_MAX,
+    RELIEVED_KEYS,
+    TURN_WORK,
+)
+from fastjournal.protocol import Function
+from tests.door.admission import Share, TurnBudget
 from tests.door.daemon import Counters
 from tests.door.engine import Engine, Settings
 from tests.door.tasks import ScanRunner
@@ -21,7 +31,9 @@ async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_
     # keys that have gone are merged the fastest
     index.pending += [b"%d" % number for number in range(KEYS)]
     index.sort_pending(KEYS // 2)
-    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    runtime: Any = SimpleNamespace(
+        engine=engine, counters=Counters(), turns=TurnBudget(engine.store)
+    )
     waits: Any = None
     works = []
     with trio.fail_after(60):
@@ -35,3 +47,43 @@ async def test_idle_slices_merge_all_keys_and_none_does_more_than_the_work_of_a_
     assert list(index) == []
     assert sum(works) >= KEYS
     assert max(works) <= 2 * TURN_WORK, "two turns, where this task comes first and then last"
+
+
+async def test_pending_keys_are_merged_in_a_turn_of_their_own() -> None:
+    """The client whose requests added them does not wait for that, and is as alone as before."""
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    turns = TurnBudget(engine.store)
+    runtime: Any = SimpleNamespace(engine=engine, counters=Counters(), turns=turns)
+    waits: Any = None
+    runner = ScanRunner(runtime, waits, waits)
+    client = Share()
+    engine.store.work += ALONE_WORK
+    turns.charge(client)
+    engine.store.work += ALONE_WORK
+    turns.charge(client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.keep_index)
+        await trio.testing.wait_all_tasks_blocked()
+        index.pending += [b"%d" % number for number in range(PENDING_KEYS_MAX + 1)]
+        # else the keys are merged because nothing else is to be done
+        engine.counters.requests[Function.SET] += 1
+        work = engine.store.work
+        runner.relieve_index()
+        assert engine.store.work == work
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        assert len(index.pending) == PENDING_KEYS_KEPT
+        assert turns.slice_work == TURN_WORK
+        nursery.cancel_scope.cancel()
+
+
+def test_pending_keys_are_merged_at_once_where_they_are_far_too_many() -> None:
+    engine = Engine(Settings())
+    index = engine.store.keys.sorted_keys()
+    waits: Any = None
+    runtime: Any = SimpleNamespace(engine=engine, counters=Counters())
+    number = PENDING_KEYS_KEPT + PENDING_KEYS_LEFT + 1
+    index.pending += [b"%d" % at for at in range(number)]
+    ScanRunner(runtime, waits, waits).relieve_index()
+    assert len(index.pending) == number - RELIEVED_KEYS

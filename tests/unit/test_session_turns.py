@@ -91,6 +91,7 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
                 if not turns.admits(share):
                     await scheduler.wait(share)
                 store.work += TURN_WORK
+                turns.charge(share)
                 await scheduler.pass_on(share)
 
         async def scan(name: str, share: Share) -> None:
@@ -99,7 +100,7 @@ async def test_scan_of_a_client_that_has_had_much_holds_up_no_other_scan(
             await room.server.scan_runner.run(found, lambda: False, share)
             ended.append(name)
 
-        for _ in range(2):
+        for _ in range(3):
             background.start_soon(be_busy)
         for _ in range(10):
             await trio.lowlevel.checkpoint()

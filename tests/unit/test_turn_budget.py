@@ -77,6 +77,55 @@ async def test_turn_of_fifty_busy_clients_does_no_more_than_that_of_one(loop: Lo
     assert Counter(loop.order) == {f"busy {number}": 4 for number in range(50)}
 
 
+async def test_turn_beside_clients_that_work_in_slices_has_two_slices(loop: Loop) -> None:
+    """A small request waits for two slices at most, and begins at once, however many are busy."""
+    turns, scheduler = loop.turns, loop.scheduler
+    done: Counter[str] = Counter()
+
+    async def be_busy(name: str, work: int) -> None:
+        share = Share()
+        await trio.lowlevel.checkpoint()
+        if not turns.admits(share, TURN_WORK):
+            await scheduler.wait(share)
+        while True:
+            loop.do(name, work)
+            done[name] += work
+            turns.charge(share)
+            await scheduler.pass_on(share)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as background:
+            background.start_soon(scheduler.run)
+            await trio.testing.wait_all_tasks_blocked()
+            background.start_soon(loop.count_turns)
+            for number in range(5):
+                background.start_soon(be_busy, f"busy {number}", SLICE_WORK + SMALL * number)
+            while loop.turn < 100:
+                await trio.lowlevel.checkpoint()
+                assert turns.admits(Share(), SMALL)
+                assert turns.turn_work == 2 * SLICE_WORK or loop.turn < 5
+            background.cancel_scope.cancel()
+    settled = [work for turn, work in loop.by_turn.items() if turn > 10]
+    # this task counts turns itself: one slice may count for the turn before
+    assert max(settled) <= 3 * (SLICE_WORK + 4 * SMALL)
+    assert sum(settled) <= 2 * (SLICE_WORK + 4 * SMALL) * 100
+    assert max(done.values()) <= 1.2 * min(done.values()), "all have the same share"
+
+
+def test_budget_of_the_next_turn_is_for_small_requests(loop: Loop) -> None:
+    """A client that has had less than another begins beyond the budget, but not with a window."""
+    turns, ahead, behind = loop.turns, Share(), Share()
+    turns.start()
+    for _ in range(2):
+        turns.begin_turn()
+        assert turns.admits(ahead, TURN_WORK)
+        loop.store.work += TURN_WORK
+        turns.charge(ahead)
+    assert not turns.admits(behind, CREDIT_WORK + 1)
+    assert behind.virtual < ahead.virtual
+    assert turns.admits(behind, CREDIT_WORK)
+
+
 async def test_busy_clients_have_equal_shares_whatever_they_ask_for_at_a_time(loop: Loop) -> None:
     """One asks for much at a time, the other for a tenth of it: both have done about as much."""
     with trio.fail_after(60):

@@ -14,7 +14,9 @@ One call of the engine may do more than what is left of a turn. The excess is a 
 turns pay: in them only clients begin that were idle.
 
 A client does its work in slices, between which others have their turn: short ones beside other
-clients, and a whole turn's work where it has been alone for long.
+clients, and a whole turn's work where it has been alone for long. While such slices are done beside
+other clients, a turn has the work of two: a small request that comes meanwhile waits for these,
+however many clients ask for much.
 
 ``tasks.turn_scheduler`` begins the turns and wakes the clients.
 """
@@ -26,7 +28,13 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from fastjournal.limits import ALONE_WORK, CREDIT_WORK, SLICE_WORK, TURN_WORK
+from fastjournal.limits import (
+    ALONE_WORK,
+    CREDIT_WORK,
+    SHORT_TURNS_WORK,
+    SLICE_WORK,
+    TURN_WORK,
+)
 from fastjournald.engine.store import Store
 
 AGING = 1 / 4
@@ -53,7 +61,7 @@ class Waiting:
 
     def __init__(self, share: Share, expected: int, wake: Callable[[], object]) -> None:
         self.share: Share | None = share
-        """None: the client has gone, or looks again by itself."""
+        """None: the client has gone, or asks now, or looks again by itself."""
         self.expected = expected
         self.wake = wake
 
@@ -75,11 +83,21 @@ class TurnBudget:
         """``Store.work`` when virtual time advanced by itself last."""
         self._queue: list[tuple[float, int, Waiting]] = []
         """A heap by virtual time."""
+        self._woken: list[Waiting] = []
+        """Those of it that were woken last. They have not asked so far where they have a share."""
         self._serials = count()
         self._last: Share | None = None
         """Account of the client that did something last."""
         self._alone_from = ALONE_WORK
         """Work done with which that client counts as alone."""
+        self._short_until = 0
+        """Work done up to which turns are short."""
+
+    @property
+    def turn_work(self) -> int:
+        """Work of a turn: that of two slices, while several clients do theirs in slices."""
+        short = self._store.work < min(self._short_until, self._alone_from)
+        return 2 * SLICE_WORK if short else TURN_WORK
 
     @property
     def slice_work(self) -> int:
@@ -93,37 +111,42 @@ class TurnBudget:
 
     # --- clients --------------------------------------------------------------------------------
 
-    def admits(self, share: Share, *, waited: bool = False) -> bool:
+    def admits(self, share: Share, expected: int = 0, *, waited: bool = False) -> bool:
         """Return whether a client may begin now; else it has to wait in the queue. O(1).
 
         Args:
             share: Its account.
+            expected: Work that it will do, as far as that is known.
             waited: It did so, and its turn has come: no other client that waits is before it.
         """
         work, virtual = self._store.work, self._virtual
         share.virtual = max(share.virtual, virtual - CREDIT_WORK)
-        if share.virtual < virtual:
+        if share.virtual < virtual and expected <= CREDIT_WORK:
             # it was idle: it may also use what the next turn has
             if work >= self._over + TURN_WORK:
                 return False
-        elif work >= self._over or (self._queue and not waited):
+        elif work >= self._over or not (waited or self._is_next(share)):
             return False
         else:
-            self._virtual = share.virtual
+            self._virtual = max(virtual, share.virtual)
         share.began = work
         return True
 
-    def charge(self, share: Share, more: int = 0) -> None:
+    def charge(self, share: Share, more: int = 0, *, is_client: bool = True) -> None:
         """Count what was done for a client since it began, or was charged last. O(1).
 
         Args:
             share: Its account.
             more: Work that is done for it later, beside that for others.
+            is_client: Else it is a task, beside which a client is as alone as before.
         """
         work = self._store.work
-        share.virtual += work - share.began + more
+        done = work - share.began + more
+        share.virtual += done
         share.began = work
-        if share is not self._last:
+        if done >= SLICE_WORK:
+            self._short_until = work + SHORT_TURNS_WORK
+        if is_client and share is not self._last:
             self._last = share
             self._alone_from = work + ALONE_WORK
 
@@ -153,7 +176,8 @@ class TurnBudget:
 
     def begin_turn(self) -> None:
         """Give a new turn its budget, less what was used of it before."""
-        self._over = min(self._over, self._store.work) + TURN_WORK
+        work = self._store.work
+        self._over = min(self._over + TURN_WORK, work + self.turn_work)
 
     @property
     def awaited(self) -> bool:
@@ -167,16 +191,30 @@ class TurnBudget:
     def release(self) -> None:
         """Wake clients that may begin in the next turn: each asks ``admits`` again by itself."""
         self._age()
-        room = TURN_WORK + min(0, self._over - self._store.work)
-        queue = self._queue
+        room = min(self.turn_work, self._over + TURN_WORK - self._store.work)
+        queue, self._woken = self._queue, []
         while queue:
             waiting = queue[0][2]
             if waiting.share is not None:
-                if room <= 0 and (room <= -TURN_WORK or waiting.share.virtual >= self._virtual):
+                if room <= 0 and (room <= -TURN_WORK or not self._is_small(waiting, waiting.share)):
                     return
                 room -= waiting.expected
+                self._woken.append(waiting)
                 waiting.wake()
             heappop(queue)
+
+    def _is_next(self, share: Share) -> bool:
+        """Whether no client that waits has had less."""
+        if self._queue and share.virtual >= self._queue[0][0]:
+            return False
+        return all(
+            waiting.share is None or share.virtual < waiting.share.virtual
+            for waiting in self._woken
+        )
+
+    def _is_small(self, waiting: Waiting, share: Share) -> bool:
+        """Whether a client was idle, and asks for no more than the credit of such a client."""
+        return share.virtual < self._virtual and waiting.expected <= CREDIT_WORK
 
     def _age(self) -> None:
         """Advance virtual time for clients that wait."""

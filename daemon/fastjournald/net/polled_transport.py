@@ -296,7 +296,8 @@ class PolledTransport:
     # --- turns ----------------------------------------------------------------------------------
 
     def _take_turn(self, *, waited: bool) -> None:
-        if self._runtime.turns.admits(self.session.share, waited=waited):
+        self._leave_queue()
+        if self._runtime.turns.admits(self.session.share, self._expected, waited=waited):
             self._drive(self._next_step())
         else:
             self._wait_turn()
@@ -305,8 +306,12 @@ class PolledTransport:
         self._state = _WAITING
         self._turn = self._services.queue_up(self.session.share, self._release, self._expected)
 
+    def _leave_queue(self) -> None:
+        if self._turn is not None:
+            self._turn.share, self._turn.wake = None, _nothing
+            self._turn = None
+
     def _release(self) -> None:
-        self._turn = None
         self._state = _RELEASED
         self._resume()
 
@@ -346,9 +351,7 @@ class PolledTransport:
     def _end(self) -> None:
         """Close the socket; nobody calls any more."""
         self._state = _ENDED
-        if self._turn is not None:
-            self._turn.share, self._turn.wake = None, _nothing
-            self._turn = None
+        self._leave_queue()
         self._poller.remove(self)
         self.session.end()
         self.plain.close()

@@ -240,7 +240,7 @@ class Session:
         self.receiving_since = NEVER
         if self._memory.scarce:
             data = self._within_ration(data)
-        if self._turns.admits(self.share):
+        if self._turns.admits(self.share, len(data) // limits.READ_BYTES_A_UNIT):
             self._decode(data)
         else:
             self.account.hold(len(data))

@@ -6,7 +6,8 @@ a round waits for one slice at most. They take their slices in turns, so a short
 a long one. Only so many gather replies at a time, because these are memory; the others wait to
 begin.
 
-The index that they go through is brought up to date here, while no request comes.
+The index that they go through is brought up to date here, while no request comes, or in the turn of
+a client.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ from fastjournald.tables.value_cache import ALL_READABLE, Unreadable
 
 SLICE_SECONDS = 0.001
 """So long is the index brought up to date at a time, where no request comes."""
-
-BUSY_SLICE_SECONDS = 0.00025
-"""The same where requests come, while there are sorted runs: the turns get no longer by more."""
 
 REST_ROUNDS = 1
 """Rounds of the event loop without a slice after each that has one. A request takes some rounds
@@ -75,6 +73,7 @@ class ScanRunner:
         self._matching = trio.CapacityLimiter(1)
         """Threads of its own: what hangs elsewhere does not hold it up. One processor at most."""
         self._stop_at = math.inf
+        self._many_pending = trio.Event()
 
     # --- scans ----------------------------------------------------------------------------------
 
@@ -112,9 +111,10 @@ class ScanRunner:
                 )
             elif isinstance(outcome, Missing):
                 unreadable = await self._fetch(outcome)
-            if not self._runtime.turns.admits(share):
+            expected = self._runtime.turns.slice_work
+            if not self._runtime.turns.admits(share, expected):
                 # not in its turn, where the scans of clients that have had less would wait too
-                await self._wait_turn(share, self._runtime.turns.slice_work)
+                await self._wait_turn(share, expected)
             async with self._turn:
                 outcome = await self._take_turn(scan, outcome, share, unreadable)
                 if isinstance(outcome, bytes):
@@ -173,14 +173,16 @@ class ScanRunner:
     # --- the index ------------------------------------------------------------------------------
 
     def relieve_index(self) -> None:
-        """Merge some of the keys that wait for it: there are too many."""
+        """Have some of the keys merged that wait for it: there are many."""
         store = self._runtime.engine.store
         index = store.keys.index
         if index is not None:
             # there may be fewer than when that was noted
             many = len(index.pending) - limits.PENDING_KEYS_KEPT
+            if many > limits.PENDING_KEYS_LEFT:
+                store.work += index.relieve(limits.RELIEVED_KEYS) * limits.MERGE_WORK
             if many > 0:
-                store.work += index.relieve(min(many, limits.RELIEVED_KEYS)) * limits.MERGE_WORK
+                self._many_pending.set()
 
     @property
     def _requests(self) -> int:
@@ -191,29 +193,48 @@ class ScanRunner:
         return not self._runtime.counters.scans and self._requests == requests
 
     async def keep_index(self) -> None:
-        """Merge what the index has not merged yet, in idle slices.
+        """Merge what the index has not merged yet: in idle slices, or in its turn among clients.
 
-        A daemon that is never idle merges sorted runs all the same, with some of its time.
+        In a daemon that is never idle it has the share of a client, as far as keys wait.
         """
         index = self._runtime.engine.store.keys.sorted_keys()
+        share = Share()
         while True:
             requests = self._requests
-            if index.idle():
-                await trio.sleep(REST_SECONDS)
-            else:
-                await trio.sleep(RUNS_PAUSE_SECONDS if index.has_runs else IDLE_LOOK_SECONDS)
-            if index.has_runs:
-                self._merge_slice(index, BUSY_SLICE_SECONDS)
+            with trio.move_on_after(self._pause(index)):
+                await self._many_pending.wait()
+            self._many_pending = trio.Event()
+            if len(index.pending) > limits.PENDING_KEYS_KEPT or index.has_runs:
+                await self._merge_in_turn(index, share)
             while not index.idle() and self._is_idle_since(requests):
                 await trio.lowlevel.checkpoint()
-                self._merge_slice(index, SLICE_SECONDS)
+                self._merge_slice(index)
 
-    def _merge_slice(self, index: KeyIndex, seconds: float) -> None:
+    def _pause(self, index: KeyIndex) -> float:
+        """Return the seconds until the index is looked at again, unless many keys are pending."""
+        if index.idle():
+            return REST_SECONDS
+        return RUNS_PAUSE_SECONDS if index.has_runs else IDLE_LOOK_SECONDS
+
+    async def _merge_in_turn(self, index: KeyIndex, share: Share) -> None:
+        """Merge some keys as a client's slice of a turn; those that are pending before others."""
+        turns, store = self._runtime.turns, self._runtime.engine.store
+        work = turns.slice_work
+        if not turns.admits(share, work):
+            await self._wait_turn(share, work)
+        many = len(index.pending) - limits.PENDING_KEYS_KEPT
+        number = work // limits.MERGE_WORK
+        store.work += (
+            index.relieve(min(many, number) if many > 0 else limits.MERGED_KEYS) * limits.MERGE_WORK
+        )
+        turns.charge(share, is_client=False)
+
+    def _merge_slice(self, index: KeyIndex) -> None:
         """Merge keys, but no more than a turn has budget for, or clients would wait for later."""
         store = self._runtime.engine.store
         begin = perf_counter()
         work_over = store.work + limits.TURN_WORK - limits.MERGED_KEYS * limits.MERGE_WORK
-        while store.work <= work_over and perf_counter() - begin < seconds:
+        while store.work <= work_over and perf_counter() - begin < SLICE_SECONDS:
             merged = index.merge(limits.MERGED_KEYS)
             if not merged:
                 break

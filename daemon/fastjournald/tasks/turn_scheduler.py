@@ -46,7 +46,7 @@ class TurnScheduler(trio.abc.Instrument):
                 await released.wait()
             finally:
                 waiting.share = None
-            if budget.admits(share, waited=True):
+            if budget.admits(share, expected, waited=True):
                 return
 
     def queue_up(
@@ -60,7 +60,7 @@ class TurnScheduler(trio.abc.Instrument):
     async def pass_on(self, share: Share) -> None:
         """Let others have their turn; return when the client may go on."""
         await trio.lowlevel.checkpoint()
-        if not self._budget.admits(share):
+        if not self._budget.admits(share, TURN_WORK):
             await self.wait(share)
 
     # --- turns ----------------------------------------------------------------------------------
