@@ -455,6 +455,9 @@ BATCH_WORK = 40
 """Work of one receive of a session, or of a hang-up, whatever is in it: its task is woken some
 times, and the system is asked to receive and to send."""
 
+JOIN_WORK = 25
+"""The same where a shared batch takes the request: the commit and much else is for all of them."""
+
 ENTRY_WORK = 10
 """Work of an entry that is leased, removed, kicked, or whose delay, lease, lock or ttl ends."""
 

@@ -171,7 +171,7 @@ def test_shared_batch_takes_nothing_while_writers_wait_for_room() -> None:
 
 
 def test_requests_of_a_shared_batch_use_the_budget_of_the_turn() -> None:
-    clients = Round(150)
+    clients = Round(300)
     clients.daemon.turns.start()
     taken, waiting = 0, 0
     for at, client in enumerate(clients.clients):
@@ -183,11 +183,25 @@ def test_requests_of_a_shared_batch_use_the_budget_of_the_turn() -> None:
             waiting += 1
     before = clients.daemon.engine.store.work
     assert not clients.together.carry_out(START)
-    assert taken + waiting == 150
+    assert taken + waiting == 300
     assert waiting
     # idle clients may use what the next turn has, too
     assert clients.daemon.engine.store.work < 3 * TURN_WORK
     assert clients.daemon.engine.store.work > before
+
+
+def test_shared_batch_of_fifty_clients_fits_into_each_turn() -> None:
+    """Else some of them would wait for the turn behind, and for a sync of their own."""
+    clients = Round(50)
+    turns, store = clients.daemon.turns, clients.daemon.engine.store
+    turns.start()
+    for number in range(40):
+        turns.begin_turn()
+        before = store.work
+        asked = [set_(b"a:1:0:%d" % (50 * number + at)) for at in range(50)]
+        replies, _ = clients.ask(*asked)
+        assert [reply.error for reply in replies if reply is not None] == [""] * 50
+        assert store.work - before <= TURN_WORK
 
 
 def test_session_of_a_shared_batch_ends_when_it_is_abandoned_meanwhile() -> None:

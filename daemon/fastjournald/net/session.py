@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 from fastjournal import limits
 from fastjournal.errors import ProtocolError
-from fastjournal.limits import BATCH_WORK, REQUEST_WORK
+from fastjournal.limits import BATCH_WORK, JOIN_WORK, REQUEST_WORK
 from fastjournal.protocol import (
     CONNECTION_CLOSED,
     ErrorCode,
@@ -159,9 +159,10 @@ class Session:
         self._serving = True
         self._single = [request]
         self._next = Session._begin_single
-        self._engine.store.work += BATCH_WORK + 1
         if self.on_first_request is not None or not together.takes(self, request):
+            self._engine.store.work += BATCH_WORK + 1
             return False
+        self._engine.store.work += JOIN_WORK
         self._turns.charge(self.share, REQUEST_WORK)
         return True
 
