@@ -14,16 +14,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastjournal.spark.event_history import event_span
     from fastjournal.spark.events_view import events
     from fastjournal.spark.export import export_snapshot
     from fastjournal.spark.registration import entries, register
     from fastjournal.spark.session import start_session
 
-__all__ = ["entries", "events", "export_snapshot", "register", "start_session"]
+__all__ = ["entries", "event_span", "events", "export_snapshot", "register", "start_session"]
 
 # No module here has one of these names: once imported, it would stand in the place of the function.
 _HOMES = {
     "entries": "registration",
+    "event_span": "event_history",
     "events": "events_view",
     "export_snapshot": "export",
     "register": "registration",

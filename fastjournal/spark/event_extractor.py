@@ -232,8 +232,9 @@ class EventExtractor:
         if job is None:
             job = self._jobs[row.target] = Job()
         if command == Command.START_ATTEMPT:
+            job.token = row.token or MICROSECONDS_MAX
             if not self._again:
-                job.token, job.lease_start = row.token or MICROSECONDS_MAX, _time(row)
+                job.lease_start = _time(row)
                 yield _event(row, EventKind.LEASED, job)
         elif command == Command.FAIL:
             if not job.buried:

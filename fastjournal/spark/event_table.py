@@ -355,9 +355,20 @@ def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
     for name in disk.listdir(directory):
         if name.endswith(".json"):
             path = f"{directory}/{name}"
-            yield decode_versioned(
-                disk.read(path), Commit, format_name=_FORMAT, version=_VERSION, path=path
-            )
+            yield decode_commit(disk.read(path), path)
+
+
+def decode_commit(data: bytes, path: str) -> Commit:
+    """Return a commit.
+
+    Args:
+        data: Contents of its file.
+        path: The file, for errors.
+
+    Raises:
+        LogCorruptError: It cannot be understood.
+    """
+    return decode_versioned(data, Commit, format_name=_FORMAT, version=_VERSION, path=path)
 
 
 def _state_table(history: History) -> pa.Table:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from fastjournal.errors import BadRequestError
 from fastjournal.foreign.formats import Format
 
-VIEWS = ("records", "entries")
+LOG_VIEWS = ("records", "entries")
+VIEWS = (*LOG_VIEWS, "events")
 MODES = ("failfast", "permissive")
 FOREIGN_JOURNALS = (Format.BEANSTALKD, Format.KESTREL)
 
@@ -32,9 +33,9 @@ OPTIONS = (
     Option("path"),
     Option("paths"),
     Option("view", VIEWS),
-    Option("journal", tuple(Format), views=("records", "entries")),
-    Option("mode", MODES),
-    Option("columnNameOfCorruptRecord"),
+    Option("journal", tuple(Format), views=LOG_VIEWS),
+    Option("mode", MODES, views=LOG_VIEWS),
+    Option("columnNameOfCorruptRecord", views=LOG_VIEWS),
     Option("instants", ("timestamp", "us")),
 )
 

@@ -84,7 +84,9 @@ def view_schema(columns: Sequence[HasKind], options: Options) -> StructType:
     fields = []
     for name, column in _readable(columns, options, options.permissive).items():
         types = _TYPES[_kind(column)]
-        wanted = types[1] if _kind(column) == "instant" and options.instants_us else types[0]
+        # the view records has the time of a record in microseconds besides
+        as_us = _kind(column) == "instant" or (column.kind == "time" and options.view == "events")
+        wanted = types[1] if as_us and options.instants_us else types[0]
         fields.append(StructField(name, wanted))
     return StructType(fields)
 

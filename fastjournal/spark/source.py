@@ -31,6 +31,9 @@ from fastjournal.spark.columns import (
     RECORD_COLUMNS,
     HasKind,
 )
+from fastjournal.spark.event_history import history_files
+from fastjournal.spark.event_rows import EVENT_COLUMNS
+from fastjournal.spark.events_reader import EventsReader
 from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.options import Options
@@ -40,7 +43,11 @@ from fastjournal.spark.requested_schema import RequestedColumn, cast_batch, requ
 from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.vectorised.reader import read_batches
 
-VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {"records": RECORD_COLUMNS, "entries": ENTRY_COLUMNS}
+VIEW_COLUMNS: dict[str, Sequence[HasKind]] = {
+    "records": RECORD_COLUMNS,
+    "entries": ENTRY_COLUMNS,
+    "events": EVENT_COLUMNS,
+}
 """Columns of the views of a log."""
 _TABLE_OPTIONS = "fastjournal"
 """Key of the options of a table, in the metadata of its first column."""
@@ -76,6 +83,8 @@ class FastjournalSource(DataSource):
             return ForeignReader(
                 directories, options.foreign, options.view, columns, permissive=options.permissive
             )
+        if options.view == "events":
+            return EventsReader(directories, columns)
         if options.view == "entries":
             raise BadRequestError(
                 "the view entries is computed by Spark from the records, which a data source "
@@ -93,7 +102,9 @@ class FastjournalSource(DataSource):
         """
         found = find_directories(self._checked)
         for directory in found:
-            if self._checked.journal is not None:
+            if self._checked.view == "events":
+                history_files(directory)
+            elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
             else:
                 open_log(directory)

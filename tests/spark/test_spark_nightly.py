@@ -346,5 +346,8 @@ def test_spark_nightly_command_runs_without_a_java_of_the_system(
         "returned": 1,
         "deleted": 1,
     }
+    for history in (output, snapshot):
+        view = read(spark, history, "events").groupBy("event").count()
+        assert {row["event"]: row["count"] for row in view.collect()} == counts
     plain = pq.read_table(output / "events").to_pylist()
     assert Counter(row["event"] for row in plain) == counts

@@ -1,0 +1,243 @@
+"""History in files: the events of a log, an archive or a table of events, and their span.
+
+Compaction rewrites segments of a log and removes records. A segment is whole if its size and
+CRC-32C are those in the first record of the segment behind it; the last one always is. The history
+of a log is that of its last whole segments, side by side. Segments before these give the jobs that
+were alive then, and no events. All files of an archive are whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet
+
+from fastjournal.cmdlog.archive_format import archived_segment
+from fastjournal.cmdlog.format.operation_records import SegmentStart
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, event_batch
+from fastjournal.spark.event_table import Commit, decode_commit
+from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
+from fastjournal.spark.paths import list_directory, open_log
+from fastjournal.spark.rows import Row, read_bytes, segment_rows
+
+BATCH_ROWS = 8192
+
+
+class EventSpan(NamedTuple):
+    """Span of segments, and of time, that the events of a directory are complete for."""
+
+    first: int
+    """Number of the first segment."""
+    last: int
+    first_us: int | None
+    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
+    last_us: int | None
+    """Time of the last record."""
+    gaps: list[tuple[int, int, str]]
+    """Segments between them that are missing: first, last, reason."""
+
+
+class HistoryFile(NamedTuple):
+    """A part of a history: one Parquet file of a table, or a whole log."""
+
+    directory: str
+    file: str = ""
+    """Path from the directory of the table; empty: it is a log."""
+    segment: int = 0
+    """Segment that the events of the file come from."""
+
+
+def history_files(directory: str) -> list[HistoryFile]:
+    """Return what can be read side by side.
+
+    Args:
+        directory: Path or URI of a table of events, the output of ``fj-nightly``, an archive, a
+            snapshot or a log.
+
+    Raises:
+        BadRequestError: It is missing, or something else, which is named.
+        LogCorruptError: A commit, or the manifest of a snapshot, cannot be understood.
+        LogFailedError: It cannot be read.
+    """
+    table = _table_of(directory)
+    if table is None:
+        LogHistory(directory)
+        return [HistoryFile(directory)]
+    return [
+        HistoryFile(table, file, segment.number)
+        for commit in _commits(table)
+        for segment in commit.segments
+        for file in segment.files
+    ]
+
+
+def read_events(part: HistoryFile) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a part as Arrow batches of ``EVENT_SCHEMA``.
+
+    Raises:
+        LogCorruptError: A segment is damaged.
+        LogFailedError: A file cannot be read.
+    """
+    if part.file:
+        files, path = resolve(part.directory)
+        with translating("read", f"{path}/{part.file}"):
+            data = pa.BufferReader(read_file(files, f"{path}/{part.file}"))
+            found = pa.parquet.ParquetFile(data).read()
+            segments = pa.array([part.segment] * found.num_rows, pa.int32())
+            found = found.append_column("segment", segments).select(EVENT_SCHEMA.names)
+            yield from found.cast(EVENT_SCHEMA).to_batches(BATCH_ROWS)
+        return
+    batch = list[Event]()
+    for event in LogHistory(part.directory).events():
+        batch.append(event)
+        if len(batch) == BATCH_ROWS:
+            yield event_batch(batch)
+            batch.clear()
+    yield event_batch(batch)
+
+
+def event_span(directory: str | os.PathLike[str]) -> EventSpan | None:
+    """Return what the view ``events`` of a directory is complete for; None: for nothing.
+
+    Args:
+        directory: As ``spark.read.format("fastjournal").option("view", "events")`` takes it.
+
+    Raises:
+        BadRequestError: It is missing, or something else, which is named.
+        LogCorruptError: A segment or a commit cannot be understood.
+        LogFailedError: It cannot be read.
+    """
+    table = _table_of(str(directory))
+    if table is None:
+        return LogHistory(str(directory)).span()
+    commits = list(_commits(table))
+    taken = [segment for commit in commits for segment in commit.segments]
+    if not taken:
+        return None
+    return EventSpan(
+        min(segment.number for segment in taken),
+        max(segment.number for segment in taken),
+        min((one.first_us for one in taken if one.first_us is not None), default=None),
+        max((one.last_us for one in taken if one.last_us is not None), default=None),
+        [(gap.first, gap.last, gap.reason) for commit in commits for gap in commit.gaps],
+    )
+
+
+class LogHistory:
+    """History of a log, a snapshot or an archive.
+
+    Args:
+        directory: Path or URI.
+
+    Raises:
+        BadRequestError: It is missing, or something else, which is named.
+        LogFailedError: It cannot be read.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._files, _ = resolve(directory)
+        archived = _archived(directory)
+        self.is_archive = bool(archived)
+        self.segments = archived or open_log(directory).segments
+        """All segments, ascending."""
+
+    def whole(self) -> list[SegmentFile]:
+        """Return the last whole segments, side by side; each has its checksum."""
+        found = list[SegmentFile]()
+        told: tuple[int, int, int] | None = None
+        for segment in reversed(self.segments):
+            data = read_bytes(self._files, segment)
+            crc32c = google_crc32c.value(data)
+            if segment.crc32c not in (None, crc32c):
+                raise LogCorruptError("the segment has another checksum", path=segment.path)
+            if not self.is_archive and told not in (None, (segment.number, len(data), crc32c)):
+                break
+            found.append(_sealed(segment, len(data), crc32c))
+            told = _told_before(data, segment)
+        return found[::-1]
+
+    def events(self) -> Iterator[Event]:
+        """Yield the events of the whole segments."""
+        whole = {segment.number: segment for segment in self.whole()}
+        extractor = EventExtractor(History())
+        for segment in self.segments:
+            counts = segment.number in whole
+            for event in extractor.extract(self._rows(whole.get(segment.number, segment))):
+                if counts:
+                    yield event
+
+    def span(self) -> EventSpan | None:
+        """Return the segments and instants of the whole segments; None: there is no record."""
+        whole = self.whole()
+        if not whole:
+            return None
+        numbers = [segment.number for segment in whole]
+        gaps = [
+            (number + 1, following - 1, "missing")
+            for number, following in pairwise(numbers)
+            if following > number + 1
+        ]
+        first = [_time(row) for row in self._rows(whole[0])]
+        last = first if len(whole) == 1 else [_time(row) for row in self._rows(whole[-1])]
+        return EventSpan(
+            numbers[0], numbers[-1], next(iter(first), None), max(last, default=None), gaps
+        )
+
+    def _rows(self, segment: SegmentFile) -> Iterator[Row]:
+        data = read_bytes(self._files, segment)
+        if segment.crc32c not in (None, google_crc32c.value(data)):
+            raise LogCorruptError(
+                "the segment has changed while it was read", path=segment.path, hint=LOG_IN_USE
+            )
+        return segment_rows(data, segment, permissive=False)
+
+
+def _archived(directory: str) -> list[SegmentFile]:
+    """Return the files of an archive; of a segment that grew, and comes twice, the longer."""
+    found = dict[int, SegmentFile]()
+    for info in list_directory(directory):
+        name = archived_segment(str(info.base_name))
+        if name is not None and (name.number not in found or found[name.number].bytes < info.size):
+            found[name.number] = SegmentFile(
+                info.path, name.number, info.size, last=False, open=False, crc32c=name.crc32c
+            )
+    return [found[number] for number in sorted(found)]
+
+
+def _sealed(segment: SegmentFile, size: int, crc32c: int) -> SegmentFile:
+    return SegmentFile(segment.path, segment.number, size, segment.last, segment.open, crc32c)
+
+
+def _told_before(data: bytes, segment: SegmentFile) -> tuple[int, int, int]:
+    """Return number, size and checksum of the segment before, as the first record says."""
+    row = next(segment_rows(data, segment, permissive=True), None)
+    start = None if row is None else row.operation
+    if not isinstance(start, SegmentStart):
+        return 0, 0, 0
+    return start.previous, start.bytes, start.crc32c
+
+
+def _table_of(directory: str) -> str | None:
+    """Return the directory of the table of events; None: there is none."""
+    names = {str(info.base_name) for info in list_directory(directory)}
+    if "_commits" in names:
+        return directory
+    return f"{directory.rstrip('/')}/events" if "events" in names else None
+
+
+def _commits(table: str) -> Iterator[Commit]:
+    files, _ = resolve(table)
+    for info in list_directory(f"{table}/_commits"):
+        if str(info.base_name).endswith(".json"):
+            yield decode_commit(read_file(files, info.path), info.path)
+
+
+def _time(row: Row) -> int:
+    return 0 if row.record is None else row.record.time_us or 0

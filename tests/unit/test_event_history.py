@@ -1,0 +1,154 @@
+"""Event history of files: a compacted log, an archive, a table; and the span that it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StructType
+
+from fastjournal.cmdlog.archive_format import ArchivedSegment
+from fastjournal.disk import OsDisk
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark import event_span
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_history import history_files, read_events
+from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind
+from fastjournal.spark.event_table import EventTable
+from fastjournal.spark.source import FastjournalSource
+from tests.property.compacted_log import LOG
+from tests.property.event_ledger import EventLedger
+from tests.property.ledger_run import LedgerRun
+from tests.property.test_event_extraction import rows_of
+
+
+class Kept:
+    """Directories with the log and the archive of a ledger, and the events of all of it."""
+
+    def __init__(self, directory: Path) -> None:
+        run = LedgerRun(EventLedger(5), 400, lambda _: None)
+        run.run()
+        run.compact()
+        for _ in range(60):
+            run.ledger.set()
+            run.ledger.next(pop=False)
+            run.ledger.work()
+        run.log.flush()
+        run.log.roll()
+        run.archive_sealed()
+        self.log, self.archive = directory / "log", directory / "archive"
+        for made in (self.log, self.archive):
+            made.mkdir()
+        disk = run.log.disk
+        for name in run.log.segments():
+            (self.log / name).write_bytes(disk.read(f"{LOG}/{name}"))
+        for name, data in run.kept.items():
+            (self.archive / name).write_bytes(data)
+        extractor = EventExtractor(History())
+        self.events = [
+            event
+            for name, data in sorted(run.kept.items())
+            for event in extractor.extract(rows_of(name, data))
+        ]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    return Kept(tmp_path_factory.mktemp("history"))
+
+
+def read(directory: Path) -> list[tuple[object, ...]]:
+    found = [
+        (row["segment"], row["offset"], row["event"], row["key"])
+        for part in history_files(str(directory))
+        for batch in read_events(part)
+        for row in batch.to_pylist()
+    ]
+    return sorted(found, key=str)
+
+
+def told(events: list[Event], first: int = 0) -> list[tuple[object, ...]]:
+    found = [
+        (event.segment, event.offset, str(event.event), event.key)
+        for event in events
+        if event.segment >= first
+    ]
+    return sorted(found, key=str)
+
+
+def test_history_of_a_compacted_log_is_that_of_its_last_whole_segments(kept: Kept) -> None:
+    numbers = [int(path.stem) for path in kept.log.iterdir()]
+    span = event_span(kept.log)
+    assert span is not None
+    assert min(numbers) < span.first < span.last == max(numbers)
+    assert span.gaps == []
+    # compaction repeats the rules of domains, and nobody knows here that they are no new ones
+    found = [row for row in read(kept.log) if row[2] not in ("limited", "paused")]
+    rules = (EventKind.LIMITED, EventKind.PAUSED)
+    assert found == told([one for one in kept.events if one.event not in rules], span.first)
+    times = [event.time for event in kept.events if event.segment >= span.first]
+    assert span.first_us is not None
+    assert span.first_us <= min(time for time in times if time is not None)
+
+
+def test_history_of_an_archive_and_of_its_table_are_the_same(kept: Kept, tmp_path: Path) -> None:
+    span = event_span(kept.archive)
+    assert span is not None
+    assert read(kept.archive) == told(kept.events)
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    for path in kept.archive.iterdir():
+        (archive / path.name).write_bytes(path.read_bytes())
+    missing = sorted(archive.iterdir())[3]
+    assert EventTable(OsDisk(), str(tmp_path / "out" / "events")).update(str(archive)) > 0
+    assert read(tmp_path / "out") == read(tmp_path / "out" / "events") == told(kept.events)
+    assert event_span(tmp_path / "out") == span
+    # what was taken and is gone is a gap of the archive alone
+    for path in sorted(kept.archive.iterdir()):
+        if path.name != missing.name:
+            (archive / path.name).write_bytes(path.read_bytes())
+    with_gap = event_span(archive)
+    assert with_gap is not None
+    assert with_gap.gaps == [(4, 4, "missing")]
+
+
+def test_view_events_has_the_columns_and_types_that_a_schema_asks_for(kept: Kept) -> None:
+    source = FastjournalSource({"view": "events", "path": str(kept.archive), "instants": "us"})
+    assert source.schema().fieldNames() == EVENT_SCHEMA.names
+    wanted = StructType().add("key", "string").add("time", "long").add("event", "string")
+    reader = source.reader(wanted)
+    rows = [
+        tuple(row.values())
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert rows == [
+        (None if event.key is None else event.key.decode(), event.time, str(event.event))
+        for event in kept.events
+    ]
+    with pytest.raises(BadRequestError, match="has no column _corrupt"):
+        source.reader(StructType().add("_corrupt", "string"))
+    with pytest.raises(BadRequestError, match="option mode is not for the view events"):
+        FastjournalSource({"view": "events", "mode": "permissive"})
+
+
+def test_history_of_a_damaged_archive_or_of_none_is_one_sentence(
+    kept: Kept, tmp_path: Path
+) -> None:
+    with pytest.raises(BadRequestError, match="is empty"):
+        event_span(tmp_path)
+    path = sorted(kept.archive.iterdir())[0]
+    copy = tmp_path / ArchivedSegment(1, 1).name
+    copy.write_bytes(path.read_bytes())
+    with pytest.raises(LogCorruptError, match="another checksum"):
+        list(read_all(tmp_path))
+
+
+def read_all(directory: Path) -> Iterator[object]:
+    for part in history_files(str(directory)):
+        yield from read_events(part)
