@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
+from fastjournal.cmdlog.archive_format import archived_segment
 from fastjournal.cmdlog.format.segments import segment_name, segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK, lock_to_read
 from fastjournal.cmdlog.recovery.segment_chain import Chain, Seal
@@ -61,17 +62,20 @@ class LogDirectory:
         checksums: dict[str, int] = {}
         if self.manifest is not None:
             checksums = {one.name: int(one.crc32c, 16) for one in self.manifest.segments}
-        numbers = sorted(n for n in map(segment_number, sizes) if n is not None)
-        for number in numbers:
-            name = segment_name(number)
-            last = number == numbers[-1]
+        names = {name: number for name in sizes if (number := segment_number(name)) is not None}
+        for name in sizes:
+            archived = archived_segment(name)
+            if archived is not None:
+                names[name], checksums[name] = archived
+        for name, number in sorted(names.items()):
+            last = number == max(names.values())
             self.segments.append(
                 SegmentFile(
                     path=f"{self.path}/{name}",
                     number=number,
                     bytes=sizes[name],
                     last=last,
-                    open=last and self.manifest is None,
+                    open=last and name not in checksums,
                     crc32c=checksums.get(name),
                 )
             )

@@ -37,6 +37,7 @@ OPTIONS = (
     Option("mode", MODES, views=LOG_VIEWS),
     Option("columnNameOfCorruptRecord", views=LOG_VIEWS),
     Option("instants", ("timestamp", "us")),
+    Option("maxBytesPerTrigger", views=("records",)),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -109,6 +110,18 @@ class Options:
     def instants_us(self) -> bool:
         """Whether instants are numbers of microseconds."""
         return self.choice("instants") == "us"
+
+    @property
+    def bytes_per_trigger(self) -> int | None:
+        """Most bytes of a batch of a stream; None: no bound."""
+        text = self.text("maxBytesPerTrigger")
+        if text is None:
+            return None
+        if not text.isdecimal() or int(text) == 0:
+            raise BadRequestError(
+                f"option maxBytesPerTrigger={text} is not a number of bytes", hint="67108864"
+            )
+        return int(text)
 
     @property
     def journal(self) -> Format | None:

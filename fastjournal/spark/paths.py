@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.fs
 
+from fastjournal.cmdlog.archive_format import STATE_NAME
 from fastjournal.cmdlog.format.segments import segment_number
 from fastjournal.cmdlog.locks import APPEND_LOCK
 from fastjournal.disk import OsDisk
@@ -72,7 +73,8 @@ def open_log(directory: str) -> LogDirectory:
     """
     infos = list_directory(directory)
     log = LogDirectory(directory)
-    if log.segments or log.manifest is not None or any(i.base_name == APPEND_LOCK for i in infos):
+    begun = {str(info.base_name) for info in infos} & {APPEND_LOCK, STATE_NAME}
+    if log.segments or log.manifest is not None or begun:
         return log
     raise no_log(directory, infos)
 
@@ -86,6 +88,13 @@ def check_journal(directory: str, journal: Format) -> None:
     if not list_directory(directory):
         raise no_log(directory, [])
     require_format(OsDisk(), directory, journal)
+
+
+def newest_snapshot(directory: str) -> str | None:
+    """Return the newest snapshot in a directory of snapshots; None: it is another directory."""
+    names = [str(info.base_name) for info in list_directory(directory)]
+    found = [name for name in names if _SNAPSHOT.fullmatch(name)]
+    return f"{directory.rstrip('/')}/{found[-1]}" if found else None
 
 
 def list_directory(directory: str) -> list[Any]:

@@ -16,7 +16,6 @@ from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, DataFrameReader
-from pyspark.sql.datasource import DataSourceReader
 
 from fastjournal.spark import entries_view
 from fastjournal.spark.columns import CORRUPT_COLUMN
@@ -53,12 +52,11 @@ def register(spark: SparkSession) -> None:
     """Make ``spark.read.format("fastjournal")`` known to a session, and to no other.
 
     Args:
-        spark: Any session of PySpark 4; where it pushes filters down, that is switched on.
+        spark: Any session; its pushdown of filters into Python data sources is switched on.
     """
     with _active(spark):
         spark.dataSource.register(FastjournalSource)
-    if hasattr(DataSourceReader, "pushFilters"):
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     reader = spark.read
     # Spark Connect has another class: there, ask fastjournal.spark.entries for the view
     if isinstance(reader, DataFrameReader) and not isinstance(reader, ViewReader):

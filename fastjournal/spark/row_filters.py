@@ -1,7 +1,7 @@
 """Filter pushdown: conditions of a query that the view ``records`` applies while it reads.
 
 Conditions on ``segment`` and ``time`` exclude whole segments, those on ``time``, ``command`` and
-``domain`` rows. PySpark 4.1 and newer hands them over (``DataSourceReader.pushFilters``).
+``domain`` rows. Spark hands them over (``DataSourceReader.pushFilters``).
 
 A segment's span of time is that of its first and last record in the manifest. A clock that was set
 back writes records outside of it: ``CLOCK_STEP_US`` widens the span for these.

@@ -21,7 +21,12 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from fastjournal.errors import BadRequestError
@@ -38,7 +43,8 @@ from fastjournal.spark.files import SegmentFile, resolve
 from fastjournal.spark.foreign_reader import FOREIGN_COLUMNS, ForeignReader
 from fastjournal.spark.options import Options
 from fastjournal.spark.partition_replay import ENTRY_COLUMNS
-from fastjournal.spark.paths import check_journal, find_directories, open_log
+from fastjournal.spark.paths import check_journal, find_directories, newest_snapshot, open_log
+from fastjournal.spark.record_stream import RecordsStream
 from fastjournal.spark.requested_schema import RequestedColumn, cast_batch, request, view_schema
 from fastjournal.spark.row_filters import RowFilters
 from fastjournal.spark.vectorised.reader import read_batches
@@ -67,7 +73,8 @@ class FastjournalSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the view."""
-        self.check_directories()
+        # Spark does not say here whether it reads a stream, which follows a directory of snapshots
+        self.check_directories(stream=True)
         schema = view_schema(self._columns, self._checked)
         if self._checked.is_table:
             options = msgspec.json.encode(self._checked.given).decode()
@@ -94,8 +101,28 @@ class FastjournalSource(DataSource):
             )
         return RecordsReader(directories, columns, permissive=options.permissive)
 
-    def check_directories(self) -> list[str]:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's
+        """Return the reader of a stream of the view ``records``."""
+        columns = self.check_schema(schema)
+        options = self._checked
+        directories = find_directories(options)
+        if options.view != "records" or options.foreign is not None or len(directories) != 1:
+            raise BadRequestError(
+                "a stream reads the view records of one directory",
+                hint="read other views, journals and lists of paths with spark.read",
+            )
+        return RecordsStream(
+            directories[0],
+            columns,
+            permissive=options.permissive,
+            bytes_max=options.bytes_per_trigger,
+        )
+
+    def check_directories(self, *, stream: bool = False) -> list[str]:
         """Return the directories; check that each holds what is asked for.
+
+        Args:
+            stream: A directory of snapshots is one of these.
 
         Raises:
             BadRequestError: One is missing, empty, or holds something else, which is named.
@@ -106,7 +133,7 @@ class FastjournalSource(DataSource):
                 history_files(directory)
             elif self._checked.journal is not None:
                 check_journal(directory, self._checked.journal)
-            else:
+            elif not stream or newest_snapshot(directory) is None:
                 open_log(directory)
         return found
 

@@ -199,6 +199,43 @@ def test_table_of_sql_and_a_schema_of_the_user_read_as_load_does(
                 spark.read.format("fastjournal").schema(wrong).load(str(tmp_path), view=view)
 
 
+def test_stream_has_the_rows_of_the_batch_once_over_restarts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_random_log(tmp_path / "whole", 7, segments=3, records=30)
+    log, checkpoint, output = (tmp_path / name for name in ("log", "checkpoint", "output"))
+    log.mkdir()
+    segments = [path.read_bytes() for path in sorted((tmp_path / "whole").iterdir())]
+    schema = "segment INT, offset BIGINT, command STRING, key STRING, time TIMESTAMP"
+
+    def run() -> int:
+        """Run a query until it has read what is there; return the number of its batches."""
+        reader = spark.readStream.format("fastjournal").schema(schema)
+        frame = reader.option("maxBytesPerTrigger", len(segments[0])).load(str(log))
+        writer = frame.writeStream.option("checkpointLocation", str(checkpoint))
+        query = writer.trigger(availableNow=True).start(str(output), format="parquet")
+        try:
+            assert query.awaitTermination(300)
+        finally:
+            query.stop()
+        return len(list((checkpoint / "commits").glob("[0-9]*")))
+
+    (log / segment_name(1)).write_bytes(segments[0])
+    (log / segment_name(2)).write_bytes(segments[1][: len(segments[1]) // 2])
+    assert run() == 2
+    # Spark was killed in the last batch, before it had told what it wrote
+    for directory in (checkpoint / "commits", output / "_spark_metadata"):
+        for path in (directory / "1", directory / ".1.crc"):
+            path.unlink()
+    (log / segment_name(2)).write_bytes(segments[1])
+    (log / segment_name(3)).write_bytes(segments[2])
+    assert run() > 2
+    found = spark.read.parquet(str(output)).orderBy("segment", "offset").collect()
+    batch = spark.read.format("fastjournal").schema(schema).load(str(log))
+    assert found == batch.orderBy("segment", "offset").collect()
+    assert len(found) > 100
+
+
 def test_damage_stops_the_reading_or_becomes_a_row(spark: SparkSession, tmp_path: Path) -> None:
     segment = SegmentBuilder()
     for index in range(3):

@@ -151,7 +151,7 @@ def test_directory_without_a_log_is_an_error_that_names_what_is_there(tmp_path: 
     ):
         options = {"path": str(path)} | ({} if journal is None else {"journal": journal})
         with pytest.raises(BadRequestError) as caught:
-            FastjournalSource(options).schema()
+            FastjournalSource(options).check_directories()
         assert told.format(path=path) in str(caught.value), str(caught.value)
     # a daemon has just begun here
     (empty / APPEND_LOCK).touch()

@@ -10,10 +10,12 @@ a column of its contents, or ``_corrupt``, is asked for.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import google_crc32c
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -40,6 +42,32 @@ CHUNK_BYTES = 8 * 1024 * 1024
 """A chunk ends at either: memory stays small, whatever the values' size."""
 
 
+class Span(NamedTuple):
+    """Whole groups of a segment's records, and checksums of the segment up to their ends."""
+
+    first: int
+    """Offset of the first record; 0: of the segment."""
+    stop: int
+    """Offset behind the last one."""
+    first_crc32c: int | None = None
+    stop_crc32c: int | None = None
+
+    def check(self, data: bytes, path: str) -> None:
+        """Check that the segment is the one that the span was found in.
+
+        Raises:
+            LogCorruptError: It is not.
+        """
+        for offset, crc32c in ((self.first, self.first_crc32c), (self.stop, self.stop_crc32c)):
+            if offset and crc32c is not None and google_crc32c.value(data[:offset]) != crc32c:
+                raise LogCorruptError(
+                    "the segment was rewritten since a part of it was read",
+                    path=path,
+                    offset=offset,
+                    hint="read an archive or a snapshot, whose segments never change",
+                )
+
+
 def read_batches(
     files: Any,
     segment: SegmentFile,
@@ -47,6 +75,7 @@ def read_batches(
     *,
     permissive: bool,
     commands: frozenset[str | None] | None = None,
+    span: Span | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one segment, in order.
 
@@ -56,13 +85,19 @@ def read_batches(
         names: Columns to build, of ``fastjournal.spark.columns.READABLE``.
         permissive: Damage becomes a row with ``_corrupt``; otherwise it ends the reading.
         commands: Only records of these commands; None among them: damage. None: all.
+        span: Only a part of the segment; None: all of it.
 
     Raises:
         LogCorruptError: Damage, with path and offset, where not ``permissive``.
         LogFailedError: The file cannot be read.
     """
     data = read_bytes(files, segment)
-    reader = _SegmentReader(data, segment, names, permissive=permissive)
+    if span is not None:
+        span.check(data, segment.path)
+        data = data[: span.stop]
+        segment = msgspec.structs.replace(segment, open=False, last=False)
+    first = 0 if span is None else span.first
+    reader = _SegmentReader(data, segment, names, permissive=permissive, first=first)
     for batch in reader.batches():
         if commands is not None:
             chosen = pa.array(list(commands), pa.string())
@@ -71,13 +106,56 @@ def read_batches(
             yield batch.select(names)
 
 
+def find_group_end(
+    data: bytes, segment: SegmentFile, first: int, limit: int, *, forced: bool
+) -> int:
+    """Return the offset behind the last whole group that ends at or before a limit.
+
+    Args:
+        data: The segment as far as it goes.
+        segment: Which one.
+        first: Offset where groups begin that count; it is returned where there is none.
+        limit: Offset.
+        forced: Where none ends at or before the limit, take the next one.
+    """
+    reader = _SegmentReader(data, segment, (), permissive=True)
+    arrays = SegmentBytes(data)
+    frames = find_frames(arrays)
+    if frames is None:
+        runs = [_frames_of(run) for run in scan_segment(data).runs]
+        if not runs:
+            return first
+        frames = Frames(*(np.concatenate(parts) for parts in zip(*runs, strict=True)))
+    behind = frames.end + CRC_BYTES
+
+    def end_within(count: int) -> int:
+        """Return the end of the last whole group of the first records."""
+        part = (column[:count] for column in frames)
+        whole = reader._whole_groups(arrays, *part) if count else 0
+        return max(int(behind[whole - 1]), first) if whole else first
+
+    found = end_within(int(np.searchsorted(behind, limit, "right")))
+    if found > first or not forced:
+        return found
+    counts = range(int(np.searchsorted(behind, first, "right")) + 1, len(behind) + 1)
+    index = bisect_left(counts, True, key=lambda count: end_within(count) > first)
+    return end_within(counts[index]) if index < len(counts) else first
+
+
 class _SegmentReader:
     """Reader of a segment's bytes; see ``read_batches``."""
 
     def __init__(
-        self, data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
+        self,
+        data: bytes,
+        segment: SegmentFile,
+        names: Sequence[str],
+        *,
+        permissive: bool,
+        first: int = 0,
     ) -> None:
         self._data = data
+        self._start = first
         self._segment = segment
         self._permissive = permissive
         self._names = list(dict.fromkeys((*names, "command")))
@@ -110,6 +188,7 @@ class _SegmentReader:
             return
         scan = scan_segment(data)
         damage = [] if segment.open and scan.torn else scan.damage[::-1]
+        damage = [region for region in damage if region.offset >= self._start]
         self._doubtful = doubtful_removals(data, scan)
         for run in scan.runs:
             while damage and damage[-1].offset < run.start:
@@ -132,7 +211,7 @@ class _SegmentReader:
         count = len(start)
         if last:
             count = self._whole_groups(data, start, body, end)
-        first = 0
+        first = int(np.searchsorted(start, self._start))
         while first < count:
             stop = int(np.searchsorted(start, start[first] + CHUNK_BYTES, "left"))
             stop = min(max(stop, first + 1), first + CHUNK_RECORDS, count)

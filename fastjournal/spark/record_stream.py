@@ -1,0 +1,199 @@
+"""Stream of the records of a log, an archive, or the newest snapshot of a directory of snapshots.
+
+An offset is ``{"segment": N, "offset": BYTES, "crc32c": NUMBER, "sealed": BOOL}``: everything
+before that byte of that segment was read. It lies at the end of a whole group of records, so that
+no batch has a part of a lease. ``sealed``: the segment grows no more, and this is its end; else
+``crc32c`` is the checksum of the segment up to there. Each batch compares it, because compaction
+may rewrite a segment of a log in use, whose records would then be read twice, or not at all.
+
+Admission control: ``maxBytesPerTrigger`` bounds the bytes of a batch, which has one group at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import google_crc32c
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
+
+from fastjournal.errors import LogCorruptError
+from fastjournal.spark.files import LogDirectory, SegmentFile, resolve
+from fastjournal.spark.paths import newest_snapshot, open_log
+from fastjournal.spark.requested_schema import RequestedColumn, cast_batch
+from fastjournal.spark.rows import read_bytes
+from fastjournal.spark.vectorised.reader import Span, find_group_end, read_batches
+
+_HINT = "stream from the archive of the log, whose segments never change (--archive-dir)"
+
+
+Offset: TypeAlias = dict[str, Any]
+"""Position in a log, as Spark keeps it in JSON; see the module."""
+
+
+class SpanPartition(InputPartition):
+    """Part of a segment that one task reads."""
+
+    def __init__(self, segment: SegmentFile, span: Span) -> None:
+        super().__init__(segment.number)
+        self.segment = segment
+        self.span = span
+
+
+class RecordsStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reader of a stream of records.
+
+    Args:
+        directory: Log, archive or directory of snapshots.
+        columns: Columns to build, in this order.
+        permissive: Damage becomes a row.
+        bytes_max: Most bytes of a batch; None: all that are there.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        columns: list[RequestedColumn],
+        *,
+        permissive: bool,
+        bytes_max: int | None,
+    ) -> None:
+        self._directory = directory
+        self._columns = columns
+        self._permissive = permissive
+        self._bytes_max = bytes_max
+        self._target: Offset | None = None
+        """Where a query with the trigger AvailableNow ends."""
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - PySpark's name
+        """Return the position before the first record."""
+        return Offset(segment=0, offset=0, crc32c=0, sealed=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
+        """Return the bound of a batch."""
+        return ReadAllAvailable() if self._bytes_max is None else ReadMaxBytes(self._bytes_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
+        """Take the end of what is there now as the end of the query."""
+        self._target = self._end(self.initialOffset(), None)
+
+    def latestOffset(  # noqa: N802 - PySpark's name
+        self, start: Offset, limit: ReadLimit
+    ) -> Offset:
+        """Return the end of the next batch, at the end of a whole group."""
+        end = self._end(start, limit.max_bytes if isinstance(limit, ReadMaxBytes) else None)
+        if self._target is None or _place(end) <= _place(self._target):
+            return end
+        return max(start, self._target, key=_place)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return one partition for each segment between two offsets.
+
+        Raises:
+            LogCorruptError: A segment that was not read to its end is gone.
+        """
+        if _place(start) == _place(end):
+            return []
+        log = self._log()
+        found: list[InputPartition] = []
+        numbers = [segment.number for segment in log.segments]
+        for boundary, needed in ((start, not start["sealed"]), (end, True)):
+            if needed and boundary["segment"] not in numbers:
+                raise LogCorruptError(
+                    f"segment {boundary['segment']}, of which a stream has read a part, is gone",
+                    path=log.path,
+                    hint=_HINT,
+                )
+        for segment in log.segments:
+            span = Span(0, segment.bytes)
+            if segment.number == start["segment"]:
+                span = Span(start["offset"], segment.bytes, start["crc32c"])
+            if segment.number == end["segment"]:
+                span = span._replace(stop=end["offset"])
+                if not end["sealed"]:
+                    span = span._replace(stop_crc32c=end["crc32c"])
+                elif segment.bytes != end["offset"]:
+                    raise LogCorruptError(
+                        f"the segment has {segment.bytes} bytes; it had {end['offset']}",
+                        path=segment.path,
+                        hint=_HINT,
+                    )
+            if start["segment"] <= segment.number <= end["segment"] and span.first < span.stop:
+                found.append(SpanPartition(segment, span))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part of a segment."""
+        assert isinstance(partition, SpanPartition)
+        files, _ = resolve(self._directory)
+        batches = read_batches(
+            files,
+            partition.segment,
+            [column.source for column in self._columns],
+            permissive=self._permissive,
+            span=partition.span,
+        )
+        for batch in batches:
+            yield cast_batch(batch, self._columns)
+
+    def _log(self) -> LogDirectory:
+        return open_log(newest_snapshot(self._directory) or self._directory)
+
+    def _end(self, start: Offset, bytes_max: int | None) -> Offset:
+        """Return the end of the last whole group, at most ``bytes_max`` behind an offset."""
+        # a segment is over when a listing that began later finds another behind it
+        over = {segment.number for segment in self._log().segments[:-1]}
+        log = self._log()
+        end = start
+        left = bytes_max
+        for segment in log.segments:
+            first = start["offset"] if segment.number == start["segment"] else 0
+            if segment.number < start["segment"] or (first and start["sealed"]):
+                continue
+            is_over = segment.crc32c is not None or segment.number in over
+            if is_over and segment.bytes == first:
+                continue
+            if is_over and (left is None or segment.bytes - first <= left):
+                end = Offset(segment=segment.number, offset=segment.bytes, crc32c=0, sealed=True)
+                left = None if left is None else left - (segment.bytes - first)
+                continue
+            return self._end_in(log, segment, end, start, left, is_over=is_over)
+        return end
+
+    def _end_in(
+        self,
+        log: LogDirectory,
+        segment: SegmentFile,
+        before: Offset,
+        start: Offset,
+        left: int | None,
+        *,
+        is_over: bool,
+    ) -> Offset:
+        """Return the end of the last whole group of a segment that is read to its end, or not."""
+        data = read_bytes(log.files, segment)
+        first = 0
+        if segment.number == start["segment"]:
+            first = start["offset"]
+            Span(first, len(data), start["crc32c"]).check(data, segment.path)
+        limit = len(data) if left is None else first + left
+        found = find_group_end(data, segment, first, limit, forced=before is start)
+        if found <= first and is_over and before is start:
+            # behind the last group is damage, which has no end of its own
+            found = len(data)
+        if found <= first:
+            return before
+        sealed = is_over and found == len(data)
+        crc32c = 0 if sealed else google_crc32c.value(data[:found])
+        return Offset(segment=segment.number, offset=found, crc32c=crc32c, sealed=sealed)
+
+
+def _place(offset: Offset) -> tuple[int, int]:
+    return offset["segment"], offset["offset"]

@@ -1,0 +1,213 @@
+"""Stream of records without a Spark session: offsets, batches, restarts, changed segments."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import google_crc32c
+import msgspec
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from fastjournal.cmdlog.format.segments import segment_name
+from fastjournal.errors import BadRequestError, LogCorruptError
+from fastjournal.spark.files import LogDirectory
+from fastjournal.spark.record_stream import Offset, RecordsStream
+from fastjournal.spark.source import FastjournalSource
+from fastjournal.testing.logs import SegmentBuilder
+from tests.spark.random_logs import write_random_log
+
+COLUMNS = ("segment", "offset", "command", "token", "key", "_raw")
+Rows = list[tuple[Any, ...]]
+
+
+def open_stream(directory: Path, **options: str) -> RecordsStream:
+    source = FastjournalSource({"path": str(directory)} | options)
+    schema = source.schema()
+    schema.fields = [field for field in schema.fields if field.name in COLUMNS]
+    stream = source.streamReader(schema)
+    assert isinstance(stream, RecordsStream)
+    return stream
+
+
+def read(stream: RecordsStream, start: Offset, end: Offset) -> Rows:
+    return sorted(
+        tuple(row.values())
+        for partition in stream.partitions(start, end)
+        for batch in stream.read(partition)
+        for row in batch.to_pylist()
+    )
+
+
+def read_whole(directory: Path) -> Rows:
+    source = FastjournalSource({"path": str(directory)})
+    schema = source.schema()
+    schema.fields = [field for field in schema.fields if field.name in COLUMNS]
+    reader = source.reader(schema)
+    return sorted(
+        tuple(row.values())
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    )
+
+
+def batches(stream: RecordsStream, start: Offset) -> Iterator[tuple[Offset, Rows]]:
+    """Yield the batches that Spark would run until nothing is new."""
+    while True:
+        end: Offset = json.loads(
+            json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit()))
+        )
+        if end == start:
+            return
+        yield end, read(stream, start, end)
+        start = end
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_stream_of_a_growing_log_reads_each_record_once(seed: int, tmp_path: Path) -> None:
+    draw = random.Random(seed)
+    write_random_log(tmp_path / "whole", seed, segments=3, records=40)
+    log = tmp_path / "log"
+    log.mkdir()
+    options = {"maxBytesPerTrigger": str(draw.choice((1, 300, 2000)))} if seed % 3 else {}
+    found: Rows = []
+    end: Offset | None = None
+    for path in sorted((tmp_path / "whole").iterdir()):
+        data = path.read_bytes()
+        # a writer stops anywhere, in a record or in a group
+        cuts = sorted(draw.sample(range(8, len(data)), 3))
+        for stop in (*cuts, len(data)):
+            (log / path.name).write_bytes(data[:stop])
+            stream = open_stream(log, **options)
+            start = stream.initialOffset() if end is None else end
+            for end, rows in batches(stream, start):
+                assert rows
+                # after a crash Spark asks a new reader for the same batch
+                assert read(open_stream(log), start, end) == rows
+                found += rows
+                start = end
+    assert len(found) > 100
+    assert sorted(found) == read_whole(log)
+
+
+def test_stream_takes_no_part_of_a_group_and_at_least_one_group(tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    jobs = [segment.entry(b"web:001:5:%d" % number) for number in range(5)]
+    before = len(segment.data)
+    segment.lease(jobs, 77)
+    group = len(segment.data)
+    segment.entry(b"last")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    stream = open_stream(tmp_path, maxBytesPerTrigger="1")
+    ends = [end["offset"] for end, _ in batches(stream, stream.initialOffset())]
+    assert ends == [*segment.offsets[1:6], before, group, len(segment.data)]
+    for size in range(before, group):
+        (tmp_path / segment_name(1)).write_bytes(bytes(segment)[:size])
+        latest = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert latest["offset"] == before
+
+
+def test_stream_with_the_trigger_available_now_ends_at_what_was_there(tmp_path: Path) -> None:
+    segment = SegmentBuilder()
+    for number in range(9):
+        segment.entry(b"%d" % number)
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    stream = open_stream(tmp_path, maxBytesPerTrigger="200")
+    stream.prepareForTriggerAvailableNow()
+    there = len(segment.data)
+    segment.entry(b"later")
+    (tmp_path / segment_name(1)).write_bytes(bytes(segment))
+    ends = [end["offset"] for end, _ in batches(stream, stream.initialOffset())]
+    assert len(ends) > 3
+    assert ends[-1] == there
+
+
+def test_stream_ends_with_an_error_where_a_segment_was_rewritten_or_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / segment_name(1)
+    segment = SegmentBuilder()
+    segment.entry(b"one", value=b"a" * 30)
+    path.write_bytes(bytes(segment))
+    stream = open_stream(tmp_path)
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert not start["sealed"]
+    rewritten = SegmentBuilder()
+    rewritten.entry(b"two", value=b"b" * 30)
+    rewritten.entry(b"three")
+    path.write_bytes(bytes(rewritten))
+    with pytest.raises(LogCorruptError, match="was rewritten since"):
+        stream.latestOffset(start, ReadAllAvailable())
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    with pytest.raises(LogCorruptError, match="was rewritten since"):
+        read(stream, start, end)
+    (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
+    end = stream.latestOffset(start | {"segment": 2, "offset": 0}, ReadAllAvailable())
+    path.unlink()
+    with pytest.raises(LogCorruptError, match="segment 1, of which a stream has read a part, is g"):
+        stream.partitions(start, end)
+
+
+def test_stream_takes_no_segment_as_over_that_grew_while_it_was_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = SegmentBuilder()
+    segment.entry(b"one")
+    path = tmp_path / segment_name(1)
+    path.write_bytes(bytes(segment))
+    before = LogDirectory(tmp_path)
+    size = len(segment.data)
+    segment.entry(b"two")
+    path.write_bytes(bytes(segment))
+    (tmp_path / segment_name(2)).write_bytes(bytes(SegmentBuilder(1)))
+    after = LogDirectory(tmp_path)
+    # the size of the first was taken before its last record, the name of the second after it
+    after.segments[0] = msgspec.structs.replace(after.segments[0], bytes=size)
+    listings = iter([before, after])
+    stream = open_stream(tmp_path)
+    monkeypatch.setattr(stream, "_log", lambda: next(listings))
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert (end["segment"], end["offset"], end["sealed"]) == (1, size, False)
+
+
+def test_stream_follows_an_archive_and_a_directory_of_snapshots(tmp_path: Path) -> None:
+    archive, snapshots = tmp_path / "archive", tmp_path / "snapshots"
+    archive.mkdir()
+    (archive / "ARCHIVE.json").write_text("{}")
+    stream = open_stream(archive)
+    start = stream.initialOffset()
+    assert stream.latestOffset(start, ReadAllAvailable()) == start
+    found: Rows = []
+    for number in (1, 2, 3):
+        segment = SegmentBuilder(number - 1, ids_from=number * 1000)
+        segment.entry(b"%d" % number)
+        data = bytes(segment)
+        (archive / f"{number:09d}-{google_crc32c.value(data):08x}.log").write_bytes(data)
+        snapshot = snapshots / f"2026112{number}T000000.000000Z"
+        snapshot.mkdir(parents=True)
+        for taken in range(1, number + 1):
+            (archived,) = archive.glob(f"*{taken}-*")
+            (snapshot / segment_name(taken)).write_bytes(archived.read_bytes())
+        ((start, rows),) = batches(stream, start)
+        found += rows
+        assert start["sealed"]
+    assert len(found) == 6
+    assert found == read_whole(archive)
+    newest = open_stream(snapshots)
+    end = newest.latestOffset(newest.initialOffset(), ReadAllAvailable())
+    assert read(newest, newest.initialOffset(), end) == found
+    with pytest.raises(BadRequestError, match="holds snapshots"):
+        read_whole(snapshots)
+
+
+def test_stream_is_of_one_directory_and_of_the_view_records(tmp_path: Path) -> None:
+    (tmp_path / segment_name(1)).write_bytes(bytes(SegmentBuilder()))
+    for options in ({"view": "entries"}, {"maxBytesPerTrigger": "0"}, {"maxBytesPerTrigger": "1g"}):
+        with pytest.raises(BadRequestError):
+            open_stream(tmp_path, **options)
