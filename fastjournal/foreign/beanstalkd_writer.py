@@ -17,7 +17,8 @@ from fastjournal.foreign.beanstalkd_records import (
     encode_job,
 )
 from fastjournal.foreign.journal_files import JournalFiles
-from fastjournal.foreign.names import fit_name
+from fastjournal.foreign.names import FittedName, fit_name
+from fastjournal.foreign.queue_names import QueueNames
 from fastjournal.foreign.snapshot_entries import SnapshotEntry
 
 FILE_BYTES = 10 * 1024 * 1024
@@ -31,40 +32,36 @@ _NOT_ALLOWED = re.compile(rb"\A-|[^A-Za-z0-9+/;.$_()-]")
 _EMPTY = BinlogRecord._make(0 for _ in BinlogRecord._fields)
 
 
+def _fit(domain: bytes) -> FittedName:
+    return fit_name(domain, _NOT_ALLOWED, TUBE_BYTES_MAX)
+
+
 class BeanstalkdWriter:
     """Writes entries as jobs.
 
     A job that is due has its instant as the time at which it was put; attempts are timeouts.
     """
 
-    def __init__(
-        self, files: JournalFiles, now_us: int, left_out: Counter[str], not_carried: Counter[str]
-    ) -> None:
+    def __init__(self, files: JournalFiles, now_us: int, not_carried: Counter[str]) -> None:
         self._files = files
         self._now_us = now_us
-        self._left_out = left_out
         self._not_carried = not_carried
-        self._domain: bytes | None = None
-        self._tube = b""
+        self._tubes = QueueNames(_fit, not_carried)
         self._id = 0
         self._largest = 0
 
-    def add(self, entry: SnapshotEntry) -> bool:
-        """Write an entry, and return whether it was written."""
-        if len(entry.value) > BODY_BYTES_MAX:
-            self._left_out["values_too_large"] += 1
-            return False
-        if entry.domain != self._domain:
-            self._domain = entry.domain
-            name = fit_name(entry.domain, _NOT_ALLOWED, TUBE_BYTES_MAX)
-            self._not_carried["domains_renamed"] += not name.exact
-            self._tube = name.name
+    def leaves_out(self, entry: SnapshotEntry) -> str | None:
+        """Return the kind of entries that are left out and that this is one of; None: it is not."""
+        return "values_too_large" if len(entry.value) > BODY_BYTES_MAX else None
+
+    def add(self, entry: SnapshotEntry) -> None:
+        """Write an entry."""
+        self._tubes.enter(entry.domain)
         self._not_carried["expiries"] += entry.expires > 0
         self._not_carried["reasons"] += bool(entry.reason)
         self._largest = max(self._largest, len(entry.value))
         self._id += 1
         self._write(encode_job(self._job(entry), entry.value))
-        return True
 
     def finish(self) -> None:
         """End the journal."""
@@ -84,7 +81,7 @@ class BeanstalkdWriter:
         delayed = due > self._now_us
         state = JobState.DELAYED if delayed else JobState.READY
         return _EMPTY._replace(
-            tube=self._tube,
+            tube=self._tubes.name,
             id=self._id,
             pri=entry.priority,
             delay_us=due - self._now_us if delayed else 0,

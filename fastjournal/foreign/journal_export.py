@@ -30,8 +30,11 @@ from fastjournal.foreign.workq_writer import WorkqWriter
 class JournalWriter(Protocol):
     """Writer of the journal of one kind of queue."""
 
-    def add(self, entry: SnapshotEntry) -> bool:
-        """Write an entry, and return whether it was written."""
+    def leaves_out(self, entry: SnapshotEntry) -> str | None:
+        """Return the kind of entries that are left out and that this is one of; None: it is not."""
+
+    def add(self, entry: SnapshotEntry) -> None:
+        """Write an entry."""
 
     def finish(self) -> None:
         """End the journal."""
@@ -57,7 +60,7 @@ class JournalExport(msgspec.Struct, frozen=True):
     """Option that the server needs."""
 
 
-_WRITERS: dict[Format, Callable[[JournalFiles, int, Counter[str], Counter[str]], JournalWriter]] = {
+_WRITERS: dict[Format, Callable[[JournalFiles, int, Counter[str]], JournalWriter]] = {
     Format.BEANSTALKD: BeanstalkdWriter,
     Format.KESTREL: KestrelWriter,
     Format.WORKQ: WorkqWriter,
@@ -97,9 +100,9 @@ def export_journal(
     partial = f"{destination}.partial-{os.getpid()}"
     disk.mkdir(partial, like=snapshot)
     files = JournalFiles(disk, partial, like=f"{snapshot}/{MANIFEST_NAME}")
-    writer = _WRITERS[to](files, now_us, entries.left_out, entries.not_carried)
+    writer = _WRITERS[to](files, now_us, entries.not_carried)
     try:
-        written = sum(writer.add(entry) for entry in entries)
+        written = _write(writer, entries)
         writer.finish()
         disk.sync_directory(partial)
         disk.rename(partial, destination)
@@ -119,6 +122,19 @@ def export_journal(
         bytes=files.bytes,
         advice=writer.advice(),
     )
+
+
+def _write(writer: JournalWriter, entries: SnapshotEntries) -> int:
+    """Write the entries that the format holds, and return how many; count the others."""
+    written = 0
+    for entry in entries:
+        kind = writer.leaves_out(entry)
+        if kind is None:
+            writer.add(entry)
+            written += 1
+        else:
+            entries.left_out[kind] += 1
+    return written
 
 
 def _remove(disk: Disk, directory: str) -> None:

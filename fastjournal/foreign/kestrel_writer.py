@@ -8,13 +8,18 @@ from collections import Counter
 
 from fastjournal.foreign.journal_files import JournalFiles
 from fastjournal.foreign.kestrel_records import VALUE_BYTES_MAX, encode_addx
-from fastjournal.foreign.names import fit_name
+from fastjournal.foreign.names import FittedName, fit_name
+from fastjournal.foreign.queue_names import QueueNames
 from fastjournal.foreign.snapshot_entries import SnapshotEntry
 from fastjournal.limits import PRIORITY_DEFAULT
 
 NAME_BYTES_MAX = 255
 _NOT_ALLOWED = re.compile(rb"[\x00-\x20\x7f/.~]")
 _MS_MAX = 2**63 - 1
+
+
+def _fit(domain: bytes) -> FittedName:
+    return fit_name(domain, _NOT_ALLOWED, NAME_BYTES_MAX, utf8=True)
 
 
 class KestrelWriter:
@@ -24,28 +29,22 @@ class KestrelWriter:
     comes first. Kestrel has no buried items.
     """
 
-    def __init__(
-        self, files: JournalFiles, now_us: int, left_out: Counter[str], not_carried: Counter[str]
-    ) -> None:
+    def __init__(self, files: JournalFiles, now_us: int, not_carried: Counter[str]) -> None:
         self._files = files
         self._now_us = now_us
-        self._left_out = left_out
         self._not_carried = not_carried
-        self._domain: bytes | None = None
+        self._names = QueueNames(_fit, not_carried)
 
-    def add(self, entry: SnapshotEntry) -> bool:
-        """Write an entry, and return whether it was written."""
+    def leaves_out(self, entry: SnapshotEntry) -> str | None:
+        """Return the kind of entries that are left out and that this is one of; None: it is not."""
         if entry.reason is not None:
-            self._left_out["buried"] += 1
-            return False
-        if len(entry.value) > VALUE_BYTES_MAX:
-            self._left_out["values_too_large"] += 1
-            return False
-        if entry.domain != self._domain:
-            self._domain = entry.domain
-            name = fit_name(entry.domain, _NOT_ALLOWED, NAME_BYTES_MAX, utf8=True)
-            self._not_carried["domains_renamed"] += not name.exact
-            self._files.begin(os.fsdecode(name.name))
+            return "buried"
+        return "values_too_large" if len(entry.value) > VALUE_BYTES_MAX else None
+
+    def add(self, entry: SnapshotEntry) -> None:
+        """Write an entry."""
+        if self._names.enter(entry.domain):
+            self._files.begin(os.fsdecode(self._names.name))
         lost = self._not_carried
         lost["priorities"] += entry.priority != PRIORITY_DEFAULT
         lost["delays"] += entry.not_before > self._now_us
@@ -53,7 +52,6 @@ class KestrelWriter:
         added = min(entry.not_before, self._now_us) // 1000
         expiry = min(max(entry.expires // 1000, 1), _MS_MAX) if entry.expires else 0
         self._files.write(encode_addx(entry.value, added, expiry))
-        return True
 
     def finish(self) -> None:
         """End the journal."""

@@ -19,10 +19,17 @@ from fastjournal.cmdlog.format.workq import (
     workq_ttr_ms,
 )
 from fastjournal.foreign.journal_files import JournalFiles
+from fastjournal.foreign.names import FittedName
+from fastjournal.foreign.queue_names import QueueNames
 from fastjournal.foreign.snapshot_entries import SnapshotEntry
 from fastjournal.limits import LOG_PAYLOAD_BYTES_MAX, SEGMENT_BYTES_MAX
 
 _JOB_ID_DIGITS = 32
+
+
+def _fit(domain: bytes) -> FittedName:
+    name = workq_name(domain)
+    return FittedName(name, name == domain)
 
 
 class WorkqWriter:
@@ -31,27 +38,21 @@ class WorkqWriter:
     A job whose entry came from workq keeps its id.
     """
 
-    def __init__(
-        self, files: JournalFiles, now_us: int, left_out: Counter[str], not_carried: Counter[str]
-    ) -> None:
+    def __init__(self, files: JournalFiles, now_us: int, not_carried: Counter[str]) -> None:
         self._files = files
         self._now_us = now_us
         self._time = encode_time(now_us)
-        self._left_out = left_out
         self._not_carried = not_carried
-        self._domain: bytes | None = None
-        self._name = b""
+        self._names = QueueNames(_fit, not_carried)
         self._ids: set[bytes] = set()
 
-    def add(self, entry: SnapshotEntry) -> bool:
-        """Write an entry, and return whether it was written."""
-        if len(entry.value) > LOG_PAYLOAD_BYTES_MAX:
-            self._left_out["values_too_large"] += 1
-            return False
-        if entry.domain != self._domain:
-            self._domain = entry.domain
-            self._name = workq_name(entry.domain)
-            self._not_carried["domains_renamed"] += self._name != entry.domain
+    def leaves_out(self, entry: SnapshotEntry) -> str | None:
+        """Return the kind of entries that are left out and that this is one of; None: it is not."""
+        return "values_too_large" if len(entry.value) > LOG_PAYLOAD_BYTES_MAX else None
+
+    def add(self, entry: SnapshotEntry) -> None:
+        """Write an entry."""
+        self._names.enter(entry.domain)
         delayed = entry.not_before > self._now_us
         begins = entry.not_before if delayed else self._now_us
         lost = self._not_carried
@@ -62,7 +63,7 @@ class WorkqWriter:
         lost["leases_cut_to_a_day"] += entry.lease_us > TTR_MS_MAX * 1000
         lost["attempts"] += entry.attempts > 0
         head = encode_head(
-            self._name,
+            self._names.name,
             workq_ttr_ms(entry.lease_us),
             workq_ttl_ms(entry.expires, begins),
             workq_priority(entry.priority),
@@ -84,7 +85,6 @@ class WorkqWriter:
         if entry.reason is not None:
             record += encode_result(Command.FAIL, self._time, job_id, entry.reason)
         self._write(record)
-        return True
 
     def finish(self) -> None:
         """End the journal."""
