@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -131,6 +133,24 @@ def test_page_has_one_place_for_the_figures_and_keeps_the_rest() -> None:
     for text in ("no place", page + page):
         with pytest.raises(ValueError, match="exactly one place"):
             with_report(text, report)
+
+
+def cells_below(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of the one table with this heading."""
+    _, table = page.split(f"{heading}\n")
+    lines = itertools.takewhile(lambda line: line.startswith("|"), table.splitlines()[1:])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_page_has_each_aim_and_the_limit_of_each_that_is_not_met() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    aims = cells_below(page, "| row | aim | measured | met |")
+    assert [aim[:2] for aim in aims] == [
+        [row.title, aim_text(row, aim)] for row in ROWS for aim in row.aims
+    ]
+    limits = cells_below(page, "| row | aim | measured | limit | tried, and its gain |")
+    assert [limit[:3] for limit in limits] == [aim[:3] for aim in aims if aim[3] != "yes"]
+    assert all(all(limit) for limit in limits)
 
 
 def test_report_survives_its_json() -> None:
