@@ -204,6 +204,16 @@ def test_bulk_insert_moves_a_waiting_entry_of_the_same_domain() -> None:
     engine.check()
 
 
+def test_bulk_insert_that_moves_an_entry_notes_only_keys_that_come_or_go() -> None:
+    engine = waiting_engine(STANDING)
+    index = engine.store.keys.sorted_keys()
+    while index.merge(100):
+        pass
+    assert len(engine.handle_bulk(SESSION, [MOVED], START)) == 1
+    assert index.unmerged() == {STANDING.key, MOVED.key}
+    engine.check()
+
+
 def test_bulk_insert_moves_an_entry_once() -> None:
     engine = waiting_engine(STANDING)
     again = request(Function.SET, b"a:1:0:z", b"v", uri=b"u", flags=Flag.PERSIST, at=START)

@@ -186,12 +186,21 @@ class Store:
     def remove_replaced(self, replaced: list[tuple[Entry, int]], now: int) -> None:
         """Bulk removal of waiting entries, each by a SET with this timestamp that took its URI.
 
-        Their records have been removed from the log already.
+        They have no links and are not locked, and nobody listens to changes. Their records have
+        been removed from the log already.
         """
-        remove, put_tombstone = self.remove, self.tombstones.put
+        scheduler, keys, put_tombstone = self.scheduler, self.keys, self.tombstones.put
         for entry, timestamp in replaced:
-            remove(entry, now)
+            if entry.extra.expires:
+                self.expiry.remove(entry.extra.expires, entry.key)
+            scheduler.dequeue(entry)
+            keys.remove(entry)
+            if self.values is not None:
+                self.values.discard(entry)
+            entry.move_to(_ABSENT)
+            scheduler.leave(entry.domain)
             put_tombstone(entry.key, timestamp, now)
+        self.entries -= len(replaced)
 
     def put_key(self, key: bytes, entry: Entry) -> None:
         """Let an entry that is there already stand under one more key. O(1)."""

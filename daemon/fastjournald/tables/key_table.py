@@ -37,8 +37,13 @@ class KeyTable:
         """Return the entry under a key."""
         return self._shards[hash(key) & 255].get(key)
 
-    def add(self, entry: Entry) -> None:
-        """Let all keys of an entry lead to it."""
+    def add(self, entry: Entry, *, uri_stands: bool = False) -> None:
+        """Let all keys of an entry lead to it.
+
+        Args:
+            entry: Which.
+            uri_stands: Its URI leads to another entry so far, so the index knows of it.
+        """
         shards, key, uri, links = self._shards, entry.key, entry.uri, entry.extra.links
         shards[hash(key) & 255][key] = entry
         if uri is not None:
@@ -51,7 +56,7 @@ class KeyTable:
         index = self.index
         if index is not None:
             # as ``_note`` does it, for each SET
-            index.pending += (key,) if uri is None else (key, uri)
+            index.pending += (key,) if uri is None or uri_stands else (key, uri)
             if len(index.pending) > PENDING_KEYS_MAX:
                 self._signals.bits |= KEYS
 
@@ -78,16 +83,19 @@ class KeyTable:
         shard = shards[hash(key) & 255]
         if shard.get(key) is entry:
             del shard[key]
+        uri_goes = False
         if uri is not None:
             shard = shards[hash(uri) & 255]
             if shard.get(uri) is entry:
                 del shard[uri]
+                uri_goes = True
         if entry.extra.links:
             for link in entry.extra.links:
                 self.pop(link, entry)
         index = self.index
         if index is not None:
-            index.pending += (key,) if uri is None else (key, uri)
+            # a key that leads elsewhere by now stands as before
+            index.pending += (key, uri) if uri is not None and uri_goes else (key,)
             if len(index.pending) > PENDING_KEYS_MAX:
                 self._signals.bits |= KEYS
 

@@ -72,7 +72,7 @@ def set_waiting(
             if holder.run is not None:
                 recorded[len(persistent)] = replaced[-1]
         # at once: the next one may have the same keys
-        add_keys(entry)
+        add_keys(entry, uri_stands=holder is not None)
         entries.append(entry)
         if flags & PERSIST:
             persistent.append(entry)
