@@ -10,6 +10,7 @@ from fastjournal.foreign.formats import Format
 from fastjournal.foreign.items import Fault, ForeignRecord
 from fastjournal.foreign.journal_stat import journal_files
 from fastjournal.foreign.kestrel import KestrelJournal, kestrel_records
+from fastjournal.limits import VALUE_BYTES_MAX
 from fj_cli.options import DONE, REFUSED
 from fj_cli.output import (
     counted,
@@ -36,7 +37,10 @@ def dump_foreign(disk: Disk, directory: str, format: Format, *, in_json: bool) -
     """Write every record of a journal, one a line; return the exit code."""
     faults: list[Fault] = []
     with ProgressBar("reading", unit="bytes") as bar:
-        for record in _RECORDS[format](disk, directory, faults, bar.update):
+        records = _RECORDS[format](
+            disk, directory, faults, bar.update, value_bytes_max=VALUE_BYTES_MAX
+        )
+        for record in records:
             name = record.path.removeprefix(f"{directory}/")
             if in_json:
                 write_json(_json_fields(name, record))

@@ -19,6 +19,7 @@ import msgspec
 from fastjournal.disk import Disk, translating
 from fastjournal.errors import LogCorruptError, LogLockedError
 from fastjournal.foreign.beanstalkd_records import (
+    BODY_BYTES_MAX,
     BODY_END,
     VERSION_BYTES,
     BinlogRecord,
@@ -178,9 +179,21 @@ def open_beanstalkd(
 
 
 def beanstalkd_records(
-    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None = None
+    disk: Disk,
+    directory: str,
+    faults: list[Fault],
+    on_progress: OnProgress | None = None,
+    *,
+    value_bytes_max: int = BODY_BYTES_MAX,
 ) -> Iterator[ForeignRecord]:
-    """Yield every record, oldest first; places that cannot be read go to a list.
+    """Yield every record, oldest first.
+
+    Args:
+        disk: Where it is.
+        directory: Directory of beanstalkd's option -b.
+        faults: Gets the places that cannot be read.
+        on_progress: Called a few times a second while it is read.
+        value_bytes_max: Larger bodies are left out.
 
     Raises:
         LogFailedError: Something cannot be read.
@@ -194,7 +207,7 @@ def beanstalkd_records(
             record.offset,
             record.end - record.offset,
             _fields(record),
-            file.read(record.body_at, size) if size >= 0 else None,
+            file.read(record.body_at, size) if 0 <= size <= value_bytes_max else None,
         )
 
 

@@ -25,6 +25,7 @@ from fastjournal.foreign.kestrel_files import list_queues
 from fastjournal.foreign.kestrel_opcode8 import Opcode8, RecordReader
 from fastjournal.foreign.kestrel_queue import WAITING, KestrelQueue
 from fastjournal.foreign.kestrel_records import (
+    VALUE_BYTES_MAX,
     WITH_VALUE,
     WITH_XID,
     BrokenRecordError,
@@ -141,9 +142,21 @@ def open_kestrel(
 
 
 def kestrel_records(
-    disk: Disk, directory: str, faults: list[Fault], on_progress: OnProgress | None = None
+    disk: Disk,
+    directory: str,
+    faults: list[Fault],
+    on_progress: OnProgress | None = None,
+    *,
+    value_bytes_max: int = VALUE_BYTES_MAX,
 ) -> Iterator[ForeignRecord]:
-    """Yield every record that counts, queue by queue; places that cannot be read go to a list.
+    """Yield every record that counts, queue by queue.
+
+    Args:
+        disk: Where they are.
+        directory: Kestrel's ``queuePath``.
+        faults: Gets the places that cannot be read.
+        on_progress: Called a few times a second while they are read.
+        value_bytes_max: Larger values are left out.
 
     Raises:
         LogFailedError: Something cannot be read.
@@ -152,7 +165,7 @@ def kestrel_records(
     for _, records in _read_queues(disk, directory, faults, on_progress=on_progress):
         for path, record in records:
             file = files.at(path)
-            with_value = record.opcode in WITH_VALUE
+            with_value = record.opcode in WITH_VALUE and record.value_bytes <= value_bytes_max
             yield ForeignRecord(
                 path,
                 record.offset,

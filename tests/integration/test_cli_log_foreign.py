@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fastjournal.foreign.kestrel_records import encode_addx
 from fastjournal.testing.logs import START_US, SegmentBuilder
 from tests.integration.cli_process import Cli
 
@@ -63,6 +64,17 @@ def test_dump_writes_every_record_of_a_journal_with_its_value(cli: Cli) -> None:
     assert b"bad at offset 4325: 42 is no opcode of Kestrel" in done.stderr
     table = cli("log", "dump", str(CORPUS / "kestrel" / "state-dump"), "--table").stdout.decode()
     assert " opcode=state_dump xid=" in table
+
+
+@pytest.mark.parametrize("size", [1_000_000, 1_000_001])
+def test_dump_leaves_out_values_beyond_the_default_of_max_value(
+    cli: Cli, tmp_path: Path, size: int
+) -> None:
+    (tmp_path / "queues").mkdir()
+    (tmp_path / "queues" / "q").write_bytes(encode_addx(b"v" * size, 5, 0))
+    (record,) = cli.json("log", "dump", str(tmp_path / "queues"), "--format", "kestrel")
+    assert record["value_bytes"] == size
+    assert ("value" in record) == (size == 1_000_000)
 
 
 def test_stat_counts_live_entries_by_domain_and_state_in_every_format(
