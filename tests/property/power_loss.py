@@ -113,7 +113,7 @@ class RebuiltDaemon(CrashingDaemon):
         return request(function, key, flags=flags, at=now, timeout=token, ttl=ttl)
 
     def take_down(self) -> None:
-        """Note what became of the entries since the last time."""
+        """Note what became of the entries since the last time; whole states are not compared."""
         store = self.engine.store
         now_there = {id(entry): entry for entry in store}
         fresh = [entry for at, entry in now_there.items() if at not in self.versions]
@@ -146,7 +146,6 @@ class RebuiltDaemon(CrashingDaemon):
             value = value_of(self.engine, disk, LOG, entry)
             self.versions[id(entry)] = Version(entry, value, acknowledged=False)
         self.marks.append((self.writer.appended, {}, set(now_there)))
-        super().take_down()
 
     def acknowledge(self) -> None:
         """Acknowledge every write that is settled by now."""

@@ -91,13 +91,16 @@ def run(seed: int) -> int:
 def assert_losses_are_known(daemon: CrashingDaemon) -> None:
     """A sealed segment that is cut at a record, or gone, is damage at the next start."""
     draw = random.Random(daemon.clock.now)
+    writes = daemon.disk.calls["write"]
     try:
         # what the start has to say of them
         daemon.writer.write()
     except LogFailedError:
         return
     disk = daemon.disk.kill()
-    assert not any(found.damage for found in verify(disk, LOG))
+    if daemon.disk.calls["write"] > writes:
+        # else the start has just read the same bytes, and refuses damage
+        assert not any(found.damage for found in verify(disk, LOG))
     names = [name for name in disk.listdir(LOG) if name.endswith(".log")]
     if len(names) < 2:
         return
