@@ -8,7 +8,7 @@ from datetime import date
 import msgspec
 
 from fastjournal.spark.days import DAY_US, begin_us
-from fastjournal.spark.event_table import MissingSegments, TakenSegment
+from fastjournal.spark.event_commits import MissingSegments, TakenSegment
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from fastjournal.cmdlog.format.operation_records import (
     Failed,
     Lease,
     Limit,
+    Operation,
     Pause,
     Rename,
     Resize,
@@ -46,18 +47,23 @@ from fastjournal.cmdlog.format.removal_time import (
     REPLACED_BY_NONE,
     REPLACED_MAX,
     REPLACED_UNTOLD,
-    decode_replaced,
 )
-from fastjournal.keys import moved_not_before, parse_journal_key
-from fastjournal.spark.columns import MICROSECONDS_MAX, cut, text
-from fastjournal.spark.event_rows import Event, EventKind, Job
-from fastjournal.spark.rows import Row
+from fastjournal.keys import moved_not_before
+from fastjournal.spark.columns import MICROSECONDS_MAX, text
+from fastjournal.spark.event_records import EventRecord, event_of
+from fastjournal.spark.event_rows import (
+    POPPED,
+    UNDELIVERED,
+    Event,
+    EventKind,
+    Job,
+    job_of,
+)
+
+_SCHEDULE, _COMPLETE, _DELETE = Command.SCHEDULE, Command.COMPLETE, Command.DELETE
 
 _NEAR = 8
 """Records that are kept for a removal behind them: a group of compaction has four."""
-
-POPPED = "popped"
-UNDELIVERED = "undelivered"
 
 
 class History(msgspec.Struct):
@@ -83,82 +89,80 @@ class EventExtractor:
         self._jobs = history.jobs
         self._near: deque[bytes] = deque(maxlen=_NEAR)
         self._restated: set[bytes] = set()
-        self._undelivered: tuple[bytes, Row] | None = None
+        self._undelivered: tuple[bytes, EventRecord] | None = None
         self._batch = 0
         self._batch_size = 0
-        self._following: Row | None = None
+        self._following: EventRecord | None = None
         self._again = False
 
-    def extract(self, rows: Iterable[Row]) -> Iterator[Event]:
+    def extract(self, records: Iterable[EventRecord]) -> Iterator[Event]:
         """Yield the events of one segment, in the order of its records.
 
         Args:
-            rows: All of its records, from ``rows.read_segment``.
+            records: All of its records.
         """
         self._near.clear()
         self._restated.clear()
         self._batch = 0
-        for row, self._following in _with_next(row for row in rows if row.record is not None):
-            assert row.record is not None
-            command = row.record.command
-            removes = command in (Command.COMPLETE, Command.DELETE)
-            if self._undelivered is not None and not (removes and self._replacement(row)):
+        near = self._near
+        for record, self._following in _with_next(records):
+            command = record.command
+            removes = command in (_COMPLETE, _DELETE)
+            if self._undelivered is not None and not (removes and self._replacement(record)):
                 yield from self._came_back()
-            if command <= Command.SCHEDULE:
-                if row.operation is None:
-                    yield from self._stored(row)
-                else:
-                    yield from self._operation(row)
+            operation = record.operation
+            if operation is not None:
+                yield from self._operation(record, operation)
+            elif command <= _SCHEDULE:
+                yield from self._stored(record)
             elif removes:
-                yield from self._removed(row)
+                yield from self._removed(record)
             else:
-                yield from self._step(row, command)
-            self._near.append(row.target if row.entry is not None else b"")
-            if isinstance(row.operation, Batch):
-                self._batch = self._batch_size = row.operation.following
+                yield from self._step(record, command)
+            near.append(b"" if record.value_bytes is None else record.target)
+            if isinstance(operation, Batch):
+                self._batch = self._batch_size = operation.following
             elif self._batch:
                 self._batch -= 1
         yield from self._came_back()
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _stored(self, row: Row) -> Iterator[Event]:
-        entry, time = row.entry, _time(row)
-        assert entry is not None
-        journal = row.journal
-        job = self._jobs[row.target] = Job(
-            key=entry.key,
-            uri=entry.uri,
-            domain=None if journal is None else text(journal.domain),
-            priority=None if journal is None else journal.priority,
-            timestamp=entry.timestamp,
-            value_bytes=len(entry.value),
-            not_before=entry.not_before,
-            due=max(entry.not_before, time),
-            attempts=entry.attempts,
-            buried=entry.reason is not None,
+    def _stored(self, record: EventRecord) -> Iterator[Event]:
+        time = record.time
+        job = self._jobs[record.target] = Job(
+            key=record.key,
+            uri=record.uri,
+            domain=record.domain,
+            priority=record.priority,
+            timestamp=record.timestamp,
+            value_bytes=record.value_bytes,
+            not_before=record.not_before,
+            due=max(record.not_before, time),
+            attempts=record.attempts,
+            buried=record.reason is not None,
         )
-        if row.foreign or (not self._batch and entry.modified >= time):
-            yield _event(row, EventKind.SET, job)
+        if record.is_foreign or (not self._batch and record.modified >= time):
+            yield event_of(record, EventKind.SET, job)
             return
-        self._restated.add(row.target)
+        self._restated.add(record.target)
         if not self._batch:
-            self._undelivered = (row.target, row)
+            self._undelivered = (record.target, record)
 
     def _came_back(self) -> Iterator[Event]:
         """Yield the return of a popped entry: no removal of another job followed its record."""
         if self._undelivered is not None:
-            job_id, row = self._undelivered
+            job_id, record = self._undelivered
             self._undelivered = None
-            yield _event(row, EventKind.RETURNED, self._jobs[job_id], reason=UNDELIVERED)
+            yield event_of(record, EventKind.RETURNED, self._jobs[job_id], reason=UNDELIVERED)
 
-    def _replacement(self, row: Row) -> bytes | None:
+    def _replacement(self, record: EventRecord) -> bytes | None:
         """Return the restated job in whose favour a removal ends the old id; None: no such one."""
-        distance = _removal(row)
+        distance = record.removal
         if REPLACED_UNTOLD < distance <= min(len(self._near), REPLACED_MAX):
             near = self._near[-distance]
             return near if near in self._restated else None
-        old = self._jobs.get(row.target) if distance == REPLACED_UNTOLD else None
+        old = self._jobs.get(record.target) if distance == REPLACED_UNTOLD else None
         if old is None:
             return None
         for job_id in self._near:
@@ -167,44 +171,45 @@ class EventExtractor:
                 return job_id
         return None
 
-    def _removed(self, row: Row) -> Iterator[Event]:
-        new_id = self._replacement(row)
-        job = self._jobs.pop(row.target, None)
+    def _removed(self, record: EventRecord) -> Iterator[Event]:
+        new_id = self._replacement(record)
+        job = self._jobs.pop(record.target, None)
         if new_id is not None:
             self._undelivered = None
-            yield from self._transferred(row, job, self._jobs.get(new_id))
+            yield from self._transferred(record, job, self._jobs.get(new_id))
             return
-        removal = _removal(row)
+        removal = record.removal
+        completes = record.command == _COMPLETE and record.key is not None
         if job is None:
-            if row.completion is not None:
-                job = _job_of(row.completion.key)
+            if completes:
+                job = Job(key=record.key, domain=record.domain, priority=record.priority)
             elif removal in (REPLACED_UNTOLD, REPLACED_BEFORE):
                 # a recovery makes sure that it does not return
                 return
             else:
                 job = Job()
         if removal == REPLACED_UNTOLD:
-            removal = self._guessed(row, job)
+            removal = self._guessed(record, job)
         if removal == REPLACED_BY_NONE:
-            yield _event(row, EventKind.COMPLETED, job)
+            yield event_of(record, EventKind.COMPLETED, job)
         elif removal == REMOVED_BY_NEXT:
-            yield _event(row, EventKind.COMPLETED, job, reason=POPPED)
+            yield event_of(record, EventKind.COMPLETED, job, reason=POPPED)
         elif removal in (REMOVED_BY_DELETE, REMOVED_BY_PURGE):
-            if job.token and job.token <= _time(row):
-                yield from self._lease_over(row, job)
+            if job.token and job.token <= record.time:
+                yield from self._lease_over(record, job)
             purged = removal == REMOVED_BY_PURGE
-            yield _event(row, EventKind.PURGED if purged else EventKind.DELETED, job)
+            yield event_of(record, EventKind.PURGED if purged else EventKind.DELETED, job)
         else:
-            if removal > REPLACED_MAX and (row.completion is not None or job.token <= _time(row)):
+            if removal > REPLACED_MAX and (completes or job.token <= record.time):
                 # by its URI, which waits for the end of the lease
-                yield from self._lease_over(row, job)
-            yield _event(row, EventKind.REPLACED, job)
+                yield from self._lease_over(record, job)
+            yield event_of(record, EventKind.REPLACED, job)
 
-    def _guessed(self, row: Row, job: Job) -> int:
+    def _guessed(self, record: EventRecord, job: Job) -> int:
         """Return why a job goes by a removal of an older version, which does not tell."""
-        if job.token > _time(row):
+        if job.token > record.time:
             return REPLACED_BY_NONE
-        if row.completion is not None and row.completion.timestamp == job.timestamp:
+        if record.key is not None and record.timestamp == job.timestamp:
             return REMOVED_BY_NEXT
         # a dead letter and its tombstone are a batch, too
         following = self._following
@@ -212,56 +217,59 @@ class EventExtractor:
         in_purge = self._batch > 0 and not (self._batch_size == 2 and pair)
         return REMOVED_BY_PURGE if in_purge else REMOVED_BY_DELETE
 
-    def _transferred(self, row: Row, old: Job | None, new: Job | None) -> Iterator[Event]:
+    def _transferred(
+        self, record: EventRecord, old: Job | None, new: Job | None
+    ) -> Iterator[Event]:
         """Let the new id of a restated entry have the state of the old one."""
         if old is None or new is None:
             return
         if old.buried and not new.buried:
-            yield _event(row, EventKind.KICKED, new)
+            yield event_of(record, EventKind.KICKED, new)
             return
         new.due, new.token, new.lease_start = old.due, old.token, old.lease_start
 
-    def _step(self, row: Row, command: Command) -> Iterator[Event]:
-        job = self._jobs.get(row.target)
+    def _step(self, record: EventRecord, command: Command) -> Iterator[Event]:
+        job = self._jobs.get(record.target)
         if command == Command.EXPIRE:
             if job is not None:
-                del self._jobs[row.target]
-                yield from self._lease_over(row, job)
-                yield _event(row, EventKind.EXPIRED, job)
+                del self._jobs[record.target]
+                yield from self._lease_over(record, job)
+                yield event_of(record, EventKind.EXPIRED, job)
             return
         if job is None:
-            job = self._jobs[row.target] = Job()
+            job = self._jobs[record.target] = Job()
         if command == Command.START_ATTEMPT:
-            job.token = row.token or MICROSECONDS_MAX
+            job.token = record.token or MICROSECONDS_MAX
             if not self._again:
-                job.lease_start = _time(row)
-                yield _event(row, EventKind.LEASED, job)
+                job.lease_start = record.time
+                yield event_of(record, EventKind.LEASED, job)
         elif command == Command.FAIL:
             if not job.buried:
-                if job.token and job.token <= _time(row):
-                    yield from self._lease_over(row, job)
-                yield _event(row, EventKind.BURIED, job, reason=text(row.reason or b""))
+                if job.token and job.token <= record.time:
+                    yield from self._lease_over(record, job)
+                yield event_of(record, EventKind.BURIED, job, reason=record.reason or "")
                 job.buried, job.token, job.lease_start = True, 0, 0
         elif job.token or job.key is None:
-            yield from self._lease_over(row, job, unknown=job.key is None)
+            yield from self._lease_over(record, job, unknown=job.key is None)
         else:
             # behind a failed attempt
-            job.due = max(job.not_before, _time(row))
+            job.due = max(job.not_before, record.time)
 
-    def _lease_over(self, row: Row, job: Job, *, unknown: bool = False) -> Iterator[Event]:
+    def _lease_over(
+        self, record: EventRecord, job: Job, *, unknown: bool = False
+    ) -> Iterator[Event]:
         """Yield the end of a lease, if there is one, that is no completion."""
         if not job.token and not unknown:
             return
-        lost = 0 < job.token <= _time(row)
-        yield _event(row, EventKind.LOST if lost else EventKind.RETURNED, job)
+        lost = 0 < job.token <= record.time
+        yield event_of(record, EventKind.LOST if lost else EventKind.RETURNED, job)
         job.attempts += lost
         job.token, job.lease_start = 0, 0
-        job.due = max(job.not_before, _time(row))
+        job.due = max(job.not_before, record.time)
 
     # --- operations -------------------------------------------------------------------------------
 
-    def _operation(self, row: Row) -> Iterator[Event]:
-        operation = row.operation
+    def _operation(self, record: EventRecord, operation: Operation) -> Iterator[Event]:
         if isinstance(operation, Lease):
             self._again = operation.again
         elif isinstance(operation, Pause):
@@ -270,91 +278,50 @@ class EventExtractor:
                 if not operation.until:
                     del self.history.pauses[operation.domain]
                 kind = EventKind.PAUSED if operation.until else EventKind.RESUMED
-                yield _event(row, kind, Job(domain=text(operation.domain)))
+                yield event_of(record, kind, Job(domain=text(operation.domain)))
         elif isinstance(operation, Limit):
             limits = (operation.interval_us, operation.jobs, operation.lease_us, operation.attempts)
             if self.history.limits.get(operation.domain, (0, 0, 0, 0)) != limits:
                 self.history.limits[operation.domain] = limits
                 if operation.is_default:
                     del self.history.limits[operation.domain]
-                yield _event(row, EventKind.LIMITED, Job(domain=text(operation.domain)))
+                yield event_of(record, EventKind.LIMITED, Job(domain=text(operation.domain)))
         elif isinstance(operation, Change):
             job = self._jobs.setdefault(operation.job_id, Job())
-            yield from self._changed(row, operation, job)
+            yield from self._changed(record, operation, job)
 
-    def _changed(self, row: Row, change: Change, job: Job) -> Iterator[Event]:
+    def _changed(self, record: EventRecord, change: Change, job: Job) -> Iterator[Event]:
         if isinstance(change, Extend):
             job.token = change.token
-            yield _event(row, EventKind.EXTENDED, job)
+            yield event_of(record, EventKind.EXTENDED, job)
         elif isinstance(change, Delay):
             job.not_before = change.not_before
         elif isinstance(change, Failed):
             job.attempts = change.attempts - 1
-            yield _event(row, EventKind.FAILED, job, reason=text(change.error))
+            yield event_of(record, EventKind.FAILED, job, reason=text(change.error))
             job.attempts, job.token, job.lease_start = change.attempts, 0, 0
         elif isinstance(change, Value):
             job.timestamp, job.value_bytes = change.timestamp, len(change.value)
         elif isinstance(change, Resize):
             job.timestamp, job.value_bytes = change.timestamp, change.size
         elif isinstance(change, Rename):
-            renamed = _job_of(change.key)
+            renamed = job_of(change.key)
             not_before = moved_not_before(job.key or b"", change.key, job.not_before)
             if not_before != job.not_before:
-                job.not_before, job.due = not_before, max(not_before, _time(row))
+                job.not_before, job.due = not_before, max(not_before, record.time)
             job.key, job.domain, job.priority = renamed.key, renamed.domain, renamed.priority
             job.timestamp = change.timestamp
-            yield _event(row, EventKind.RENAMED, job)
+            yield event_of(record, EventKind.RENAMED, job)
 
 
-def _with_next(rows: Iterable[Row]) -> Iterator[tuple[Row, Row | None]]:
-    """Yield each row and the one behind it."""
-    before: Row | None = None
-    for row in rows:
+def _with_next(
+    records: Iterable[EventRecord],
+) -> Iterator[tuple[EventRecord, EventRecord | None]]:
+    """Yield each record and the one behind it."""
+    before: EventRecord | None = None
+    for record in records:
         if before is not None:
-            yield before, row
-        before = row
+            yield before, record
+        before = record
     if before is not None:
         yield before, None
-
-
-def _job_of(key: bytes) -> Job:
-    """Return a job of which only the key is known."""
-    journal = parse_journal_key(key)
-    if journal is None:
-        return Job(key=key)
-    return Job(key=key, domain=text(journal.domain), priority=journal.priority)
-
-
-def _removal(row: Row) -> int:
-    """Return why a job goes; workq's own removals do not tell."""
-    return decode_replaced(row.raw, 0) if row.ours else REPLACED_UNTOLD
-
-
-def _time(row: Row) -> int:
-    assert row.record is not None
-    return row.record.time_us or 0
-
-
-def _event(row: Row, kind: EventKind, job: Job, *, reason: str | None = None) -> Event:
-    time, start = _time(row), job.lease_start
-    leased = bool(start) and kind not in (EventKind.SET, EventKind.RENAMED)
-    ends = leased and kind not in (EventKind.LEASED, EventKind.EXTENDED)
-    wait = kind == EventKind.LEASED or reason == POPPED
-    return Event(
-        time=time,
-        event=kind,
-        domain=job.domain,
-        priority=job.priority,
-        key=job.key,
-        uri=job.uri,
-        job_id=row.target.hex() if row.target else None,
-        attempt=job.attempts + 1 if leased or reason == POPPED else None,
-        due=None if job.due is None else cut(job.due),
-        lease_start=start if leased else None,
-        wait_us=None if not wait or job.due is None else max(time - job.due, 0),
-        run_us=max(time - start, 0) if ends else None,
-        reason=reason,
-        value_bytes=job.value_bytes,
-        segment=row.segment,
-        offset=row.offset,
-    )

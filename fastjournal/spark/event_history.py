@@ -20,14 +20,13 @@ import pyarrow.parquet
 from fastjournal.cmdlog.archive_format import archived_segment
 from fastjournal.cmdlog.format.operation_records import SegmentStart
 from fastjournal.errors import LogCorruptError
+from fastjournal.spark.event_commits import Commit, decode_commit
 from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, event_batch
-from fastjournal.spark.event_table import Commit, decode_commit
+from fastjournal.spark.event_records import EventRecord, segment_records
+from fastjournal.spark.event_rows import BATCH_ROWS, EVENT_SCHEMA, Event, event_batch
 from fastjournal.spark.files import LOG_IN_USE, SegmentFile, read_file, resolve, translating
 from fastjournal.spark.paths import list_directory, open_log
-from fastjournal.spark.rows import Row, read_bytes, segment_rows
-
-BATCH_ROWS = 8192
+from fastjournal.spark.rows import read_bytes, segment_rows
 
 
 class EventSpan(NamedTuple):
@@ -169,7 +168,7 @@ class LogHistory:
         extractor = EventExtractor(History())
         for segment in self.segments:
             counts = segment.number in whole
-            for event in extractor.extract(self._rows(whole.get(segment.number, segment))):
+            for event in extractor.extract(self._records(whole.get(segment.number, segment))):
                 if counts:
                     yield event
 
@@ -184,19 +183,19 @@ class LogHistory:
             for number, following in pairwise(numbers)
             if following > number + 1
         ]
-        first = [_time(row) for row in self._rows(whole[0])]
-        last = first if len(whole) == 1 else [_time(row) for row in self._rows(whole[-1])]
+        first = [record.time for record in self._records(whole[0])]
+        last = first if len(whole) == 1 else [one.time for one in self._records(whole[-1])]
         return EventSpan(
             numbers[0], numbers[-1], next(iter(first), None), max(last, default=None), gaps
         )
 
-    def _rows(self, segment: SegmentFile) -> Iterator[Row]:
+    def _records(self, segment: SegmentFile) -> Iterator[EventRecord]:
         data = read_bytes(self._files, segment)
         if segment.crc32c not in (None, google_crc32c.value(data)):
             raise LogCorruptError(
                 "the segment has changed while it was read", path=segment.path, hint=LOG_IN_USE
             )
-        return segment_rows(data, segment, permissive=False)
+        return segment_records(data, segment)
 
 
 def _archived(directory: str) -> list[SegmentFile]:
@@ -237,7 +236,3 @@ def _commits(table: str) -> Iterator[Commit]:
     for info in list_directory(f"{table}/_commits"):
         if str(info.base_name).endswith(".json"):
             yield decode_commit(read_file(files, info.path), info.path)
-
-
-def _time(row: Row) -> int:
-    return 0 if row.record is None else row.record.time_us or 0

@@ -12,7 +12,17 @@ from typing import NamedTuple
 import msgspec
 import pyarrow as pa
 
-from fastjournal.spark.columns import ARROW_TYPES
+from fastjournal.keys import parse_journal_key
+from fastjournal.spark.columns import ARROW_TYPES, text
+
+BATCH_ROWS = 8192
+"""Events that become an Arrow batch together."""
+
+
+POPPED = "popped"
+"""Reason of a completion by NEXT."""
+UNDELIVERED = "undelivered"
+"""Reason of the return of a popped entry."""
 
 
 class EventKind(StrEnum):
@@ -56,6 +66,14 @@ class Job(msgspec.Struct, gc=False):
     """Lease token: the instant at which the lease ends; 0: it is not leased."""
     lease_start: int = 0
     buried: bool = False
+
+
+def job_of(key: bytes) -> Job:
+    """Return a job of which only the key is known."""
+    journal = parse_journal_key(key)
+    if journal is None:
+        return Job(key=key)
+    return Job(key=key, domain=text(journal.domain), priority=journal.priority)
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -105,9 +123,9 @@ EVENT_SCHEMA = pa.schema([(column.name, ARROW_TYPES[column.kind]) for column in 
 
 def event_batch(events: Iterable[Event]) -> pa.RecordBatch:
     """Return events as an Arrow batch, in their order."""
-    rows = list(events)
+    columns = list(zip(*map(msgspec.structs.astuple, events), strict=True))
     arrays = [
-        pa.array([getattr(event, field.name) for event in rows], type=field.type)
-        for field in EVENT_SCHEMA
+        pa.array(columns[index] if columns else [], type=field.type)
+        for index, field in enumerate(EVENT_SCHEMA)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)

@@ -17,9 +17,7 @@ the table takes only the records behind the end of the first one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import google_crc32c
@@ -30,59 +28,19 @@ import pyarrow.parquet
 from fastjournal.cmdlog.archive_format import ArchivedSegment, list_archived, read_state
 from fastjournal.disk import Disk
 from fastjournal.errors import LogCorruptError, LogFailedError
+from fastjournal.spark.event_commits import (
+    Commit,
+    MissingSegments,
+    TakenSegment,
+    read_commits,
+)
+from fastjournal.spark.event_days import EventDay, RecordSpan, day_of
 from fastjournal.spark.event_extractor import EventExtractor, History
-from fastjournal.spark.event_rows import Event, Job, event_batch
+from fastjournal.spark.event_records import segment_records
+from fastjournal.spark.event_rows import Job
 from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.rows import Row, segment_rows
-from fastjournal.versioned_json import Crc32cDigits, decode_versioned
 
 SEGMENTS_A_COMMIT = 64
-
-_FORMAT = "fastjournal-events"
-_VERSION = 1
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME_MAX = 253_402_300_799_999_999
-"""End of the year 9999, in microseconds."""
-
-
-class TakenSegment(msgspec.Struct, frozen=True):
-    """A segment whose events are in the table."""
-
-    number: int
-    crc32c: Crc32cDigits
-    bytes: int
-    first_us: int | None
-    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
-    last_us: int | None
-    rows: int
-    files: list[str]
-    """Paths from the directory of the table."""
-
-
-class MissingSegments(msgspec.Struct, frozen=True):
-    """Segments, side by side, of which the table has no events."""
-
-    first: int
-    last: int
-    first_us: int | None
-    last_us: int | None
-    reason: str
-    """Reason that the archive gives, else ``missing`` or ``damaged``."""
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """Addition to the table, all or nothing."""
-
-    number: int
-    segments: list[TakenSegment]
-    gaps: list[MissingSegments]
-    state: str
-    """Path of the file with the live jobs."""
-    pauses: list[tuple[bytes, int]]
-    limits: list[tuple[bytes, tuple[int, int, int, int]]]
-    rows: int
-    format: str = _FORMAT
-    version: int = _VERSION
 
 
 _STATE_SCHEMA = pa.schema(
@@ -229,29 +187,25 @@ class EventTable:
             raise LogCorruptError("the archived segment has another checksum", path=file.name)
         name = f"segment={file.number:09d}-{file.crc32c:08x}"
         self._remove_uncommitted(name)
-        segment = SegmentFile(file.name, file.number, len(data), last=False, open=False)
+        segment = SegmentFile(file.name, file.number, len(data), False, False, file.crc32c)
         skipped = self._taken_bytes(file.number, data)
-        # all rows are decoded before the first one changes the state
-        rows = [
-            row for row in segment_rows(data, segment, permissive=False) if row.offset >= skipped
-        ]
-        days = defaultdict[str, list[Event]](list)
-        for event in extractor.extract(rows):
-            days[_day(event.time)].append(event)
+        span = RecordSpan(skipped)
+        days = defaultdict[str, EventDay](EventDay)
+        # a damaged segment ends this before the first record changes the state
+        for event in extractor.extract(span.records(segment_records(data, segment))):
+            days[day_of(event.time)].add(event)
         files = []
         for day, events in sorted(days.items()):
             self._disk.mkdir(f"{self._directory}/day={day}/{name}")
             files.append(f"day={day}/{name}/part-0.parquet")
-            table = pa.Table.from_batches([event_batch(events)]).drop_columns(["segment"])
-            self._write(files[-1], table)
-        times = [time for row in rows if (time := _time(row)) is not None]
-        count = sum(map(len, days.values()))
+            self._write(files[-1], events.table())
+        count = sum(day.rows for day in days.values())
         return TakenSegment(
             file.number,
             f"{file.crc32c:08x}",
             len(data),
-            min(times, default=None),
-            max(times, default=None),
+            span.first_us,
+            span.last_us,
             count,
             files,
         )
@@ -345,44 +299,9 @@ class EventTable:
             self._disk.unlink(path)
 
 
-def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
-    """Yield the commits in a directory, in their order.
-
-    Raises:
-        LogCorruptError: One cannot be understood.
-        LogFailedError: One cannot be read.
-    """
-    for name in disk.listdir(directory):
-        if name.endswith(".json"):
-            path = f"{directory}/{name}"
-            yield decode_commit(disk.read(path), path)
-
-
-def decode_commit(data: bytes, path: str) -> Commit:
-    """Return a commit.
-
-    Args:
-        data: Contents of its file.
-        path: The file, for errors.
-
-    Raises:
-        LogCorruptError: It cannot be understood.
-    """
-    return decode_versioned(data, Commit, format_name=_FORMAT, version=_VERSION, path=path)
-
-
 def _state_table(history: History) -> pa.Table:
     jobs = history.jobs.values()
     columns: dict[str, list[Any]] = {"job_id": list(history.jobs)}
     for name in Job.__struct_fields__:
         columns[name] = [getattr(job, name) for job in jobs]
     return pa.Table.from_pydict(columns, _STATE_SCHEMA)
-
-
-def _time(row: Row) -> int | None:
-    return None if row.record is None else row.record.time_us
-
-
-def _day(time: int | None) -> str:
-    """Return the UTC day of an instant in microseconds since the Unix epoch."""
-    return (_EPOCH + timedelta(microseconds=min(time or 0, _TIME_MAX))).date().isoformat()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from fastjournal.disk import OsDisk
 from fastjournal.spark.columns import sql_schema
+from fastjournal.spark.event_commits import read_commits
 from fastjournal.spark.event_rows import EVENT_COLUMNS
-from fastjournal.spark.event_table import read_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,4 +1,4 @@
-"""Records a processor second: the vectorised reader of the view ``records``, beside the row reader.
+"""Records a processor second: the vectorised reader beside the row reader, records and events.
 
     python -m tests.bench.bench_spark_reader [RECORDS]
 
@@ -11,8 +11,9 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import process_time
 
@@ -24,8 +25,11 @@ from fastjournal.cmdlog.format.layout import Command
 from fastjournal.cmdlog.format.records import encode_head, encode_job, encode_time
 from fastjournal.cmdlog.format.segments import segment_name
 from fastjournal.spark.columns import READABLE, RECORD_COLUMNS, to_batch
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_records import EventRecord, row_records, segment_records
+from fastjournal.spark.event_rows import BATCH_ROWS, event_batch
 from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.rows import read_segment
+from fastjournal.spark.rows import read_segment, segment_rows
 from fastjournal.spark.vectorised.reader import read_batches
 from fastjournal.testing.logs import SegmentBuilder
 
@@ -98,6 +102,19 @@ def main(records: int) -> None:
                 measure(partial(by_rows, names)),
             ]
             print(f"{title:32} {rates[0]:14,.0f} {rates[1]:10,.0f} {rates[2]:11,.0f}")
+        rates = [
+            measure(lambda: events_of(segment_records(data, sealed))),
+            measure(lambda: events_of(segment_records(data, plain))),
+            measure(lambda: events_of(row_records(segment_rows(data, plain, permissive=False)))),
+        ]
+        print(f"{'events':32} {rates[0]:14,.0f} {rates[1]:10,.0f} {rates[2]:11,.0f}")
+
+
+def events_of(records: Iterable[EventRecord]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of records, of which nearly each is one."""
+    events = EventExtractor(History()).extract(records)
+    while batch := list(islice(events, BATCH_ROWS)):
+        yield event_batch(batch)
 
 
 if __name__ == "__main__":

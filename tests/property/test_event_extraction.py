@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from fastjournal.cmdlog.format.layout import Command
-from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE, decode_replaced
-from fastjournal.spark.event_extractor import POPPED, EventExtractor, History
-from fastjournal.spark.event_rows import EVENT_SCHEMA, Event, EventKind, event_batch
+from fastjournal.cmdlog.format.removal_time import REPLACED_BEFORE
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_records import EventRecord, row_records, segment_records
+from fastjournal.spark.event_rows import EVENT_SCHEMA, POPPED, Event, EventKind, event_batch
 from fastjournal.spark.files import SegmentFile
-from fastjournal.spark.rows import Row, segment_rows
+from fastjournal.spark.rows import segment_rows
 from tests.property.event_ledger import ARCHIVE, LEASE, EventLedger, day_of
 from tests.property.ledger_run import LedgerRun
 
@@ -28,6 +28,7 @@ class Reader:
         """Removals that a start appended, because those before it were torn off."""
 
     def read(self, run: LedgerRun) -> None:
+        """Take all segments; both readers of records agree on each."""
         extractor = EventExtractor(self.history)
         disk = run.log.disk
         for name in disk.listdir(ARCHIVE):
@@ -35,22 +36,22 @@ class Reader:
                 continue
             if name not in self.taken:
                 self.taken.add(name)
-                rows = list(rows_of(name, disk.read(f"{ARCHIVE}/{name}")))
-                self.events += extractor.extract(rows)
-                self.torn += sum(
-                    row.record is not None
-                    and row.record.command == Command.DELETE
-                    and decode_replaced(row.raw, 0) == REPLACED_BEFORE
-                    for row in rows
-                )
+                data = disk.read(f"{ARCHIVE}/{name}")
+                records = list(records_of(name, data))
+                assert records == list(row_records(segment_rows(data, file_of(name, data), False)))
+                self.events += extractor.extract(records)
+                self.torn += sum(record.removal == REPLACED_BEFORE for record in records)
             # a power loss may have brought the name of a segment back
             disk.unlink(f"{ARCHIVE}/{name}")
 
 
-def rows_of(name: str, data: bytes) -> Iterator[Row]:
+def file_of(name: str, data: bytes) -> SegmentFile:
+    return SegmentFile(name, int(name[:9]), len(data), last=False, open=False)
+
+
+def records_of(name: str, data: bytes) -> Iterator[EventRecord]:
     """Return the records of an archived segment."""
-    segment = SegmentFile(name, int(name[:9]), len(data), last=False, open=False)
-    return segment_rows(data, segment, permissive=False)
+    return segment_records(data, file_of(name, data))
 
 
 def by_day(events: list[Event]) -> Counter[tuple[str, EventKind]]:

@@ -15,7 +15,7 @@ from fastjournal.spark.event_rows import EventKind
 from fastjournal.spark.event_table import EventTable
 from tests.property.event_ledger import ARCHIVE, EventLedger
 from tests.property.ledger_run import LedgerRun
-from tests.property.test_event_extraction import by_day, rows_of
+from tests.property.test_event_extraction import by_day, records_of
 
 EVENTS = "/output/events"
 OPERATIONS = 500
@@ -114,7 +114,7 @@ def test_event_table_names_each_segment_that_an_overflowing_archive_dropped() ->
         truth = [
             event
             for name, data in sorted(run.kept.items())
-            for event in extractor.extract(rows_of(name, data))
+            for event in extractor.extract(records_of(name, data))
         ]
         assert by_day(truth) == ledger.counts, "the segments that were dropped have the rest"
         first = min(gaps, default=max(taken) + 1)

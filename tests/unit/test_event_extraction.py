@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fastjournal.protocol.constants import Flag, Function, ValueType
-from fastjournal.spark.event_extractor import POPPED, UNDELIVERED, EventExtractor, History
-from fastjournal.spark.event_rows import Event
+from fastjournal.spark.event_extractor import EventExtractor, History
+from fastjournal.spark.event_records import row_records
+from fastjournal.spark.event_rows import POPPED, UNDELIVERED, Event
 from fastjournal.spark.files import SegmentFile
 from fastjournal.spark.rows import segment_rows
 from tests.door.engine import Handouts
@@ -48,7 +49,7 @@ class Told:
             (nanoseconds,) = NANOSECONDS.unpack_from(row.raw, 9)
             told = NANOSECONDS.pack(nanoseconds - nanoseconds % 1000)
             row.raw = row.raw[:9] + told + row.raw[13:]
-        return list(EventExtractor(self.history).extract(rows))
+        return list(EventExtractor(self.history).extract(row_records(rows)))
 
     def kinds(self) -> list[str]:
         return [str(event.event) for event in self.events()]

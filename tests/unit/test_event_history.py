@@ -23,7 +23,7 @@ from fastjournal.spark.source import FastjournalSource
 from tests.property.compacted_log import LOG
 from tests.property.event_ledger import EventLedger
 from tests.property.ledger_run import LedgerRun
-from tests.property.test_event_extraction import rows_of
+from tests.property.test_event_extraction import records_of
 
 
 class Kept:
@@ -52,7 +52,7 @@ class Kept:
         self.events = [
             event
             for name, data in sorted(run.kept.items())
-            for event in extractor.extract(rows_of(name, data))
+            for event in extractor.extract(records_of(name, data))
         ]
 
 

@@ -17,7 +17,7 @@ from fastjournal.spark.days import (
     stale_days,
     trend_days,
 )
-from fastjournal.spark.event_table import MissingSegments, TakenSegment
+from fastjournal.spark.event_commits import MissingSegments, TakenSegment
 
 MIDNIGHT_US = int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = date(2026, 11, 20)

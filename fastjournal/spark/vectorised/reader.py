@@ -106,6 +106,16 @@ def read_batches(
             yield batch.select(names)
 
 
+def read_data(
+    data: bytes, segment: SegmentFile, names: Sequence[str], *, permissive: bool
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a segment that has been read; see ``read_batches``.
+
+    There may be a column ``command`` besides those that are asked for.
+    """
+    yield from _SegmentReader(data, segment, names, permissive=permissive).batches()
+
+
 def find_group_end(
     data: bytes, segment: SegmentFile, first: int, limit: int, *, forced: bool
 ) -> int:

@@ -1,0 +1,79 @@
+"""Commits of the table of events: the files that count, the gaps, and where the state is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from fastjournal.disk import Disk
+from fastjournal.versioned_json import Crc32cDigits, decode_versioned
+
+_FORMAT = "fastjournal-events"
+_VERSION = 1
+
+
+class TakenSegment(msgspec.Struct, frozen=True):
+    """A segment whose events are in the table."""
+
+    number: int
+    crc32c: Crc32cDigits
+    bytes: int
+    first_us: int | None
+    """Time of its first record, in microseconds since the Unix epoch; None: there is none."""
+    last_us: int | None
+    rows: int
+    files: list[str]
+    """Paths from the directory of the table."""
+
+
+class MissingSegments(msgspec.Struct, frozen=True):
+    """Segments, side by side, of which the table has no events."""
+
+    first: int
+    last: int
+    first_us: int | None
+    last_us: int | None
+    reason: str
+    """Reason that the archive gives, else ``missing`` or ``damaged``."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Addition to the table, all or nothing."""
+
+    number: int
+    segments: list[TakenSegment]
+    gaps: list[MissingSegments]
+    state: str
+    """Path of the file with the live jobs."""
+    pauses: list[tuple[bytes, int]]
+    limits: list[tuple[bytes, tuple[int, int, int, int]]]
+    rows: int
+    format: str = _FORMAT
+    version: int = _VERSION
+
+
+def read_commits(disk: Disk, directory: str) -> Iterator[Commit]:
+    """Yield the commits in a directory, in their order.
+
+    Raises:
+        LogCorruptError: One cannot be understood.
+        LogFailedError: One cannot be read.
+    """
+    for name in disk.listdir(directory):
+        if name.endswith(".json"):
+            path = f"{directory}/{name}"
+            yield decode_commit(disk.read(path), path)
+
+
+def decode_commit(data: bytes, path: str) -> Commit:
+    """Return a commit.
+
+    Args:
+        data: Contents of its file.
+        path: The file, for errors.
+
+    Raises:
+        LogCorruptError: It cannot be understood.
+    """
+    return decode_versioned(data, Commit, format_name=_FORMAT, version=_VERSION, path=path)

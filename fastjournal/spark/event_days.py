@@ -1,0 +1,79 @@
+"""Days of events: Arrow tables of the events of a segment by UTC day, and the span of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+
+import pyarrow as pa
+
+from fastjournal.spark.event_records import EventRecord
+from fastjournal.spark.event_rows import BATCH_ROWS, Event, event_batch
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_US = 86_400_000_000
+_TIME_MAX = 253_402_300_799_999_999
+"""End of the year 9999, in microseconds."""
+
+
+class EventDay:
+    """Events of one day, in Arrow as soon as there are many."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._events: list[Event] = []
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, event: Event) -> None:
+        """Take one more."""
+        self.rows += 1
+        self._events.append(event)
+        if len(self._events) == BATCH_ROWS:
+            self._close_batch()
+
+    def table(self) -> pa.Table:
+        """Return all of them, without the column that the path has."""
+        self._close_batch()
+        return pa.Table.from_batches(self._batches).drop_columns(["segment"])
+
+    def _close_batch(self) -> None:
+        self._batches.append(event_batch(self._events))
+        self._events.clear()
+
+
+class RecordSpan:
+    """Records behind the begin of a segment, and their instants.
+
+    Args:
+        skipped: Bytes at the begin of the segment that are left out.
+    """
+
+    def __init__(self, skipped: int) -> None:
+        self._skipped = skipped
+        self.first_us: int | None = None
+        self.last_us: int | None = None
+
+    def records(self, records: Iterable[EventRecord]) -> Iterator[EventRecord]:
+        """Yield the records that count."""
+        for record in records:
+            if record.offset < self._skipped:
+                continue
+            time = record.time
+            if self.first_us is None or self.last_us is None:
+                self.first_us = self.last_us = time
+            elif time > self.last_us:
+                self.last_us = time
+            elif time < self.first_us:
+                self.first_us = time
+            yield record
+
+
+def day_of(time: int | None) -> str:
+    """Return the UTC day of an instant in microseconds since the Unix epoch."""
+    return _day_name(min(time or 0, _TIME_MAX) // _DAY_US)
+
+
+@cache
+def _day_name(number: int) -> str:
+    return (_EPOCH + timedelta(days=number)).date().isoformat()
